@@ -1,8 +1,8 @@
-"""Brings the CustomResourceDefinitions up to date: `python -m penstock_operator.crds DIR`, a hook of the chart.
+"""Updates the CustomResourceDefinitions: `python -m penstock_operator.crds DIR`, run by the chart's hook.
 
-Helm makes CRDs once and never again touches them. This applies those in DIR (*.yaml, one each) server-side, except
-where the API server has one of a newer release: an operator that is taken back must not take fields away from objects
-that are stored already. Exit code 0: they are there and the API server serves them.
+Helm creates CRDs but never updates them. This command applies the CRDs in DIR (*.yaml, one per file) server-side. It
+skips a CRD if the API server has one of a newer release: an operator downgrade must not remove fields from stored
+objects. Exit code 0: all CRDs exist and the API server serves them.
 """
 
 from __future__ import annotations
@@ -20,61 +20,66 @@ from penstock_operator.ports.kube import KubeError, KubeResource, Object
 
 DEFINITIONS = KubeResource("apiextensions.k8s.io", "v1", "customresourcedefinitions", is_namespaced=False)
 VERSION_ANNOTATION = "penstock.io/crd-version"
-"""The release that a CRD belongs to, such as 1.10.0."""
-PATIENCE_S = 60.0
+"""Annotation with the release of a CRD, such as 1.10.0."""
+SERVED_TIMEOUT_S = 60.0
 
 
 class Definitions(Protocol):
-    """What of `ports.kube.Kube` is needed."""
+    """The part of `ports.kube.Kube` that this module uses."""
 
-    async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None: ...
+    async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
+        """Return the object, or None if it does not exist."""
 
-    async def apply(self, resource: KubeResource, namespace: str, body: Object) -> Object: ...
+    async def apply(self, resource: KubeResource, namespace: str, body: Object) -> Object:
+        """Apply the object server-side."""
 
 
 class BadDefinition(Exception):
-    """A file that is no CRD with a version."""
+    """A file that does not contain a CRD with a version."""
 
 
 def version_of(definition: Object) -> tuple[int, ...]:
-    """The release that it belongs to; () where it says none, which is older than any."""
+    """Return the release of a CRD; () if it has none, which sorts before all releases."""
     text = str((definition["metadata"].get("annotations") or {}).get(VERSION_ANNOTATION, ""))
     return tuple(int(number) for number in text.split(".")) if re.fullmatch(r"\d{1,9}(\.\d{1,9}){0,3}", text) else ()
 
 
-def read(folder: Path) -> list[Object]:
-    """The CRDs in a folder, by file name. Raises `BadDefinition` naming the file."""
+def read_definitions(folder: Path) -> list[Object]:
+    """Return the CRDs in a folder, sorted by file name. Raises `BadDefinition`."""
     definitions = []
     for path in sorted(folder.glob("*.yaml")):
         try:
             document = msgspec.yaml.decode(path.read_bytes())
         except msgspec.DecodeError as error:
-            raise BadDefinition(f"{path} is no YAML: {error}") from error
+            raise BadDefinition(f'"{path}" is not valid YAML: {error}') from error
         if not isinstance(document, dict) or document.get("kind") != "CustomResourceDefinition":
-            raise BadDefinition(f"{path} holds no CustomResourceDefinition")
+            raise BadDefinition(f'"{path}" does not contain a CustomResourceDefinition')
         if not version_of(document):
-            raise BadDefinition(f"{path} has no annotation {VERSION_ANNOTATION} that is a version such as 1.2.0")
+            raise BadDefinition(f'"{path}" has no annotation {VERSION_ANNOTATION} with a version such as 1.2.0')
         definitions.append(document)
     if not definitions:
-        raise BadDefinition(f"{folder} holds no *.yaml")
+        raise BadDefinition(f'"{folder}" contains no *.yaml files')
     return definitions
 
 
-async def update(definitions: Sequence[Object], kube: Definitions, tell: Callable[[str], None]) -> None:
-    """Apply what is not older than what is there, and tell of each what was done."""
+async def update(definitions: Sequence[Object], kube: Definitions, report: Callable[[str], None]) -> None:
+    """Apply each CRD unless the API server has a newer one. Call `report` with one line per CRD."""
     for definition in definitions:
         name = definition["metadata"]["name"]
-        there = await kube.get(DEFINITIONS, "", name)
-        ours, theirs = version_of(definition), version_of(there) if there else ()
-        if theirs > ours:
-            tell(f"{name}: left as it is, of release {_text(theirs)}, newer than {_text(ours)}")
+        current = await kube.get(DEFINITIONS, "", name)
+        shipped, installed = version_of(definition), version_of(current) if current else ()
+        if installed > shipped:
+            report(f"{name}: unchanged; installed release {_text(installed)} is newer than {_text(shipped)}")
             continue
         await kube.apply(DEFINITIONS, "", definition)
-        tell(f"{name}: of release {_text(ours)} now, was {_text(theirs) if there else 'missing'}")
+        report(f"{name}: updated to release {_text(shipped)} (was {_text(installed) if current else 'missing'})")
 
 
-async def until_served(definitions: Sequence[Object], kube: Definitions, patience_s: float = PATIENCE_S) -> list[str]:
-    """Wait until objects of each can be made; return the names of those that were not served in time."""
+async def wait_until_served(
+    definitions: Sequence[Object], kube: Definitions, patience_s: float = SERVED_TIMEOUT_S
+) -> list[str]:
+    """Wait until the API server serves all CRDs. Return the names of the CRDs that are not served after
+    `patience_s`."""
     until = asyncio.get_running_loop().time() + patience_s
     names = [definition["metadata"]["name"] for definition in definitions]
     while True:
@@ -94,31 +99,31 @@ def _text(version: tuple[int, ...]) -> str:
 
 
 async def _run(folder: Path) -> int:
-    # Here, so that --help and bad files need no API server's client, which takes long to import.
+    # Imported here because the Kubernetes client is slow to import and usage errors do not need it.
     from penstock.runtime.clock import SystemClock
     from penstock_operator.kube.client import KubeClient
-    from penstock_operator.kube.events import Events
+    from penstock_operator.kube.events import EventRecorder
     from penstock_operator.kube.http import Requests, configuration
 
-    definitions = read(folder)
+    definitions = read_definitions(folder)
     requests = Requests(configuration())
-    kube = KubeClient(requests, Events(requests, SystemClock(), "crds", lambda error: None))
+    kube = KubeClient(requests, EventRecorder(requests, SystemClock(), "crds", lambda error: None))
     try:
-        await update(definitions, kube, _say)
-        missing = await until_served(definitions, kube)
+        await update(definitions, kube, _print_line)
+        missing = await wait_until_served(definitions, kube)
     finally:
         requests.close()
     if missing:
-        sys.stderr.write(f"not served after {PATIENCE_S:.0f} s: {', '.join(missing)}\n")
+        sys.stderr.write(f"CRDs not served by the API server after {SERVED_TIMEOUT_S:.0f} s: {', '.join(missing)}\n")
     return 1 if missing else 0
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code; says on standard error what went wrong."""
+    """Run the command. Return the exit code; errors go to standard error."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m penstock_operator.crds DIR\n")
         return 2

@@ -1,4 +1,4 @@
-"""Puts the operator together and runs it: `penstock-operator run`."""
+"""Command line of the operator: `penstock-operator run` builds all components and runs them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,23 @@ from penstock.runtime.logging import LEVELS, configure, get_logger
 from penstock_operator import __version__
 from penstock_operator.brokers.connections import OVERRIDE, BrokerConnections, parse_override
 from penstock_operator.clusters.controller import ClusterController
-from penstock_operator.engine.assembly import ControllerSet, OperatorIdentity, OperatorRuntime, assembled, hull
+from penstock_operator.engine.assembly import (
+    ControllerSet,
+    OperatorIdentity,
+    OperatorRuntime,
+    build_operator,
+    create_runtime,
+)
 from penstock_operator.engine.freshness import Freshness
 from penstock_operator.engine.lease import ATTEMPT_TIMEOUT_S
-from penstock_operator.engine.reach import until_one_is_back, within_reach
+from penstock_operator.engine.namespace_access import readable_namespaces, wait_until_readable
 from penstock_operator.engine.watching import quiet_kopf
 from penstock_operator.groups.controller import GroupController
 from penstock_operator.groups.discovery import MAX_DISCOVERED, Discovery
-from penstock_operator.groups.pacing import Pacing
+from penstock_operator.groups.pacing import StatusPacing
 from penstock_operator.groups.views import GroupViews
 from penstock_operator.kube.client import KubeClient
-from penstock_operator.kube.events import Events
+from penstock_operator.kube.events import EventRecorder
 from penstock_operator.kube.http import Requests, configuration
 from penstock_operator.ports.kube import CLUSTERS, SERVICES, Kube, KubeError
 from penstock_operator.topics.controller import TopicController
@@ -46,12 +52,12 @@ log = get_logger("operator")
 
 @app.callback()
 def about() -> None:
-    """Penstock's operator: makes Kubernetes and brokers what Cluster, Topic and ConsumerGroup objects say."""
+    """Kubernetes operator for Penstock: reconciles Cluster, Topic and ConsumerGroup objects."""
 
 
 @app.command()
 def version() -> None:
-    """Prints the version."""
+    """Print the version."""
     typer.echo(__version__)
 
 
@@ -61,57 +67,60 @@ def run(
         str,
         typer.Option(
             envvar="WATCH_NAMESPACES",
-            help="Namespaces to watch, with commas between them. Empty: all of them, which needs a ClusterRole.",
+            help="Namespaces to watch, comma-separated. Empty: all namespaces, which requires a ClusterRole.",
         ),
     ] = "",
     image: Annotated[
-        str, typer.Option(envvar="BROKER_IMAGE", help="The brokers' image where a Cluster names none.")
+        str, typer.Option(envvar="BROKER_IMAGE", help="Default image of the brokers, for Clusters without `image`.")
     ] = "",
-    pod_name: Annotated[str, typer.Option(envvar="POD_NAME", help="This pod's name: who holds the lease.")] = "",
+    pod_name: Annotated[str, typer.Option(envvar="POD_NAME", help="Name of this pod, used as Lease identity.")] = "",
     pod_namespace: Annotated[
-        str, typer.Option(envvar="POD_NAMESPACE", help="This pod's namespace: where the lease is.")
+        str, typer.Option(envvar="POD_NAMESPACE", help="Namespace of this pod and of the Lease.")
     ] = "default",
     lease_name: Annotated[
-        str, typer.Option(envvar="LEASE_NAME", help="The lease that the replicas of one operator share.")
+        str, typer.Option(envvar="LEASE_NAME", help="Name of the Lease for leader election between replicas.")
     ] = LEASE_NAME,
-    host: Annotated[str, typer.Option(help="Where metrics and health are served.")] = "0.0.0.0",  # noqa: S104
+    host: Annotated[str, typer.Option(help="Listen address of the metrics and health server.")] = "0.0.0.0",  # noqa: S104
     port: Annotated[
-        int, typer.Option(envvar="HEALTH_PORT", min=0, max=65535, help="Port of /metrics and /health; 0: any.")
+        int,
+        typer.Option(envvar="HEALTH_PORT", min=0, max=65535, help="Port of /metrics and /health; 0: any free port."),
     ] = 8081,
     max_discovered_groups: Annotated[
         int,
         typer.Option(
             envvar="MAX_DISCOVERED_GROUPS",
             min=0,
-            help="How many consumer groups of each Cluster appear by themselves. 0: none.",
+            help="Maximum number of ConsumerGroup objects to create per Cluster for discovered groups; 0: none.",
         ),
     ] = MAX_DISCOVERED,
-    log_level: Annotated[str, typer.Option(envvar="LOG_LEVEL", help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[
+        str, typer.Option(envvar="LOG_LEVEL", help="Log level: debug, info, warning or error.")
+    ] = "info",
 ) -> None:
-    """Runs until SIGTERM. Several replicas may run: one acts, the others take over within 20 seconds.
+    """Run the operator until SIGTERM. With several replicas, one is the leader; another one takes over within 20
+    seconds.
 
-    Where the API server is comes from the pod's service account, or from KUBECONFIG outside of a cluster.
+    The API server is configured by the pod's service account, or by KUBECONFIG outside a cluster.
 
-    Exit codes: 0 stopped as asked, 1 something failed that starting again may mend, 2 wrong usage, 3 no API server
-    is configured.
+    Exit codes: 0 stopped by a signal, 1 failed (restart the process), 2 invalid usage, 3 no API server configured.
     """
     if log_level.lower() not in LEVELS:
-        raise typer.BadParameter(f"{log_level}: choose one of {', '.join(LEVELS)}", param_hint="--log-level")
+        raise typer.BadParameter(f'"{log_level}": choose one of {", ".join(LEVELS)}', param_hint="--log-level")
     try:
         parse_override(os.environ.get(OVERRIDE, ""))
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint=OVERRIDE) from None
     configure(log_level.lower(), "json")
     quiet_kopf()
-    who = OperatorIdentity(
+    identity = OperatorIdentity(
         namespaces=tuple(sorted({name.strip() for name in namespaces.split(",") if name.strip()})),
         identity=f"{pod_name or socket.gethostname()}_{secrets.token_hex(4)}",
         lease_namespace=pod_namespace,
         lease_name=lease_name,
     )
-    wishes = OperatorOptions(image=image, max_discovered_groups=max_discovered_groups, host=host, port=port)
+    options = OperatorOptions(image=image, max_discovered_groups=max_discovered_groups, host=host, port=port)
     try:
-        sys.exit(asyncio.run(operate(who, wishes)))
+        sys.exit(asyncio.run(operate(identity, options)))
     except ConfigException as error:
         log.error("no API server is configured: run in a pod with a service account, or set KUBECONFIG", why=str(error))
         sys.exit(EXIT_NO_CLUSTER)
@@ -119,7 +128,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class OperatorOptions:
-    """What a process is started with, beside who it is."""
+    """Command line options other than the identity of the process."""
 
     image: str
     max_discovered_groups: int
@@ -127,74 +136,79 @@ class OperatorOptions:
     port: int
 
 
-async def operate(who: OperatorIdentity, wishes: OperatorOptions) -> int:
-    """Until a signal. Returns the exit code."""
+async def operate(identity: OperatorIdentity, options: OperatorOptions) -> int:
+    """Run until SIGTERM or SIGINT. Return the exit code."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     clock = SystemClock()
-    ends: list[Requests] = []
-    made = hull(clock, lambda freshness: _connect(clock, who.identity, freshness, ends))
+    clients: list[Requests] = []
+    runtime = create_runtime(clock, lambda freshness: _connect(clock, identity.identity, freshness, clients))
     connections = BrokerConnections(
-        partial(made.copies.get, CLUSTERS),
-        partial(made.copies.get, SERVICES),
+        partial(runtime.cache.get, CLUSTERS),
+        partial(runtime.cache.get, SERVICES),
         override=os.environ.get(OVERRIDE, ""),
     )
-    reached = replace(who, namespaces=await within_reach(made.kube, who.namespaces))
-    operator = assembled(reached, made, crew(made, connections, wishes))
-    log.info("starting", version=__version__, identity=who.identity, namespaces=reached.namespaces or "all")
-    left_out = [name for name in who.namespaces if name not in reached.namespaces]
-    back = asyncio.create_task(_stop_when_back(made.kube, left_out, stop), name="namespaces") if left_out else None
+    reached = replace(identity, namespaces=await readable_namespaces(runtime.kube, identity.namespaces))
+    operator = build_operator(reached, runtime, build_controllers(runtime, connections, options))
+    log.info("starting", version=__version__, identity=identity.identity, namespaces=reached.namespaces or "all")
+    left_out = [name for name in identity.namespaces if name not in reached.namespaces]
+    watcher = (
+        asyncio.create_task(_stop_when_back(runtime.kube, left_out, stop), name="namespaces") if left_out else None
+    )
     try:
-        await operator.run(stop, wishes.host, wishes.port)
+        await operator.run(stop, options.host, options.port)
     except Exception as error:
-        log.exception("the operator ends", why=f"{type(error).__name__}: {error}")
+        log.exception("operator failed", why=f"{type(error).__name__}: {error}")
         return EXIT_FAILED
     finally:
-        if back is not None:
-            back.cancel()
+        if watcher is not None:
+            watcher.cancel()
         await connections.close()
-        for requests in ends:
+        for requests in clients:
             requests.close()
     log.info("stopped")
     return 0
 
 
 async def _stop_when_back(kube: Kube, left_out: list[str], stop: asyncio.Event) -> None:
-    """Ends the process, which is started again then, with all that may be watched."""
-    log.info("a namespace may be read now: starts again", namespace=await until_one_is_back(kube, left_out))
+    """Stop the process when a left-out namespace becomes readable; Kubernetes restarts it with all namespaces."""
+    log.info("namespace is readable again; restarting", namespace=await wait_until_readable(kube, left_out))
     stop.set()
 
 
-def crew(made: OperatorRuntime, connections: BrokerConnections, wishes: OperatorOptions) -> ControllerSet:
-    """The controllers of all kinds."""
-    kube, copies, queue, clock = made.kube, made.copies, made.queue, made.clock
-    views = GroupViews(copies)
-    pacing = Pacing(clock, random.random)
-    topics = TopicController(kube, copies, connections, queue)
-    clusters = ClusterController(kube, copies, connections, queue, image=wishes.image)
-    groups = GroupController(kube, copies, connections, clock, views, pacing)
-    discovery = Discovery(kube, copies, connections, queue, clock, views, wishes.max_discovered_groups)
+def build_controllers(
+    runtime: OperatorRuntime, connections: BrokerConnections, options: OperatorOptions
+) -> ControllerSet:
+    """Return the controllers of all kinds and their background tasks."""
+    kube, cache, queue, clock = runtime.kube, runtime.cache, runtime.queue, runtime.clock
+    views = GroupViews(cache)
+    pacing = StatusPacing(clock, random.random)
+    topics = TopicController(kube, cache, connections, queue)
+    clusters = ClusterController(kube, cache, connections, queue, image=options.image)
+    groups = GroupController(kube, cache, connections, clock, views, pacing)
+    discovery = Discovery(kube, cache, connections, queue, clock, views, options.max_discovered_groups)
     return ControllerSet(
         controllers={"Cluster": clusters, "Topic": topics, "ConsumerGroup": groups},
         background={"topics' health": topics.watch, "groups": discovery.run},
     )
 
 
-def _connect(clock: Clock, identity: str, freshness: Freshness, ends: list[Requests]) -> tuple[Kube, Kube]:
+def _connect(clock: Clock, identity: str, freshness: Freshness, clients: list[Requests]) -> tuple[Kube, Kube]:
     where = configuration()
     requests, for_lease = Requests(where), Requests(where, timeout_s=ATTEMPT_TIMEOUT_S, threads=2)
-    ends.extend((requests, for_lease))
-    events = Events(requests, clock, identity, _event_failed)
+    clients.extend((requests, for_lease))
+    events = EventRecorder(requests, clock, identity, _event_failed)
     return KubeClient(requests, events, freshness.written), KubeClient(for_lease, events)
 
 
 def _event_failed(error: KubeError) -> None:
-    log.warning("an Event could not be written", why=str(error))
+    log.warning("failed to write an Event", why=str(error))
 
 
 def main() -> None:
+    """Entry point of the `penstock-operator` command."""
     app()
 
 

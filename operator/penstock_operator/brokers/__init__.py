@@ -1,1 +1,1 @@
-"""Brokers: `ports.brokers` on the Kafka admin protocol, by `penstock.client`."""
+"""Implementation of `ports.brokers` with the admin client of `penstock.client`."""

@@ -1,7 +1,7 @@
-"""Brokers by `Cluster`: `engine.ports.BrokerConnections`. Made by `main`.
+"""Broker connections by `Cluster`: implements `engine.ports.ConnectionPool`. Created by `main`.
 
-A cluster's brokers are reached by its bootstrap Service. Where the operator runs outside of Kubernetes, tests and
-developers name another address (`override`).
+The operator connects to a cluster's bootstrap Service. Outside Kubernetes, `PENSTOCK_BOOTSTRAP_OVERRIDE` sets another
+address.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.config.addresses import InvalidAddress, parse_bootstrap
+from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.gateway import Gateway
-from penstock_operator.brokers.line import BrokerLine
 from penstock_operator.ports.kube import Object
 
 OVERRIDE = "PENSTOCK_BOOTSTRAP_OVERRIDE"
-"""Environment variable: `host:port` for every cluster, or `namespace/name=host:port;...` for some."""
+"""Environment variable: `host:port` for all clusters, or `namespace/name=host:port;...` for individual ones."""
 DEFAULT_PORT = 9092
 
 
 class BrokerConnections:
-    """`find` looks a `Cluster` up by namespace and name, `find_service` its bootstrap Service, which has the same name;
-    they return None where none is known. Raises ValueError where `override` cannot be read."""
+    """Gateways by cluster. `find` and `find_service` return the `Cluster` and its bootstrap Service (same name), or
+    None. Raises ValueError for an invalid `override`."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class BrokerConnections:
         self._find, self._find_service = find, find_service
         self._override = parse_override(override)
         self._gateways: dict[tuple[str, str], tuple[tuple[str, str], Gateway]] = {}
-        """With the UID and the address that they were made for."""
+        """By namespace and name: the UID and the address of the cluster, and its gateway."""
         self._closing: set[asyncio.Task[None]] = set()
 
-    def of(self, namespace: str, cluster: str) -> Gateway | None:
-        """None where no such `Cluster` is known. One that was deleted and made anew is another."""
+    def gateway_for(self, namespace: str, cluster: str) -> Gateway | None:
+        """Return the gateway of a cluster; None if the `Cluster` is unknown. A recreated `Cluster` gets a new one."""
         key = (namespace, cluster)
         body = self._find(namespace, cluster)
         if body is None:
@@ -51,15 +51,15 @@ class BrokerConnections:
             return known[1]
         self._drop(key)
 
-        def is_there() -> bool:
+        def has_service() -> bool:
             return bool(override) or self._find_service(namespace, cluster) is not None
 
-        made = Gateway(BrokerLine(identity[1], is_there=is_there))
+        made = Gateway(AdminConnection(identity[1], has_service=has_service))
         self._gateways[key] = (identity, made)
         return made
 
     async def close(self) -> None:
-        """Closes all. Idempotent."""
+        """Close all gateways. Idempotent."""
         for key in list(self._gateways):
             self._drop(key)
         await asyncio.gather(*self._closing, return_exceptions=True)
@@ -73,13 +73,13 @@ class BrokerConnections:
 
 
 def parse_override(text: str) -> dict[tuple[str, str] | None, str]:
-    """None stands for every cluster. Raises ValueError."""
+    """Return addresses by namespace and name; the key None means all clusters. Raises ValueError."""
     found: dict[tuple[str, str] | None, str] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, is_named, address = part.rpartition("=")
         namespace, is_whole, cluster = name.partition("/")
         if not address or (is_named and not (namespace and is_whole and cluster)):
-            raise ValueError(f"{OVERRIDE}: {part!r} is neither host:port nor namespace/name=host:port")
+            raise ValueError(f'{OVERRIDE}: expected host:port or namespace/name=host:port, got "{part}"')
         try:
             parse_bootstrap(address)
         except InvalidAddress as e:

@@ -1,4 +1,4 @@
-"""What can go wrong at the brokers, as `ports.brokers.BrokersError`. Used by `gateway` and what it is made of."""
+"""Conversion of client errors to `ports.brokers.BrokersError`. Used by the gateway modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ K = TypeVar("K")
 
 
 def from_client(error: ClientError) -> BrokersError:
-    """With the protocol's name of the error, where a broker answered with one, else the kind of failure."""
+    """Return the error with the Kafka error code name if a broker returned one, otherwise with the exception name."""
     if isinstance(error, BrokerError):
         return BrokersError(str(error), code=error.code.name, is_passing=error.retriable)
     if isinstance(error, UnknownTopic):
@@ -22,5 +22,5 @@ def from_client(error: ClientError) -> BrokersError:
 
 
 def outcomes(answers: Mapping[K, object]) -> dict[K, BrokersError | None]:
-    """None for what was done, the error for what was not."""
+    """Return None per successful key and the error per failed key."""
     return {key: from_client(answer) if isinstance(answer, ClientError) else None for key, answer in answers.items()}

@@ -1,7 +1,6 @@
-"""`ports.brokers.Brokers` on the Kafka admin protocol: brokers, topics, settings, where replicas are.
+"""`ports.brokers.BrokerGateway` on the Kafka admin protocol: brokers, topics, settings, reassignments.
 
-Made by `connections`, one for each cluster. Calls for thousands of things are cut into requests of bounded size by the
-client, which answers for each.
+`connections` creates one per cluster. The client splits calls with thousands of items into requests of bounded size.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from penstock.client import (
     UnknownTopic,
 )
 from penstock.client.admin.types import ConfigEntry
+from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.errors import from_client, outcomes
 from penstock_operator.brokers.gateway_groups import GroupGateway
-from penstock_operator.brokers.line import BrokerLine
 from penstock_operator.brokers.settings import alterations
 from penstock_operator.ports.brokers import (
     BrokersError,
@@ -41,42 +40,45 @@ from penstock_operator.ports.brokers import (
 DOMAIN, RACK, DRAINING, REMOVABLE = "broker.failure.domain", "broker.rack", "broker.draining", "broker.removable"
 RELEASE = "penstock.release"
 MIN_INSYNC = "min.insync.replicas"
-OF_BROKER = (DOMAIN, RACK, DRAINING, REMOVABLE, RELEASE)
-SILENT_S = 5.0
-"""After which a broker that is registered and does not answer is taken for what it was last."""
-CHANGE_S = 10.0
-"""For a change that only one broker can take."""
+BROKER_CONFIGS = (DOMAIN, RACK, DRAINING, REMOVABLE, RELEASE)
+BROKER_TIMEOUT_S = 5.0
+"""Timeout for one broker's settings; afterwards the gateway reports the broker's last known state."""
+CHANGE_TIMEOUT_S = 10.0
+"""Timeout for a change that one specific broker must process."""
 
 T = TypeVar("T")
 Configs = Mapping[str, ConfigEntry]
 
 
 class Gateway(GroupGateway):
-    """Connects when it is first used, and again where a connection broke."""
+    """Gateway to one cluster. Connects on first use and reconnects after a failure."""
 
-    def __init__(self, line: BrokerLine) -> None:
-        super().__init__(line)
+    def __init__(self, connection: AdminConnection) -> None:
+        super().__init__(connection)
         self._brokers: dict[int, ObservedBrokerState] = {}
-        """As they were when they last answered."""
+        """Last known state by broker id."""
 
     async def close(self) -> None:
-        await self._line.close()
+        """Close the connection. Idempotent."""
+        await self._connection.close()
 
     # Brokers
 
-    async def picture(self) -> BrokerSnapshot:
-        async def ask(admin: Admin) -> BrokerSnapshot:
+    async def describe_cluster(self) -> BrokerSnapshot:
+        """Return the registered brokers; the last known state of brokers that do not answer within 5 s."""
+
+        async def query(admin: Admin) -> BrokerSnapshot:
             cluster = await admin.describe_cluster()
             brokers = await asyncio.gather(*(self._broker(admin, node) for node in cluster.brokers))
             self._brokers = {broker.broker_id: broker for broker in brokers}
             return BrokerSnapshot(cluster.cluster_id, cluster.controller_id, tuple(brokers))
 
-        return await self._line.call("brokers", ask)
+        return await self._connection.call("brokers", query)
 
     async def _broker(self, admin: Admin, node: Node) -> ObservedBrokerState:
         try:
-            async with asyncio.timeout(SILENT_S):
-                found = await admin.broker_configs(node.node_id, OF_BROKER)
+            async with asyncio.timeout(BROKER_TIMEOUT_S):
+                found = await admin.broker_configs(node.node_id, BROKER_CONFIGS)
         except (ClientError, TimeoutError):
             known = self._brokers.get(node.node_id)
             if known is not None:
@@ -99,79 +101,86 @@ class Gateway(GroupGateway):
         )
 
     async def change_brokers(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
+        """Change dynamic broker settings. Return the error, or None, by broker id."""
+
         async def change(admin: Admin, wanted: ConfigPatch) -> ClientError | None:
             try:
                 broker_id = int(wanted.name) if wanted.name else None
-                async with asyncio.timeout(CHANGE_S):
+                async with asyncio.timeout(CHANGE_TIMEOUT_S):
                     await admin.alter_broker_configs(broker_id, alterations(wanted.settings))
             except ClientError as e:
                 return e
             except TimeoutError:
-                return RequestTimedOut(f"broker {wanted.name or '(all)'} did not answer within {CHANGE_S:.0f} s")
+                return RequestTimedOut(
+                    f"broker {wanted.name or '(all)'} did not answer within {CHANGE_TIMEOUT_S:.0f} s"
+                )
             return None
 
-        async def ask(admin: Admin) -> dict[str, BrokersError | None]:
+        async def query(admin: Admin) -> dict[str, BrokersError | None]:
             answers = await asyncio.gather(*(change(admin, wanted) for wanted in changes))
             return outcomes(dict(zip([wanted.name for wanted in changes], answers, strict=True)))
 
-        return await self._line.call("settings of brokers", ask) if changes else {}
+        return await self._connection.call("settings of brokers", query) if changes else {}
 
     async def broker_settings(self, broker_ids: Sequence[int]) -> dict[int, dict[str, str]]:
-        """Those that do not answer are missing."""
+        """Return the dynamic settings of each broker, own and cluster-wide; without brokers that do not answer."""
 
-        async def of(admin: Admin, broker_id: int) -> dict[str, str] | None:
+        async def settings_of(admin: Admin, broker_id: int) -> dict[str, str] | None:
             try:
-                async with asyncio.timeout(SILENT_S):
+                async with asyncio.timeout(BROKER_TIMEOUT_S):
                     return own(await admin.broker_configs(broker_id), "broker", "cluster")
             except (ClientError, TimeoutError):
                 return None
 
-        async def ask(admin: Admin) -> dict[int, dict[str, str]]:
-            answers = await asyncio.gather(*(of(admin, broker_id) for broker_id in broker_ids))
+        async def query(admin: Admin) -> dict[int, dict[str, str]]:
+            answers = await asyncio.gather(*(settings_of(admin, broker_id) for broker_id in broker_ids))
             found = zip(broker_ids, answers, strict=True)
             return {broker_id: settings for broker_id, settings in found if settings is not None}
 
-        return await self._line.call("settings of brokers", ask)
+        return await self._connection.call("settings of brokers", query)
 
     # Topics
 
     async def topics(
         self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True
     ) -> dict[str, ObservedTopicState]:
-        """A topic whose settings a broker does not know yet counts as not there yet: without its owner it would look
-        like nobody's. A move that begins or ends while this is asked counts as under way: without it, replicas that
-        come and go would look as if they were all to stay."""
+        """Return topics by name. A topic whose settings a broker does not know yet is omitted: without its owner it
+        would look unowned. A reassignment that starts or ends during the call counts as in progress: otherwise adding
+        and removing replicas would look permanent."""
 
-        async def ask(admin: Admin) -> dict[str, ObservedTopicState]:
+        async def query(admin: Admin) -> dict[str, ObservedTopicState]:
             before = await admin.list_partition_reassignments()
-            infos = told(await admin.describe_topics_many(names))
+            infos = require_answers(await admin.describe_topics_many(names))
             moving = {**before, **await admin.list_partition_reassignments()}
             if names is None:
                 infos = {name: info for name, info in infos.items() if not info.is_internal}
             if not settings:
                 return {name: topic_state(info, moving, {}) for name, info in sorted(infos.items())}
-            configs = told(await admin.describe_topic_configs(infos, only_own=True))
+            configs = require_answers(await admin.describe_topic_configs(infos, only_own=True))
             return {
-                name: topic_state(info, moving, chosen(own(configs[name], "topic"), settings))
+                name: topic_state(info, moving, select_settings(own(configs[name], "topic"), settings))
                 for name, info in sorted(infos.items())
                 if name in configs
             }
 
-        return await self._line.call("topics", ask) if names is None or names else {}
+        return await self._connection.call("topics", query) if names is None or names else {}
 
     async def min_insync(self, names: Collection[str]) -> dict[str, int]:
-        async def ask(admin: Admin) -> dict[str, int]:
-            found = told(await admin.describe_topic_configs(sorted(names), (MIN_INSYNC,)))
+        """Return the effective `min.insync.replicas` by topic; without topics that do not exist."""
+
+        async def query(admin: Admin) -> dict[str, int]:
+            found = require_answers(await admin.describe_topic_configs(sorted(names), (MIN_INSYNC,)))
             values = {name: entries[MIN_INSYNC].value or "" for name, entries in found.items() if MIN_INSYNC in entries}
             return {name: int(value) for name, value in values.items() if value.isdecimal()}
 
-        return await self._line.call("settings of topics", ask) if names else {}
+        return await self._connection.call("settings of topics", query) if names else {}
 
     async def create_topics(self, topics: Sequence[TopicCreation]) -> dict[str, BrokersError | None]:
+        """Create topics. Return the error, or None, by topic."""
         wanted = [
             client.NewTopic(
                 topic.name,
-                -1 if topic.partitions is None else topic.partitions,  # the protocol's word for the broker's default
+                -1 if topic.partitions is None else topic.partitions,  # -1 in CreateTopics: the broker's default
                 -1 if topic.replicas is None else topic.replicas,
                 topic.settings,
             )
@@ -179,48 +188,57 @@ class Gateway(GroupGateway):
         ]
         if not wanted:
             return {}
-        return outcomes(await self._line.call("creating topics", lambda admin: admin.create_topics_many(wanted)))
+        return outcomes(await self._connection.call("creating topics", lambda admin: admin.create_topics_many(wanted)))
 
     async def grow_topics(self, partitions: Mapping[str, int]) -> dict[str, BrokersError | None]:
+        """Increase partition counts to the given totals. Return the error, or None, by topic."""
         if not partitions:
             return {}
         return outcomes(
-            await self._line.call("adding partitions", lambda admin: admin.create_partitions_many(partitions))
+            await self._connection.call("adding partitions", lambda admin: admin.create_partitions_many(partitions))
         )
 
     async def delete_topics(self, topics: Mapping[str, UUID]) -> dict[str, BrokersError | None]:
+        """Delete topics by id. Return the error, or None, by topic."""
         if not topics:
             return {}
-        return outcomes(await self._line.call("deleting topics", lambda admin: admin.delete_topics_many(dict(topics))))
+        return outcomes(
+            await self._connection.call("deleting topics", lambda admin: admin.delete_topics_many(dict(topics)))
+        )
 
     async def change_topics(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
+        """Change topic settings. Return the error, or None, by topic."""
         wanted = {change.name: alterations(change.settings) for change in changes}
         if not wanted:
             return {}
         return outcomes(
-            await self._line.call("settings of topics", lambda admin: admin.alter_topic_configs_many(wanted))
+            await self._connection.call("settings of topics", lambda admin: admin.alter_topic_configs_many(wanted))
         )
 
-    # Where replicas are
+    # Reassignments
 
     async def reassign(
         self, targets: Mapping[tuple[str, int], tuple[int, ...] | None]
     ) -> dict[tuple[str, int], BrokersError | None]:
+        """Start, or with None cancel, reassignments. Return the error, or None, by partition."""
         if not targets:
             return {}
         wanted = {TopicPartition(*at): replicas for at, replicas in targets.items()}
-        refused = await self._line.call("moving replicas", lambda admin: admin.alter_partition_reassignments(wanted))
+        refused = await self._connection.call(
+            "moving replicas", lambda admin: admin.alter_partition_reassignments(wanted)
+        )
         errors = {(tp.topic, tp.partition): from_client(error) for tp, error in refused.items()}
         return {at: errors.get(at) for at in targets}
 
     async def elect_preferred(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
+        """Elect the preferred leaders of `partitions`, or of all partitions. Raises `BrokersError`."""
         chosen_ones = None if partitions is None else [TopicPartition(*at) for at in partitions]
         if chosen_ones is None or chosen_ones:
-            await self._line.call("electing leaders", lambda admin: admin.elect_leaders(chosen_ones))
+            await self._connection.call("electing leaders", lambda admin: admin.elect_leaders(chosen_ones))
 
 
-def told(answers: Mapping[str, T | ClientError]) -> dict[str, T]:
-    """Without those that there are not. Raises the first other error: what cannot be told of must not look absent."""
+def require_answers(answers: Mapping[str, T | ClientError]) -> dict[str, T]:
+    """Return the answers without unknown topics. Raises the first other error: a failure must not look like absence."""
     found: dict[str, T] = {}
     for name, answer in answers.items():
         if not isinstance(answer, ClientError):
@@ -233,6 +251,7 @@ def told(answers: Mapping[str, T | ClientError]) -> dict[str, T]:
 def topic_state(
     info: TopicInfo, moving: Mapping[TopicPartition, Reassignment], settings: Mapping[str, str]
 ) -> ObservedTopicState:
+    """Convert a topic description; `moving` has the ongoing reassignments."""
     partitions = []
     for index in sorted(info.partitions):
         found = info.partitions[index]
@@ -245,11 +264,12 @@ def topic_state(
 
 
 def own(configs: Configs, *sources: str) -> dict[str, str]:
-    """What is set for the thing itself."""
+    """Return the settings with one of these sources."""
     return {name: entry.value for name, entry in configs.items() if entry.source in sources and entry.value is not None}
 
 
-def chosen(settings: dict[str, str], names: bool | Collection[str]) -> dict[str, str]:
+def select_settings(settings: dict[str, str], names: bool | Collection[str]) -> dict[str, str]:
+    """Return the settings in `names`; True selects all."""
     if isinstance(names, bool):
         return settings
     return {name: value for name, value in settings.items() if name in names}

@@ -1,4 +1,4 @@
-"""Changes of settings as the client takes them. Used by the gateway."""
+"""Conversion of setting changes to client requests. Used by the gateway."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from penstock.client import AlterConfig
 
 
 def alterations(settings: Mapping[str, str | None]) -> list[AlterConfig]:
-    """None takes a setting back to its default."""
+    """Return the alterations; None resets a setting to its default."""
     return [AlterConfig(name, value, "delete" if value is None else "set") for name, value in sorted(settings.items())]

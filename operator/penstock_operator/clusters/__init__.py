@@ -1,1 +1,1 @@
-"""The controller of `Cluster` objects: looks, has `reconcile.cluster` decide, and carries out."""
+"""The `Cluster` controller: observes, plans with `reconcile.cluster`, executes the actions."""

@@ -1,4 +1,4 @@
-"""Carries out what was decided about a cluster. Used by `controller`."""
+"""Executes the planned actions of a cluster. Used by `controller`."""
 
 from __future__ import annotations
 
@@ -9,80 +9,86 @@ from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.brokers import BrokersError
 from penstock_operator.ports.kube import CLAIMS, PODS, STATEFUL_SETS, Kube, KubeError, KubeEvent, KubeResource, Object
 from penstock_operator.reconcile.cluster.actions import (
-    Apply,
+    AnnotateClaim,
+    ApplyObject,
     ChangeBrokers,
     ClusterAction,
-    GrowClaim,
-    NoteClaim,
+    DeleteObject,
+    ExpandClaim,
     ReassignPartitions,
-    Remove,
-    ResizeSet,
     RestartPod,
+    ScaleDownStatefulSet,
     Step,
     needs,
     step_of,
 )
-from penstock_operator.reconcile.cluster.reconcile import settled_digest, wanted_of
-from penstock_operator.reconcile.cluster.scale import words
+from penstock_operator.reconcile.cluster.reconcile import drift_digest, wanted_of
+from penstock_operator.reconcile.cluster.scale import join_numbers
 from penstock_operator.specs import cluster_annotations, compare, names
 
-REFUSED_FOR_S = 600.0
-"""After which what the API server would not do is tried again."""
+REFUSED_RETRY_S = 600.0
+"""Pause before a change that the API server rejected is retried."""
 
 log = get_logger("penstock.operator.clusters")
 
 
-class NotOursError(Exception):
-    """An object of a name that the cluster needs is somebody else's."""
+class OwnershipConflict(Exception):
+    """An object with a name that the cluster needs exists and has another owner."""
 
 
 class ActionRunner:
+    """Executes actions against the API server and the brokers."""
+
     def __init__(self, kube: Kube, connections: ConnectionPool) -> None:
         self._kube, self._connections = kube, connections
 
     async def act(
         self, cluster: Cluster, actions: tuple[ClusterAction, ...], memory: ClusterMemory, now: float
     ) -> tuple[list[KubeEvent], str]:
-        """What people are to be told, and what went wrong. What needs something that went wrong is not begun, and
-        nothing is where an object of the cluster's name is somebody else's: brokers are reached by these names."""
-        told: list[KubeEvent] = []
+        """Execute actions in order. Return Events and the error message, or "". Skips actions that depend on a failed
+        step. Stops at an ownership conflict, because the operator reaches brokers by these names."""
+        events: list[KubeEvent] = []
         problems: list[str] = []
         failed: set[Step] = set()
         for action in actions:
             if needs(action) & failed:
                 continue
             try:
-                problem = await self._one(cluster, action, memory, now, told)
-            except NotOursError as e:
-                return told, str(e)
+                problem = await self._run_action(cluster, action, memory, now, events)
+            except OwnershipConflict as e:
+                return events, str(e)
             except (KubeError, BrokersError) as e:
                 problem = str(e)
             if problem:
                 problems.append(problem)
                 failed.add(step_of(action))
-        return told, summed_up(problems)
+        return events, summarize(problems)
 
-    async def _one(
-        self, cluster: Cluster, action: ClusterAction, memory: ClusterMemory, now: float, told: list[KubeEvent]
+    async def _run_action(
+        self, cluster: Cluster, action: ClusterAction, memory: ClusterMemory, now: float, events: list[KubeEvent]
     ) -> str:
         namespace = cluster.metadata.namespace
         match action:
-            case Apply(resource, body, why, is_new, seen):
+            case ApplyObject(resource, body, why, is_new, seen):
                 if is_new:
-                    body, seen = await self._made_new(cluster, resource, body)
-                log.info("applies", resource=resource.plural, name=body["metadata"]["name"], why=why)
+                    body, seen = await self._check_ownership(cluster, resource, body)
+                log.info("applying object", resource=resource.plural, name=body["metadata"]["name"], why=why)
                 if seen is None:
                     await self._apply(resource, namespace, body, memory)
                 else:
-                    await self._apply_to(resource, namespace, body, memory, seen)
-            case ResizeSet(body, removed, version):
+                    await self._apply_if_unchanged(resource, namespace, body, memory, seen)
+            case ScaleDownStatefulSet(body, removed, version):
                 await self._apply(STATEFUL_SETS, namespace, body, memory, version)
-                told.append(KubeEvent("Normal", "BrokersRemoved", f"broker {words(removed)} held nothing and goes"))
-            case Remove(resource, name, uid, orphan):
+                events.append(
+                    KubeEvent(
+                        "Normal", "BrokersRemoved", f"removing broker {join_numbers(removed)}: it holds no replicas"
+                    )
+                )
+            case DeleteObject(resource, name, uid, orphan):
                 await self._kube.delete(resource, namespace, name, uid, orphan=orphan)
-            case GrowClaim():
+            case ExpandClaim():
                 await self._grow(namespace, action, memory, now)
-            case NoteClaim(name, members):
+            case AnnotateClaim(name, members):
                 patch = {
                     "metadata": {
                         "annotations": cluster_annotations.written(
@@ -93,35 +99,37 @@ class ActionRunner:
                 await self._kube.patch(CLAIMS, namespace, name, patch)
             case RestartPod(name, uid, ordinal):
                 if await self._kube.delete(PODS, namespace, name, uid):
-                    why = "it was started with something else than what is wanted now"
-                    told.append(KubeEvent("Normal", "BrokerRestarted", f"broker {ordinal} is restarted: {why}"))
+                    why = "its pod does not have the desired configuration"
+                    events.append(KubeEvent("Normal", "BrokerRestarted", f"restarting broker {ordinal}: {why}"))
             case ChangeBrokers() | ReassignPartitions():
-                return await self._tell_brokers(cluster, action, memory)
+                return await self._send_to_brokers(cluster, action, memory)
         return ""
 
-    async def _made_new(self, cluster: Cluster, resource: KubeResource, body: Object) -> tuple[Object, Object | None]:
-        """What is to be applied where no object was seen, and the one that is there all the same, of a StatefulSet:
-        a watch that is late, or a label that was taken away, must not take pods that nobody has emptied. Raises
-        `NotOursError`."""
+    async def _check_ownership(
+        self, cluster: Cluster, resource: KubeResource, body: Object
+    ) -> tuple[Object, Object | None]:
+        """Check an object that the cache does not have before it is created. Return the body to apply, and an existing
+        StatefulSet, whose replicas are kept: a late watch or a removed label must not remove brokers that hold
+        replicas. Raises `OwnershipConflict`."""
         there = await self._kube.get(resource, cluster.metadata.namespace, body["metadata"]["name"])
-        if problem := why_not_ours(cluster, resource, there):
-            raise NotOursError(problem)
+        if problem := ownership_conflict(cluster, resource, there):
+            raise OwnershipConflict(problem)
         if there is None or resource != STATEFUL_SETS:
             return body, None
         replicas = max(int(body["spec"]["replicas"]), int(there.get("spec", {}).get("replicas") or 0))
         return body | {"spec": body["spec"] | {"replicas": replicas}}, there
 
-    async def _apply_to(
+    async def _apply_if_unchanged(
         self, resource: KubeResource, namespace: str, body: Object, memory: ClusterMemory, seen: Object
     ) -> None:
-        """Only where what was seen is still wanted as it was: its status may have gone on. A request that was decided
-        by another, or long ago, is refused (409), for the next look to decide."""
+        """Apply only if the object's UID and generation are those of `seen`; a status change does not matter. Raises
+        `KubeError` (409) otherwise, and the next reconciliation decides again."""
         try:
             await self._apply(resource, namespace, body, memory, str(seen["metadata"].get("resourceVersion") or ""))
         except KubeError as e:
             there = await self._kube.get(resource, namespace, body["metadata"]["name"]) if e.status == 409 else None
             if there is not None and compare.difference(wanted_of(body), there) is None:
-                return  # done before, and the copy is late
+                return  # already applied; the cache is late
             if there is None or identity(there) != identity(seen):
                 raise
             await self._apply(resource, namespace, body, memory, str(there["metadata"]["resourceVersion"]))
@@ -129,34 +137,40 @@ class ActionRunner:
     async def _apply(
         self, resource: KubeResource, namespace: str, body: Object, memory: ClusterMemory, version: str = ""
     ) -> None:
-        """With `version` only where the object is still of that."""
+        """Apply an object; with `version` only if that is its resource version. Record drift that an apply does not
+        fix."""
         meta = body["metadata"] | ({"resourceVersion": version} if version else {})
         made = await self._kube.apply(resource, namespace, body | {"metadata": meta})
         place = (resource, body["metadata"]["name"])
         different = compare.difference(wanted_of(body), made)
         if different is None:
-            memory.settled.pop(place, None)
+            memory.accepted_drift.pop(place, None)
             return
-        # Something in between has changed it: that is left alone until either side changes.
-        log.warning("an object is not as it was applied", resource=resource.plural, name=place[1], field=different)
-        memory.settled[place] = settled_digest(body, made)
+        # A webhook or another controller changes the object. Accept that until either side changes.
+        log.warning(
+            "object differs from the applied one; accepting the difference",
+            resource=resource.plural,
+            name=place[1],
+            field=different,
+        )
+        memory.accepted_drift[place] = drift_digest(body, made)
 
-    async def _grow(self, namespace: str, action: GrowClaim, memory: ClusterMemory, now: float) -> None:
+    async def _grow(self, namespace: str, action: ExpandClaim, memory: ClusterMemory, now: float) -> None:
         patch = {"spec": {"resources": {"requests": {"storage": action.size}}}}
         try:
             await self._kube.patch(CLAIMS, namespace, action.name, patch)
         except KubeError as e:
             if e.is_passing:
                 raise
-            memory.refused[action.key] = (now + REFUSED_FOR_S, str(e))
+            memory.refused[action.key] = (now + REFUSED_RETRY_S, str(e))
 
-    async def _tell_brokers(
+    async def _send_to_brokers(
         self, cluster: Cluster, action: ChangeBrokers | ReassignPartitions, memory: ClusterMemory
     ) -> str:
-        brokers = self._connections.of(cluster.metadata.namespace, cluster.metadata.name)
+        brokers = self._connections.gateway_for(cluster.metadata.namespace, cluster.metadata.name)
         if brokers is None:
-            return "the cluster is not known yet"
-        memory.said = None
+            return "the Cluster is not in the cache yet"
+        memory.reported = None
         problems: dict[str, BrokersError] = {}
         if isinstance(action, ChangeBrokers):
             for name, error in (await brokers.change_brokers(action.changes)).items():
@@ -169,31 +183,30 @@ class ActionRunner:
                     problems[f"moving {topic}-{partition}"] = error
         if not problems:
             return ""
-        return summed_up([f"{what}: {error}" for what, error in problems.items()])
+        return summarize([f"{what}: {error}" for what, error in problems.items()])
 
 
-def summed_up(problems: list[str]) -> str:
-    """The first in full, and how many others there are."""
+def summarize(problems: list[str]) -> str:
+    """Return the first problem and the number of others, or ""."""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return problems[0] + more if problems else ""
 
 
 def identity(body: Object) -> tuple[object, object]:
-    """Another UID is another object, another generation one that is wanted otherwise."""
+    """Return UID and generation: they change when the object is replaced or its spec changes."""
     return body["metadata"].get("uid"), body["metadata"].get("generation")
 
 
-def why_not_ours(cluster: Cluster, resource: KubeResource, there: Object | None) -> str:
-    """Why an object that is about to be made cannot be: one of the name is there, and is somebody else's."""
+def ownership_conflict(cluster: Cluster, resource: KubeResource, there: Object | None) -> str:
+    """Return why an object cannot be created: another owner has one with this name. Otherwise ""."""
     meta = cluster.metadata
     if there is None or there["metadata"].get("labels", {}).get(names.CLUSTER_LABEL) == meta.name:
         return ""
     owners = there["metadata"].get("ownerReferences") or ()
     if any(owner.get("uid") == meta.uid for owner in owners):
         return ""
-    whose = next((f", of {owner.get('kind')} {owner.get('name')}" for owner in owners), "")
+    whose = next((f"{owner.get('kind')} {owner.get('name')}" for owner in owners), "another owner")
     return (
-        f"{there.get('kind', resource.plural)} {there['metadata']['name']} is there already and is not this"
-        f" Cluster's{whose}:"
-        " delete it, or make the Cluster under another name"
+        f"{there.get('kind', resource.plural)} {there['metadata']['name']} exists and belongs to {whose}, not to this"
+        " Cluster: delete it, or create the Cluster with another name"
     )

@@ -1,4 +1,4 @@
-"""Makes clusters what their resources say. Run by `engine`, put together in `main`."""
+"""Reconciles `Cluster` objects. Created by `main`, called by `engine.runner`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 
 from penstock.runtime.logging import get_logger
 from penstock_operator.clusters.action_runner import ActionRunner
-from penstock_operator.clusters.observer import LARGE, ClusterMemory, ClusterObserver
+from penstock_operator.clusters.observer import LARGE_TOPIC_COUNT, ClusterMemory, ClusterObserver
+from penstock_operator.engine.invalid_objects import report_invalid
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue, ReconcileResult
-from penstock_operator.engine.refusals import tell_refused
 from penstock_operator.model.cluster import Cluster, ClusterStatus
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import InvalidResource, as_json, parse
 from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError, Object
-from penstock_operator.reconcile.cluster.actions import ClusterAction, ResizeSet, RestartPod
+from penstock_operator.reconcile.cluster.actions import ClusterAction, RestartPod, ScaleDownStatefulSet
 from penstock_operator.reconcile.cluster.reconcile import Reconciled, reconcile
 from penstock_operator.reconcile.plan import ReconcilePlan
 
@@ -24,7 +24,7 @@ log = get_logger("penstock.operator.clusters")
 
 
 class ClusterController:
-    """An `engine.ports.Controller`. `image` is the brokers', where a resource names none."""
+    """The `engine.ports.ResourceController` of Clusters. `image` is the default image of the brokers."""
 
     batch = 16
 
@@ -40,75 +40,82 @@ class ClusterController:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._kube, self._objects, self._queue = kube, objects, queue
-        self._observing, self._acting = ClusterObserver(kube, objects, connections), ActionRunner(kube, connections)
+        self._observer, self._action_runner = (
+            ClusterObserver(kube, objects, connections),
+            ActionRunner(kube, connections),
+        )
         self._image, self._now, self._wall = image, now, wall
         self._memories: dict[str, ClusterMemory] = {}
-        """By UID."""
+        """By UID of the Cluster."""
 
     async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
-        return dict(zip(keys, await asyncio.gather(*map(self._look, keys)), strict=True))
+        """Reconcile each Cluster once. One that fails does not affect the others."""
+        return dict(zip(keys, await asyncio.gather(*map(self._reconcile_key, keys)), strict=True))
 
     async def resync(self) -> None:
+        """Queue all Clusters and drop the memory of deleted ones."""
         uids = set()
-        for body in self._objects.of(CLUSTERS):
+        for body in self._objects.list_objects(CLUSTERS):
             uids.add(body["metadata"].get("uid"))
             self._queue.put(ObjectKey("Cluster", body["metadata"]["namespace"], body["metadata"]["name"]))
         self._memories = {uid: memory for uid, memory in self._memories.items() if uid in uids}
 
-    async def _look(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile_key(self, key: ObjectKey) -> ReconcileResult:
         body = self._objects.get(CLUSTERS, key.namespace, key.name)
         if body is None or body["metadata"].get("deletionTimestamp") is not None:
-            return ReconcileResult()  # what it owns goes with it, its claims stay
+            return ReconcileResult()  # Kubernetes deletes owned objects; claims are retained
         try:
             cluster = parse("Cluster", body)
         except InvalidResource as e:
-            return await tell_refused(self._kube, CLUSTERS, body, e, self._stamp())
+            return await report_invalid(self._kube, CLUSTERS, body, e, self._stamp())
         memory = self._memories.setdefault(cluster.metadata.uid, ClusterMemory())
         try:
             return await self._reconcile(cluster, body, memory)
         except KubeError as e:
             return ReconcileResult(error=str(e))
-        except Exception as e:  # one cluster's trouble is not the others'
-            log.exception("a cluster could not be reconciled", namespace=key.namespace, name=key.name)
+        except Exception as e:  # must not affect the other clusters of the batch
+            log.exception("failed to reconcile a cluster", namespace=key.namespace, name=key.name)
             return ReconcileResult(error=f"{type(e).__name__}: {e}")
 
     async def _reconcile(self, cluster: Cluster, body: Object, memory: ClusterMemory) -> ReconcileResult:
         found = await self._decide(cluster, memory, fresh=False)
-        if any(isinstance(action, RestartPod | ResizeSet) for action in found.plan.actions):
-            # What takes a broker away is decided by what is true now, not by copies that may be late.
+        if any(isinstance(action, RestartPod | ScaleDownStatefulSet) for action in found.plan.actions):
+            # Actions that stop a broker need current data: the cache may be late.
             found = await self._decide(cluster, memory, fresh=True)
         memory.planned = found.planned
         plan = found.plan
         restarts = any(isinstance(action, RestartPod) for action in plan.actions)
-        if restarts:  # What a restart means to clients is said before it happens.
-            await self._say(cluster, body, plan)
-        told, problem = await self._acting.act(cluster, plan.actions, memory, self._now())
-        is_news = problem != memory.failure
+        if restarts:  # The status states the effect on clients before the restart.
+            await self._write_status(cluster, body, plan)
+        events, problem = await self._action_runner.act(cluster, plan.actions, memory, self._now())
+        is_new_problem = problem != memory.failure
         memory.failure = problem
-        if told:
-            await self._kube.tell(body, told)
+        if events:
+            await self._kube.record_events(body, events)
         if not restarts:
-            await self._say(cluster, body, plan)
+            await self._write_status(cluster, body, plan)
         if problem:
-            if is_news:
-                log.warning("a cluster's plan failed", cluster=cluster.metadata.name, problem=problem)
+            if is_new_problem:
+                log.warning("failed to execute the plan of a cluster", cluster=cluster.metadata.name, problem=problem)
             return ReconcileResult(error=problem)
-        return ReconcileResult(0.0 if is_news else plan.look_again_s)
+        return ReconcileResult(0.0 if is_new_problem else plan.requeue_after_s)
 
     async def _decide(self, cluster: Cluster, memory: ClusterMemory, *, fresh: bool) -> Reconciled:
-        observed = await self._observing.look(cluster, memory, self._stamp(), self._now(), fresh=fresh)
-        if observed.said is not None and len(observed.said.topics) > LARGE:
+        observed = await self._observer.observe(cluster, memory, self._stamp(), self._now(), fresh=fresh)
+        if observed.reported is not None and len(observed.reported.topics) > LARGE_TOPIC_COUNT:
             return await asyncio.to_thread(reconcile, cluster, observed, image=self._image, planned=memory.planned)
         return reconcile(cluster, observed, image=self._image, planned=memory.planned)
 
     def _stamp(self) -> str:
         return datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    async def _say(self, cluster: Cluster, body: Object, plan: ReconcilePlan[ClusterAction, ClusterStatus]) -> None:
-        """Writes the status where it differs from what is there, and Events."""
+    async def _write_status(
+        self, cluster: Cluster, body: Object, plan: ReconcilePlan[ClusterAction, ClusterStatus]
+    ) -> None:
+        """Write the status if it changed, and record the plan's Events."""
         wanted = as_json(plan.status)
         if wanted != (body.get("status") or {}):
             meta = cluster.metadata
             await self._kube.patch_status(CLUSTERS, meta.namespace, meta.name, wanted, meta.uid)
-        if plan.happenings:
-            await self._kube.tell(body, plan.happenings)
+        if plan.events:
+            await self._kube.record_events(body, plan.events)

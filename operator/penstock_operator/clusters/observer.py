@@ -1,4 +1,5 @@
-"""Looks at a cluster: what Kubernetes holds, from the copies, and what brokers say. Used by `controller`."""
+"""Observes a cluster: Kubernetes objects from the cache, and the state that the brokers report. Used by
+`controller`."""
 
 from __future__ import annotations
 
@@ -30,59 +31,60 @@ from penstock_operator.reconcile.cluster.observed import (
     read_pod,
     seconds_between,
 )
-from penstock_operator.reconcile.cluster.partitions import PartitionReconciler, summary
+from penstock_operator.reconcile.cluster.partitions import PartitionSummary, summary
 from penstock_operator.specs import names
 
 OWNED = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, BUDGETS)
-FRESH_S = 2.0
-"""For which what brokers said is good enough, unless something depends on it: pods bring many events at once."""
-PATIENCE_S = 20.0
-"""With brokers, for one look."""
-LARGE = 2000
-"""Topics from which on work on all of them is done in a thread."""
+MAX_REPORT_AGE_S = 2.0
+"""Maximum age of a reused broker report; pods cause many events at once. Ignored when a pod is about to be stopped."""
+BROKER_TIMEOUT_S = 20.0
+"""Timeout of all broker requests of one observation."""
+LARGE_TOPIC_COUNT = 2000
+"""Number of topics above which computations over all topics run in a thread."""
 
 
 @dataclass(slots=True)
 class ClusterMemory:
-    """Of one cluster between looks. All of it may be lost at any time."""
+    """State of one cluster between reconciliations. It is a cache: losing it is safe."""
 
     planned: PlannedMoves | None = None
     failure: str = ""
     refused: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """What the API server would not do: until when it is not tried again, and why."""
-    settled: dict[tuple[KubeResource, str], str] = field(default_factory=dict)
-    said: ReportedState | None = None
-    said_at: float = 0.0
+    """Changes that the API server rejected, by action key: time until which they are not retried, and the error."""
+    accepted_drift: dict[tuple[KubeResource, str], str] = field(default_factory=dict)
+    reported: ReportedState | None = None
+    reported_at: float = 0.0
     min_insync: Mapping[str, int] = field(default_factory=dict)
-    """By topic, as of the last look at which something depended on it: enough to go on telling of it."""
+    """By topic, from the last fresh observation; used for status messages."""
     seen_ready: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """By UID, of pods that are ready since a time to come: since when, and when that was seen first."""
+    """Pods whose `ready_since` is in the future, by UID: that time, and when it was first observed."""
     brokers_error: str = ""
-    """Why brokers say nothing, in the words of the first try since they last did: other words for it are no news, and
-    each would be a status, whose echo is the next look."""
+    """The first error since brokers last answered. Later errors do not replace it: each new message would be a status
+    write, whose event triggers the next reconciliation."""
 
 
 class ClusterObserver:
-    """`now` counts seconds and does not leap."""
+    """Builds `ObservedCluster` from the cache, the API server and the brokers."""
 
     def __init__(self, kube: Kube, objects: Objects, connections: ConnectionPool) -> None:
         self._kube, self._objects, self._connections = kube, objects, connections
 
-    async def look(
+    async def observe(
         self, cluster: Cluster, memory: ClusterMemory, wall: str, now: float, *, fresh: bool = False
     ) -> ObservedCluster:
-        """With `fresh` nothing on which a pod's end depends comes from a copy. Raises `KubeError` then only."""
+        """Observe a cluster. `wall` is RFC 3339, `now` monotonic seconds. With `fresh`, pods, StatefulSet and broker
+        reports are current instead of cached. Raises `KubeError`, only with `fresh`."""
         namespace, name = cluster.metadata.namespace, cluster.metadata.name
         if fresh:
             found: Sequence[Object] = await self._kube.list(PODS, namespace, {names.CLUSTER_LABEL: name})
         else:
             found = self._objects.in_cluster(PODS, namespace, name)
-        pods = tuple(sorted(clamped(self._pods(name, found), memory, wall), key=lambda pod: pod.ordinal))
+        pods = tuple(sorted(clamp_ready_since(self._pods(name, found), memory, wall), key=lambda pod: pod.ordinal))
         live = {
             (resource, body["metadata"]["name"]): body
             for resource in OWNED
             for body in self._objects.in_cluster(resource, namespace, name)
-            if resource == SERVICES or body["metadata"]["name"] == names.stateful_set(name)  # labels are anybody's
+            if resource == SERVICES or body["metadata"]["name"] == names.stateful_set(name)  # users can set labels, too
         }
         if fresh:
             stateful_set = await self._kube.get(STATEFUL_SETS, namespace, names.stateful_set(name))
@@ -90,7 +92,7 @@ class ClusterObserver:
             if stateful_set is not None:
                 live[STATEFUL_SETS, names.stateful_set(name)] = stateful_set
         claims = [read_claim(name, body) for body in self._objects.in_cluster(CLAIMS, namespace, name)]
-        said, error = await self._ask(cluster, memory, pods, now, fresh)
+        reported, error = await self._query_brokers(cluster, memory, pods, now, fresh)
         memory.refused = {key: entry for key, entry in memory.refused.items() if entry[0] > now}
         return ObservedCluster(
             now=wall,
@@ -98,11 +100,11 @@ class ClusterObserver:
             pods=pods,
             claims=tuple(sorted((c for c in claims if c is not None), key=lambda claim: claim.name)),
             zones=self._zones(cluster),
-            said=said,
+            reported=reported,
             brokers_error=error,
             failure=memory.failure,
             refused={key: why for key, (_, why) in memory.refused.items()},
-            settled=memory.settled,
+            accepted_drift=memory.accepted_drift,
         )
 
     def _pods(self, name: str, found: Sequence[Object]) -> list[ObservedPod]:
@@ -116,39 +118,39 @@ class ClusterObserver:
         return {node: zone for node, zone in zones.items() if zone}
 
     def _nodes(self) -> Sequence[Object]:
-        return self._objects.of(NODES)
+        return self._objects.list_objects(NODES)
 
-    async def _ask(
+    async def _query_brokers(
         self, cluster: Cluster, memory: ClusterMemory, pods: Sequence[ObservedPod], now: float, fresh: bool
     ) -> tuple[ReportedState | None, str]:
-        """What brokers say, or why they say nothing."""
+        """Return what the brokers report, or None and the error."""
         if not any(pod.is_running for pod in pods):
-            memory.said, memory.brokers_error = None, ""
-            return None, "none of them runs"
-        if memory.said is not None and not fresh and now - memory.said_at < FRESH_S:
-            return memory.said, ""
-        memory.said = None
-        brokers = self._connections.of(cluster.metadata.namespace, cluster.metadata.name)
+            memory.reported, memory.brokers_error = None, ""
+            return None, "no broker is running"
+        if memory.reported is not None and not fresh and now - memory.reported_at < MAX_REPORT_AGE_S:
+            return memory.reported, ""
+        memory.reported = None
+        brokers = self._connections.gateway_for(cluster.metadata.namespace, cluster.metadata.name)
         if brokers is None:
-            return None, "the cluster is not known yet"
+            return None, "the Cluster is not in the cache yet"
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(BROKER_TIMEOUT_S):
                 if not fresh:
-                    memory.said = await said_by(brokers, memory.min_insync)
+                    memory.reported = await fetch_reported_state(brokers, memory.min_insync)
                 else:
-                    memory.said, memory.min_insync = await surely_said_by(brokers)
+                    memory.reported, memory.min_insync = await fetch_state_with_min_insync(brokers)
         except BrokersError as e:
             memory.brokers_error = memory.brokers_error or str(e)
         except TimeoutError:
-            memory.brokers_error = memory.brokers_error or f"no answer for {PATIENCE_S:.0f} s"
+            memory.brokers_error = memory.brokers_error or f"no answer for {BROKER_TIMEOUT_S:.0f} s"
         else:
-            memory.said_at, memory.brokers_error = now, ""
-        return memory.said, memory.brokers_error
+            memory.reported_at, memory.brokers_error = now, ""
+        return memory.reported, memory.brokers_error
 
 
-def clamped(pods: Sequence[ObservedPod], memory: ClusterMemory, wall: str) -> list[ObservedPod]:
-    """Pods whose `ready_since` is not later than when they were first seen so: the API server's clock may be ahead of
-    this one, by longer than anybody wants to wait."""
+def clamp_ready_since(pods: Sequence[ObservedPod], memory: ClusterMemory, wall: str) -> list[ObservedPod]:
+    """Return pods with `ready_since` limited to the time at which the operator first observed it, because the API
+    server's clock may be ahead of the operator's."""
     seen: dict[str, tuple[str, str]] = {}
     for pod in pods:
         known = memory.seen_ready.get(pod.uid)
@@ -161,32 +163,38 @@ def clamped(pods: Sequence[ObservedPod], memory: ClusterMemory, wall: str) -> li
 
 
 def is_later(one: str, than: str) -> bool:
+    """Whether the RFC 3339 time `one` is after `than`; False if either is invalid."""
     since = seconds_between(one, than)
     return since is not None and since < 0
 
 
-async def surely_said_by(brokers: BrokerGateway) -> tuple[ReportedState, Mapping[str, int]]:
-    """As `said_by`, with min.insync.replicas of all topics, which is a request for every few hundred of them. Where
-    that is not told, the rest is as good as before: not everything depends on it."""
-    said, min_insync, why = await said_by(brokers, {}), dict[str, int](), ""
+async def fetch_state_with_min_insync(brokers: BrokerGateway) -> tuple[ReportedState, Mapping[str, int]]:
+    """As `fetch_reported_state`, with min.insync.replicas of all topics, which is a request for every few hundred of
+    them. Where that is not told, the rest is as good as before: not everything depends on it."""
+    reported, min_insync, why = await fetch_reported_state(brokers, {}), dict[str, int](), ""
     try:
-        min_insync = await brokers.min_insync(said.topics.keys())
+        min_insync = await brokers.min_insync(reported.topics.keys())
     except BrokersError as e:
         why = str(e)
-    unsure = tuple(sorted(said.topics.keys() - min_insync.keys()))
-    partitions = await summed(said.topics, min_insync)
-    return replace(said, partitions=partitions, unsure=unsure, unsure_why=why), min_insync
+    unknown_min_insync = tuple(sorted(reported.topics.keys() - min_insync.keys()))
+    partitions = await summarize_partitions(reported.topics, min_insync)
+    return replace(
+        reported, partitions=partitions, unknown_min_insync=unknown_min_insync, unknown_min_insync_reason=why
+    ), min_insync
 
 
-async def said_by(brokers: BrokerGateway, min_insync: Mapping[str, int]) -> ReportedState:
+async def fetch_reported_state(brokers: BrokerGateway, min_insync: Mapping[str, int]) -> ReportedState:
     """Three requests, and one to each broker. Raises `BrokersError`."""
-    picture = await brokers.picture()
-    settings = await brokers.broker_settings([broker.broker_id for broker in picture.brokers])
+    snapshot = await brokers.describe_cluster()
+    settings = await brokers.broker_settings([broker.broker_id for broker in snapshot.brokers])
     topics = await brokers.topics(settings=False)
-    return ReportedState(picture, settings, topics, await summed(topics, min_insync))
+    return ReportedState(snapshot, settings, topics, await summarize_partitions(topics, min_insync))
 
 
-async def summed(topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, int]) -> PartitionReconciler:
-    if len(topics) > LARGE:
+async def summarize_partitions(
+    topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, int]
+) -> PartitionSummary:
+    """Summarize all partitions, in a thread if there are many topics."""
+    if len(topics) > LARGE_TOPIC_COUNT:
         return await asyncio.to_thread(summary, topics, min_insync)
     return summary(topics, min_insync)

@@ -1,1 +1,1 @@
-"""What makes it go: events into a queue, batches out of it, retries, leadership, health."""
+"""Controller runtime: watches, cache, work queue, batch runners, leader election, metrics, health."""

@@ -1,4 +1,4 @@
-"""Puts the engine's parts together around controllers that are handed in; called by `main`, and by tests with fewer."""
+"""Builds the operator from its components. Called by `main` and tests."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.runtime.clock import Clock
-from penstock_operator.engine.copies import CLUSTER_LABEL, Copies
 from penstock_operator.engine.freshness import Freshness
 from penstock_operator.engine.lease import LeaderLease
 from penstock_operator.engine.metrics import OperatorMetrics
+from penstock_operator.engine.object_cache import CLUSTER_LABEL, ObjectCache
 from penstock_operator.engine.operator import OURS, OWNED, Operator, OperatorParts
 from penstock_operator.engine.ports import ResourceController
 from penstock_operator.engine.queue import WorkQueue
+from penstock_operator.engine.relist import PeriodicRelist
 from penstock_operator.engine.routing import Routing, lane_of
 from penstock_operator.engine.runner import RESYNC_S, ReconcileRunner
-from penstock_operator.engine.sweep import Sweep
-from penstock_operator.engine.watching import Watching
+from penstock_operator.engine.watching import WatchStreams
 from penstock_operator.model.common import Kind
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorIdentity:
-    """Of one process: what it watches (all namespaces where none are named) and how it is told from others."""
+    """Identity of one process for leader election, and the namespaces that it watches (empty: all)."""
 
     namespaces: tuple[str, ...]
     identity: str
@@ -35,7 +35,7 @@ class OperatorIdentity:
 
 @dataclass(slots=True)
 class ControllerSet:
-    """The controllers, and what goes on beside them while this process leads, by name."""
+    """Controllers by kind, and background tasks that run while this process is the leader, by name."""
 
     controllers: Mapping[Kind, ResourceController]
     background: Mapping[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)
@@ -43,12 +43,13 @@ class ControllerSet:
 
 @dataclass(slots=True)
 class OperatorRuntime:
-    """What controllers are made with. `lease_kube` has threads of its own: a renewal must not wait behind others."""
+    """Components shared by controllers. `lease_kube` has its own threads: a renewal must not wait for other
+    requests."""
 
     kube: Kube
     lease_kube: Kube
     clock: Clock
-    copies: Copies
+    cache: ObjectCache
     queue: WorkQueue
     metrics: OperatorMetrics
     freshness: Freshness
@@ -57,33 +58,35 @@ class OperatorRuntime:
 Connect = Callable[[Freshness], tuple[Kube, Kube]]
 
 
-def hull(clock: Clock, connect: Connect) -> OperatorRuntime:
-    """`connect` makes the two connections to the API server, the second for the lease."""
+def create_runtime(clock: Clock, connect: Connect) -> OperatorRuntime:
+    """Return the shared components. `connect` returns two API clients; the second is for the Lease."""
 
     def now() -> float:
         return clock.boot_ms() / 1_000
 
-    metrics, copies = OperatorMetrics(), Copies(now)
+    metrics, cache = OperatorMetrics(), ObjectCache(now)
     jitter = random.Random().random  # noqa: S311 - spreads load, guards nothing
-    queue = WorkQueue(jitter, lambda key: lane_of(copies, key))
-    freshness = Freshness(now, copies, metrics, (*OURS, *OWNED))
+    queue = WorkQueue(jitter, lambda key: lane_of(cache, key))
+    freshness = Freshness(now, cache, metrics, (*OURS, *OWNED))
     kube, lease_kube = connect(freshness)
-    return OperatorRuntime(kube, lease_kube, clock, copies, queue, metrics, freshness)
+    return OperatorRuntime(kube, lease_kube, clock, cache, queue, metrics, freshness)
 
 
-def assembled(
-    who: OperatorIdentity, made: OperatorRuntime, crew: ControllerSet, *, resync_s: float = RESYNC_S
+def build_operator(
+    identity: OperatorIdentity, runtime: OperatorRuntime, controller_set: ControllerSet, *, resync_s: float = RESYNC_S
 ) -> Operator:
-    """The operator, ready to run."""
+    """Return the operator, ready to run."""
     selectors = {resource: {CLUSTER_LABEL: ""} if resource in OWNED else {} for resource in (*OURS, *OWNED)}
-    sweep = Sweep(made.kube, made.copies, made.metrics, who.namespaces, selectors)
-    watching = Watching(made.copies, sweep.relisted, dict.fromkeys(OWNED, CLUSTER_LABEL), who.namespaces)
-    made.freshness.watching = watching
-    made.metrics.watch_groups(lambda: made.copies.of(CONSUMER_GROUPS))
+    sweep = PeriodicRelist(runtime.kube, runtime.cache, runtime.metrics, identity.namespaces, selectors)
+    watching = WatchStreams(runtime.cache, sweep.relisted, dict.fromkeys(OWNED, CLUSTER_LABEL), identity.namespaces)
+    runtime.freshness.watching = watching
+    runtime.metrics.watch_groups(lambda: runtime.cache.list_objects(CONSUMER_GROUPS))
     leases: list[LeaderLease] = []
 
     def make_lease(changed: Callable[[bool], None]) -> LeaderLease:
-        lease = LeaderLease(made.lease_kube, made.clock, who.lease_namespace, who.lease_name, who.identity, changed)
+        lease = LeaderLease(
+            runtime.lease_kube, runtime.clock, identity.lease_namespace, identity.lease_name, identity.identity, changed
+        )
         leases.append(lease)
         return lease
 
@@ -91,23 +94,26 @@ def assembled(
         return bool(leases) and leases[0].is_held()
 
     def if_acting(count: Callable[[Kind], int]) -> Callable[[Kind], int]:
-        # Keys that nobody here looks at any more stay as they were: that is no news of the objects.
+        # The queue of a standby keeps stale keys, which say nothing about the objects.
         return lambda kind: count(kind) if may_act() else 0
 
-    made.metrics.watch_queue(if_acting(made.queue.depth), if_acting(made.queue.failing))
-    runners = [ReconcileRunner(kind, one, made.queue, made.metrics, may_act) for kind, one in crew.controllers.items()]
+    runtime.metrics.watch_queue(if_acting(runtime.queue.depth), if_acting(runtime.queue.failing))
+    runners = [
+        ReconcileRunner(kind, one, runtime.queue, runtime.metrics, may_act)
+        for kind, one in controller_set.controllers.items()
+    ]
     return Operator(
         OperatorParts(
-            kube=made.kube,
-            queue=made.queue,
-            routing=Routing(made.copies, made.queue),
-            metrics=made.metrics,
+            kube=runtime.kube,
+            queue=runtime.queue,
+            routing=Routing(runtime.cache, runtime.queue),
+            metrics=runtime.metrics,
             sweep=sweep,
             watching=watching,
-            freshness=made.freshness,
+            freshness=runtime.freshness,
             runners=runners,
             make_lease=make_lease,
-            background=crew.background,
+            background=controller_set.background,
             resync_s=resync_s,
         )
     )

@@ -1,7 +1,7 @@
-"""Metrics and health over HTTP, for Prometheus and the kubelet: /metrics, /health/live, /health/ready.
+"""HTTP server for Prometheus and the kubelet: /metrics, /health/live, /health/ready.
 
-Alive means that starting again would not help: the loop ticks (it answers), no batch is stuck, and the watches bring
-what this process itself wrote. Ready means that the first lists have come, so that it could act.
+Live: the event loop responds, no batch is stuck, and the watches are fresh. Ready: the first lists are complete, so the
+process can become leader.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from aiohttp import web
 
 Check = Callable[[], str | None]
-"""None where all is well, otherwise what is not."""
+"""Returns None if healthy, otherwise the reason."""
 
 
 class OperatorHealth:
-    """Serves until `close`. `text` gives the metrics."""
+    """The HTTP server. `text` returns the metrics in Prometheus format."""
 
     def __init__(self, text: Callable[[], bytes], live: Mapping[str, Check], ready: Mapping[str, Check]) -> None:
         self._text, self._live, self._ready = text, live, ready
@@ -23,11 +23,11 @@ class OperatorHealth:
         self.port = 0
 
     async def serve(self, host: str, port: int) -> None:
-        """Raises OSError where the port is taken. `port` 0: any."""
+        """Start the server. `port` 0: any free port. Raises OSError if the port is in use."""
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/health/live", _telling(self._live))
-        app.router.add_get("/health/ready", _telling(self._ready))
+        app.router.add_get("/health/live", _check_handler(self._live))
+        app.router.add_get("/health/ready", _check_handler(self._ready))
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
@@ -35,6 +35,7 @@ class OperatorHealth:
         self.port = self._runner.addresses[0][1]
 
     async def close(self) -> None:
+        """Stop the server. Idempotent."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -43,10 +44,10 @@ class OperatorHealth:
         return web.Response(body=self._text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-def _telling(checks: Mapping[str, Check]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def tell(request: web.Request) -> web.Response:
+def _check_handler(checks: Mapping[str, Check]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def respond(request: web.Request) -> web.Response:
         del request
         wrong = {name: why for name, check in checks.items() if (why := check()) is not None}
         return web.json_response({"ok": not wrong, "wrong": wrong}, status=503 if wrong else 200)
 
-    return tell
+    return respond

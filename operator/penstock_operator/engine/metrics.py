@@ -1,4 +1,4 @@
-"""What the operator tells Prometheus, in a registry of its own. Served by `engine.health`."""
+"""Prometheus metrics of the operator, in their own registry. Served by `engine.health`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_operator.model.common import PLURALS, Kind
 from penstock_operator.ports.kube import Object
 
 MAX_GROUPS = 1_000
-"""Of groups those with the most lag are told, so that a cluster with 50,000 groups does not fill a Prometheus."""
+"""Maximum number of groups with lag metrics, those with the highest lag; bounds the cardinality."""
 _SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
 
 
@@ -25,51 +25,63 @@ class OperatorMetrics:
         self.registry = CollectorRegistry()
         prefix, registry = "penstock_operator_", self.registry
         self._seconds = Histogram(
-            f"{prefix}reconcile_seconds", "Time of one batch", ["kind"], buckets=_SECONDS, registry=registry
+            f"{prefix}reconcile_seconds", "Duration of one batch", ["kind"], buckets=_SECONDS, registry=registry
         )
-        self._keys = Counter(f"{prefix}reconciled_objects", "Objects that were looked at", ["kind"], registry=registry)
-        self._errors = Counter(f"{prefix}reconcile_errors", "Looks that failed", ["kind"], registry=registry)
+        self._keys = Counter(f"{prefix}reconciled_objects", "Objects reconciled", ["kind"], registry=registry)
+        self._errors = Counter(f"{prefix}reconcile_errors", "Reconciliations that failed", ["kind"], registry=registry)
         self._resyncs = Counter(f"{prefix}resync_errors", "Resyncs that failed", ["kind"], registry=registry)
         self._writes = Counter(
-            f"{prefix}api_writes", "Writes that the API server took", ["method", "resource"], registry=registry
+            f"{prefix}api_writes", "Writes accepted by the API server", ["method", "resource"], registry=registry
         )
         self._repairs = Counter(
-            f"{prefix}watch_repairs", "Copies that a list put right, as no watch had", ["resource"], registry=registry
+            f"{prefix}watch_repairs",
+            "Cached objects corrected by a list after a missed watch event",
+            ["resource"],
+            registry=registry,
         )
-        self._leader = Gauge(f"{prefix}leader", "1 where this replica acts", registry=registry)
-        self._depth = Gauge(f"{prefix}queue_depth", "Objects that could be looked at now", ["kind"], registry=registry)
-        self._failing = Gauge(f"{prefix}failing_objects", "Objects whose last look failed", ["kind"], registry=registry)
+        self._leader = Gauge(f"{prefix}leader", "1 if this replica is the leader", registry=registry)
+        self._depth = Gauge(f"{prefix}queue_depth", "Objects ready to be reconciled", ["kind"], registry=registry)
+        self._failing = Gauge(
+            f"{prefix}failing_objects", "Objects whose last reconciliation failed", ["kind"], registry=registry
+        )
         for kind in PLURALS:
             for metric in (self._keys, self._errors, self._resyncs, self._seconds):
                 metric.labels(kind)
 
-    def looked(self, kind: Kind, keys: int, seconds: float, errors: int) -> None:
+    def record_batch(self, kind: Kind, keys: int, seconds: float, errors: int) -> None:
+        """Record one batch: number of keys, duration, number of failed keys."""
         self._seconds.labels(kind).observe(seconds)
         self._keys.labels(kind).inc(keys)
         self._errors.labels(kind).inc(errors)
 
-    def resync_failed(self, kind: Kind) -> None:
+    def record_resync_error(self, kind: Kind) -> None:
+        """Count a failed resync."""
         self._resyncs.labels(kind).inc()
 
-    def wrote(self, method: str, plural: str) -> None:
+    def record_write(self, method: str, plural: str) -> None:
+        """Count a write to the API server."""
         self._writes.labels(method, plural).inc()
 
-    def repaired(self, plural: str, copies: int) -> None:
-        self._repairs.labels(plural).inc(copies)
+    def record_repairs(self, plural: str, count: int) -> None:
+        """Count cached objects that a list corrected."""
+        self._repairs.labels(plural).inc(count)
 
-    def leads(self, is_leader: bool) -> None:
+    def set_leader(self, is_leader: bool) -> None:
+        """Set whether this replica is the leader."""
         self._leader.set(is_leader)
 
     def watch_queue(self, depth: Callable[[Kind], int], failing: Callable[[Kind], int]) -> None:
+        """Register callbacks for the queue depth and the number of failing objects."""
         for kind in PLURALS:
             self._depth.labels(kind).set_function(partial(depth, kind))
             self._failing.labels(kind).set_function(partial(failing, kind))
 
     def watch_groups(self, groups: Callable[[], Iterable[Object]]) -> None:
-        """Lag by group, read from the resources' status when it is asked for."""
+        """Register the lag metrics, which read the status of ConsumerGroups at scrape time."""
         self.registry.register(_Lag(groups))
 
     def text(self) -> bytes:
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
 
@@ -82,9 +94,11 @@ class _Lag(Collector):
 
     def collect(self) -> Iterable[Metric]:
         labels = ["namespace", "cluster", "group"]
-        lag = GaugeMetricFamily("penstock_operator_group_lag", "Records not yet read, by ConsumerGroup", labels=labels)
+        lag = GaugeMetricFamily(
+            "penstock_operator_group_lag", "Records not yet consumed, by ConsumerGroup", labels=labels
+        )
         seconds = GaugeMetricFamily(
-            "penstock_operator_group_lag_seconds", "Age of the oldest record that is not yet read", labels=labels
+            "penstock_operator_group_lag_seconds", "Age of the oldest record not yet consumed", labels=labels
         )
         shown = [body for body in self._groups() if (body.get("status") or {}).get("lag") is not None]
         shown.sort(key=lambda body: -int(body["status"]["lag"]))

@@ -1,7 +1,7 @@
-"""The parts of the operator, started and stopped in their order. `main` hands them in and runs this.
+"""Starts and stops the components of the operator in order. Built by `assembly`, run by `main`.
 
-Watches and lists go on in every replica, so that a standby knows all when it takes over; only the leader looks at keys.
-The first lists come before the lease is asked for: who leads can act.
+Every replica watches and lists, so that a standby has a complete cache when it takes over; only the leader reconciles.
+A process requests the Lease after its first lists are complete.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from penstock_operator.engine.health import OperatorHealth
 from penstock_operator.engine.lease import LeaderLease
 from penstock_operator.engine.metrics import OperatorMetrics
 from penstock_operator.engine.queue import WorkQueue
+from penstock_operator.engine.relist import PeriodicRelist
 from penstock_operator.engine.routing import Routing
 from penstock_operator.engine.runner import RESYNC_S, ReconcileRunner
-from penstock_operator.engine.sweep import Sweep
-from penstock_operator.engine.watching import Watching
+from penstock_operator.engine.watching import WatchStreams
 from penstock_operator.ports.kube import (
     BUDGETS,
     CLAIMS,
@@ -42,7 +42,7 @@ OURS: tuple[KubeResource, ...] = (CLUSTERS, TOPICS, CONSUMER_GROUPS)
 OWNED: tuple[KubeResource, ...] = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, PODS, CLAIMS, BUDGETS)
 """Watched by the label `penstock.io/cluster`."""
 STUCK_S = 400.0
-"""A batch is cut off after `runner.BATCH_TIMEOUT_S`, once for itself and once more for each half of it."""
+"""Duration after which a batch counts as stuck: a batch and its halves each time out after `runner.BATCH_TIMEOUT_S`."""
 STOP_S = 5.0
 
 log = get_logger("operator")
@@ -50,19 +50,19 @@ log = get_logger("operator")
 
 @dataclass(slots=True)
 class OperatorParts:
-    """`make_lease` is given what to call when leadership comes or goes."""
+    """Components of the operator. `make_lease` receives the callback for leadership changes."""
 
     kube: Kube
     queue: WorkQueue
     routing: Routing
     metrics: OperatorMetrics
-    sweep: Sweep
-    watching: Watching
+    sweep: PeriodicRelist
+    watching: WatchStreams
     freshness: Freshness
     runners: Sequence[ReconcileRunner]
     make_lease: Callable[[Callable[[bool], None]], LeaderLease]
     background: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
-    """What else goes on while this one leads, by name."""
+    """Background tasks of the leader, by name."""
     resync_s: float = RESYNC_S
 
 
@@ -78,11 +78,11 @@ class Operator:
         self.health = OperatorHealth(
             parts.metrics.text,
             live={"reconcile": self._stuck, "watch": parts.freshness.why_stale},
-            ready={"lists": lambda: None if parts.sweep.is_complete else "the first lists have not come"},
+            ready={"lists": lambda: None if parts.sweep.is_complete else "the first lists are not complete"},
         )
 
     async def run(self, stop: asyncio.Event, host: str, port: int) -> None:
-        """Until `stop` is set. Raises what ends the process: a port that is taken, watches that cannot go on."""
+        """Run until `stop` is set. Raises on fatal errors: the port is in use, or the watches fail."""
         self._failed = asyncio.get_running_loop().create_future()
         await self.health.serve(host, port)
         resources = [*OURS, *OWNED, *([NODES] if await self._may_read_nodes() else [])]
@@ -95,12 +95,12 @@ class Operator:
             done, _ = await asyncio.wait([*going, stopping, self._failed], return_when=asyncio.FIRST_COMPLETED)
             for ended in done:
                 if ended is not stopping:
-                    ended.result()  # Raises: none of them ends by itself.
+                    ended.result()  # Raises: these tasks never return.
         finally:
             await self._stop([*going, stopping])
 
     async def _stop(self, going: Sequence[asyncio.Future[Any]]) -> None:
-        await self._end(self._leading)
+        await self._cancel(self._leading)
         await self._lease.release()
         for task in going:
             task.cancel()
@@ -111,13 +111,13 @@ class Operator:
 
     async def _list_then_lead(self) -> None:
         await self._parts.sweep.once()
-        log.info("the first lists have come", **{r.plural: len(self._parts.sweep.copies.of(r)) for r in OURS})
+        log.info("first lists are complete", **{r.plural: len(self._parts.sweep.cache.list_objects(r)) for r in OURS})
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._parts.sweep.run(), name="sweeps")
             tasks.create_task(self._lease.run(), name="lease")
 
     def _leadership_changed(self, is_leader: bool) -> None:
-        self._parts.metrics.leads(is_leader)
+        self._parts.metrics.set_leader(is_leader)
         self._parts.routing.acts = is_leader
         before = self._leading
         if is_leader:
@@ -127,8 +127,8 @@ class Operator:
             before.cancel()
 
     async def _lead(self, before: asyncio.Task[None] | None) -> None:
-        await self._end(before)
-        self._parts.sweep.copies.distrust()
+        await self._cancel(before)
+        self._parts.sweep.cache.distrust_deletions()
         self._parts.routing.put_all()
         async with asyncio.TaskGroup() as tasks:
             for runner in self._parts.runners:
@@ -140,7 +140,7 @@ class Operator:
         if not task.cancelled() and task.exception() is not None and self._failed and not self._failed.done():
             self._failed.set_exception(task.exception() or RuntimeError("unknown"))
 
-    async def _end(self, task: asyncio.Task[None] | None) -> None:
+    async def _cancel(self, task: asyncio.Task[None] | None) -> None:
         if task is not None and not task.done():
             task.cancel()
             with contextlib.suppress(Exception):
@@ -149,20 +149,20 @@ class Operator:
     def _stuck(self) -> str | None:
         for runner in self._parts.runners:
             if runner.stuck_for_s() > STUCK_S:
-                return f"a batch of {runner.kind} has been under way for {runner.stuck_for_s():.0f} s"
+                return f"a batch of {runner.kind} has been running for {runner.stuck_for_s():.0f} s"
         return None
 
     async def _may_read_nodes(self) -> bool:
-        """Nodes are optional: they name zones and addresses. Asked once, at the start."""
+        """Whether the operator can list nodes, which are optional (zones and addresses). Checked once, at the start."""
         while True:
             try:
                 async for _ in self._parts.kube.pages(NODES, None):
                     break
             except KubeError as error:
                 if error.status == 403:
-                    log.info("nodes may not be read: zones stay unknown (the chart's value rbac.nodes gives the right)")
+                    log.info("cannot read nodes, zones are unknown; set rbac.nodes=true in the chart to grant access")
                     return False
-                log.warning("the API server does not answer: asked again", why=str(error))
+                log.warning("API server does not answer; retrying", why=str(error))
                 await asyncio.sleep(2.0)
             else:
                 self._parts.sweep.add(NODES, {})

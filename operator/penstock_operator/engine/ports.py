@@ -1,4 +1,4 @@
-"""What the engine runs: one controller for each kind. Controllers observe, plan with `reconcile`, and carry out."""
+"""Interfaces between the engine and the controllers. A controller observes, plans with `reconcile`, and executes."""
 
 from __future__ import annotations
 
@@ -12,63 +12,66 @@ from penstock_operator.ports.kube import KubeResource, Object
 
 
 class Objects(Protocol):
-    """What the watches have seen: the objects of this operator's kinds and of those that it owns, always a copy of the
-    newest that came. Lookups are by dictionary; nothing asks the API server."""
+    """The object cache: the newest known version of the custom resources and of owned objects. Lookups do no I/O."""
 
-    def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None: ...
+    def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
+        """Return an object, or None."""
 
-    def of(self, resource: KubeResource, namespace: str | None = None) -> Sequence[Object]: ...
+    def list_objects(self, resource: KubeResource, namespace: str | None = None) -> Sequence[Object]:
+        """Return the objects of one namespace, or of all."""
 
     def in_cluster(self, resource: KubeResource, namespace: str, cluster: str) -> Sequence[Object]:
-        """Topics or consumer groups by their clusterRef, pods and the like by the label `penstock.io/cluster`."""
+        """Return topics or groups by clusterRef, and owned objects by the label `penstock.io/cluster`."""
 
     def is_listed(self, resource: KubeResource) -> bool:
-        """Whether the first complete list has come: before that, absence means nothing."""
+        """Whether the first complete list was received; before that, absence means nothing."""
 
     def deleted(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
-        """The object of that name whose DELETED event was the last that came of it, as it was then; remembered for
-        ten minutes. None also where it merely is missing from a list, and where one of the name is there again."""
+        """Return the last version of an object whose latest event is DELETED, for 10 minutes. None if it is only
+        missing in a list, or if another object has its name now."""
 
-    def deleted_of_uid(self, resource: KubeResource, uid: str) -> Object | None:
-        """As `deleted`, by UID: also where another object of the name is there again."""
+    def deleted_by_uid(self, resource: KubeResource, uid: str) -> Object | None:
+        """As `deleted`, by UID; also if another object has its name now."""
 
     def has_same_cluster(self, resource: KubeResource, uid: str) -> bool:
-        """Whether the `Cluster` that an object named is there, and is the one that was there when the object's DELETED
-        event came: otherwise it may have gone with everything else, of which some has been made again. False also
-        where the event came before this operator acted: nobody may have looked into what it told of."""
+        """Whether the `Cluster` of a deleted object exists and is the same one as when the DELETED event arrived.
+        Otherwise the object may have been deleted together with the cluster, and the cluster recreated. False for
+        events that arrived before this process became leader."""
 
 
 class ConnectionPool(Protocol):
-    """Brokers by cluster, connected on demand and kept."""
+    """Broker gateways by cluster, connected on demand and cached."""
 
-    def of(self, namespace: str, cluster: str) -> BrokerGateway | None:
-        """None where no such `Cluster` is known."""
+    def gateway_for(self, namespace: str, cluster: str) -> BrokerGateway | None:
+        """Return the gateway of a cluster; None if the `Cluster` is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """What came of looking at one object. With `error` it is tried again after a growing pause, otherwise after
-    `look_again_s`, or at the next event or resync."""
+    """Result of reconciling one object. With `error` the key is retried with backoff; otherwise it is requeued after
+    `requeue_after_s`, or by the next event or resync."""
 
-    look_again_s: float | None = None
+    requeue_after_s: float | None = None
     error: str | None = None
 
 
 class ResourceController(Protocol):
-    """Looks at objects of one kind, many at a time: level-triggered, so that any key may come at any time, also one
-    of an object that is gone. Never raises for a single object's sake."""
+    """Reconciles objects of one kind in batches. Level-triggered: any key can come at any time, also of a deleted
+    object. Does not raise because of a single object."""
 
     batch: int
-    """How many keys it takes at most."""
+    """Maximum number of keys per call."""
 
-    async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]: ...
+    async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
+        """Reconcile the objects with these keys. Return a result per key."""
 
     async def resync(self) -> None:
-        """Called every `resync_s` and when this operator becomes leader: looks for what no event tells (topics whose
-        object is gone, groups that appeared). Puts keys into the queue."""
+        """Find changes that cause no event (topics whose object is gone, drift) and queue their keys. Called every
+        `resync_s` and when this process becomes leader."""
 
 
 class Queue(Protocol):
-    """Deduplicated: a key that waits is not put in twice, one that is being looked at is looked at again afterwards."""
+    """Deduplicating work queue: a key waits once; a key in progress is reconciled again afterwards."""
 
-    def put(self, key: ObjectKey, delay_s: float = 0.0) -> None: ...
+    def put(self, key: ObjectKey, delay_s: float = 0.0) -> None:
+        """Queue a key, due after `delay_s`."""

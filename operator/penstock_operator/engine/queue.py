@@ -1,12 +1,11 @@
-"""The keys that are to be looked at: each once, however many events named it. `engine.runner` takes batches out.
+"""Work queue of object keys. `engine.runner` pops batches from it.
 
-Sans-io but for the running loop's clock and timers, so that it is tested in virtual time. What it guarantees:
-- One entry for each key, without a limit to their number: 10,000 events for one object are one look, and no number of
-  objects is too many.
-- A key is never looked at twice at once; an event that comes meanwhile makes it looked at again afterwards.
-- A key that failed waits, longer each time (with jitter), up to `MAX_PAUSE_S`; an event may bring that forward, but
-  not below `MIN_PAUSE_S`: what a failing look writes about itself must not call for the next look at once.
-- Kinds do not wait for each other, and inside a kind the lanes (clusters) take turns.
+It uses only the running loop's clock and timers. Guarantees:
+- One entry per key: 10,000 events for one object cause one reconciliation. The number of keys is not limited.
+- A key is never in progress twice; an event during a reconciliation queues the key again afterwards.
+- A failed key is retried with exponential backoff and jitter, up to `MAX_PAUSE_S`. An event shortens the pause to
+  `MIN_PAUSE_S`, not to 0: a failing reconciliation that writes a status must not trigger itself immediately.
+- Kinds do not wait for each other. Within a kind, lanes (clusters) are served round-robin.
 """
 
 from __future__ import annotations
@@ -34,35 +33,36 @@ class _Failing:
 
 
 class WorkQueue:
-    """`jitter` gives numbers from 0 to 1; `lane_of` the lane of a key."""
+    """The queue. `jitter` returns numbers from 0 to 1; `lane_of` returns the lane of a key."""
 
     def __init__(self, jitter: Callable[[], float], lane_of: Callable[[ObjectKey], Lane]) -> None:
         self._jitter, self._lane_of = jitter, lane_of
         self._due: dict[ObjectKey, float] = {}
-        """Keys that wait for their time. The heap may have more entries than this, outdated ones."""
+        """Due time of waiting keys. The heap may also contain outdated entries."""
         self._heap: list[tuple[float, int, ObjectKey]] = []
         self._numbers = itertools.count()
         self._ready: dict[Kind, OrderedDict[Lane, OrderedDict[ObjectKey, None]]] = {}
         self._is_ready: set[ObjectKey] = set()
-        self._taken: dict[ObjectKey, float | None] = {}
-        """Keys that are being looked at, and when they are to be looked at again."""
+        self._in_progress: dict[ObjectKey, float | None] = {}
+        """Keys in progress, and when they are due again."""
         self._failing: dict[ObjectKey, _Failing] = {}
         self._wakers: dict[Kind, asyncio.Event] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def put(self, key: ObjectKey, delay_s: float = 0.0) -> None:
+        """Queue a key, due after `delay_s`, but not before its backoff minimum."""
         now = asyncio.get_running_loop().time()
         failing = self._failing.get(key)
         due = max(now + delay_s, failing.not_before if failing else now)
-        if key in self._taken:
-            again = self._taken[key]
-            self._taken[key] = due if again is None else min(again, due)
+        if key in self._in_progress:
+            again = self._in_progress[key]
+            self._in_progress[key] = due if again is None else min(again, due)
         elif key not in self._is_ready and due < self._due.get(key, float("inf")):
             self._wait_until(key, due, now)
 
-    async def take(self, kind: Kind, limit: int) -> list[ObjectKey]:
-        """Waits until there are keys of this kind, and takes up to `limit`: from each lane in turn."""
-        assert limit > 0, f"a batch of {limit} is none"
+    async def pop_batch(self, kind: Kind, limit: int) -> list[ObjectKey]:
+        """Wait until keys of a kind are due, and return up to `limit` of them, round-robin over lanes."""
+        assert limit > 0, f"invalid batch size {limit}"
         waker = self._wakers.setdefault(kind, asyncio.Event())
         while not self._ready.get(kind):
             waker.clear()
@@ -75,16 +75,16 @@ class WorkQueue:
             if keys:
                 lanes[lane] = keys
             self._is_ready.discard(key)
-            self._taken[key] = None
+            self._in_progress[key] = None
             taken.append(key)
         return taken
 
-    def done(self, key: ObjectKey, verdict: ReconcileResult) -> None:
-        """Gives a key back that was taken."""
-        assert key in self._taken, f"{key} was not taken"
-        again = self._taken.pop(key)
+    def complete(self, key: ObjectKey, result: ReconcileResult) -> None:
+        """Finish a key in progress; requeue it as `result` requests."""
+        assert key in self._in_progress, f"{key} is not in progress"
+        again = self._in_progress.pop(key)
         now = asyncio.get_running_loop().time()
-        if verdict.error is not None:
+        if result.error is not None:
             failing = self._failing.setdefault(key, _Failing(0, 0.0))
             failing.times += 1
             pause = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failing.times - 1, 20)) * (0.75 + self._jitter() / 2)
@@ -92,27 +92,27 @@ class WorkQueue:
             self.put(key, pause)
         else:
             self._failing.pop(key, None)
-            if verdict.look_again_s is not None:
-                self.put(key, verdict.look_again_s)
+            if result.requeue_after_s is not None:
+                self.put(key, result.requeue_after_s)
         if again is not None:
             self.put(key, max(0.0, again - now))
 
     def put_back(self, keys: Sequence[ObjectKey]) -> None:
-        """Gives keys back that were taken and not looked at, as if they had not been."""
+        """Return popped keys that were not reconciled to the queue."""
         for key in keys:
-            self._taken.pop(key, None)
+            self._in_progress.pop(key, None)
             self.put(key)
 
     def depth(self, kind: Kind) -> int:
-        """Keys that could be looked at now."""
+        """Return the number of due keys of a kind."""
         return sum(len(keys) for keys in self._ready.get(kind, {}).values())
 
     def waiting(self) -> int:
-        """Keys whose time has not come."""
+        """Return the number of keys that are not due yet."""
         return len(self._due)
 
     def failing(self, kind: Kind) -> int:
-        """Keys whose last look failed."""
+        """Return the number of keys of a kind whose last reconciliation failed."""
         return sum(key.kind == kind for key in self._failing)
 
     def _wait_until(self, key: ObjectKey, due: float, now: float) -> None:
@@ -141,9 +141,9 @@ class WorkQueue:
             self._timer.cancel()
             self._timer = None
         if self._heap:
-            self._timer = asyncio.get_running_loop().call_at(self._heap[0][0], self._ring)
+            self._timer = asyncio.get_running_loop().call_at(self._heap[0][0], self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time() + 1e-6
         while self._heap and self._heap[0][0] <= now:

@@ -1,10 +1,10 @@
-"""Which keys a change calls for: from what the watches saw to what is to be looked at."""
+"""Maps cache changes to the keys to reconcile."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock_operator.engine.copies import Change, Copies, cluster_of
+from penstock_operator.engine.object_cache import Change, ObjectCache, cluster_of
 from penstock_operator.engine.ports import Queue
 from penstock_operator.engine.queue import Lane
 from penstock_operator.model.common import Kind, ObjectKey
@@ -15,19 +15,20 @@ RESOURCES: dict[Kind, KubeResource] = {kind: resource for resource, kind in KIND
 
 
 class Routing:
-    """A listener of `Copies`. An object of ours calls for itself; what a Cluster owns calls for the Cluster; a Cluster
-    that came, went or became ready calls for its topics and groups, and so does a node for the clusters on it."""
+    """Cache listener that queues keys: a custom resource queues itself, an owned object its Cluster, a node all
+    Clusters, and a Cluster that appears, disappears or changes its readiness its topics and groups."""
 
-    def __init__(self, copies: Copies, queue: Queue) -> None:
-        self._copies, self._queue = copies, queue
+    def __init__(self, cache: ObjectCache, queue: Queue) -> None:
+        self._copies, self._queue = cache, queue
         self.acts = True
-        """Whether anybody takes keys out. Otherwise those of what came and went would stay there for ever: `put_all`
-        puts what is to be looked at when it becomes so."""
+        """Whether this process is the leader. A standby queues nothing, because its queue would grow forever; `put_all`
+        fills the queue when it becomes leader."""
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
-        """Of each Cluster its uid and whether it is ready, as they were when its children were called last."""
-        copies.listen(self.changed)
+        """UID and readiness of each Cluster when its topics and groups were last queued."""
+        cache.listen(self.changed)
 
     def changed(self, resource: KubeResource, change: Change, body: Object) -> None:
+        """Queue the keys that a change affects."""
         metadata = body["metadata"]
         namespace, name = str(metadata.get("namespace") or ""), str(metadata["name"])
         kind = KINDS.get(resource)
@@ -36,27 +37,27 @@ class Routing:
             if kind == "Cluster":
                 self._cluster_changed(change, body, namespace, name)
         elif resource == NODES:
-            for cluster in self._copies.of(CLUSTERS):
+            for cluster in self._copies.list_objects(CLUSTERS):
                 self._put(_key("Cluster", cluster))
         elif owner := cluster_of(resource, body):
             self._put(ObjectKey("Cluster", namespace, owner))
 
     def put_all(self) -> None:
-        """Everything is to be looked at, what was deleted lately too: this operator has begun to act."""
+        """Queue all objects, also recently deleted ones. Called when this process becomes leader."""
         for resource, kind in KINDS.items():
-            for body in self._copies.of(resource):
+            for body in self._copies.list_objects(resource):
                 self._queue.put(_key(kind, body))
             for namespace, name in self._copies.deleted_names(resource):
                 self._queue.put(ObjectKey(kind, namespace, name))
 
     def _cluster_changed(self, change: Change, body: Object, namespace: str, name: str) -> None:
-        place, now = (namespace, name), (str(body["metadata"].get("uid")), _readiness(body))
+        cluster_key, now = (namespace, name), (str(body["metadata"].get("uid")), _readiness(body))
         if change == "deleted":
-            self._known.pop(place, None)
-        elif self._known.get(place) == now:
+            self._known.pop(cluster_key, None)
+        elif self._known.get(cluster_key) == now:
             return
         else:
-            self._known[place] = now
+            self._known[cluster_key] = now
         for resource in (TOPICS, CONSUMER_GROUPS):
             for child in self._copies.in_cluster(resource, namespace, name):
                 self._put(_key(KINDS[resource], child))
@@ -66,9 +67,9 @@ class Routing:
             self._queue.put(key)
 
 
-def lane_of(copies: Copies, key: ObjectKey) -> Lane:
-    """The cluster that a key belongs to: lanes take turns in the queue."""
-    body = copies.get(RESOURCES[key.kind], key.namespace, key.name)
+def lane_of(cache: ObjectCache, key: ObjectKey) -> Lane:
+    """Return the lane of a key: namespace and cluster."""
+    body = cache.get(RESOURCES[key.kind], key.namespace, key.name)
     if body is None or key.kind == "Cluster":
         return key.namespace, "" if body is None else key.name
     return key.namespace, cluster_of(RESOURCES[key.kind], body)

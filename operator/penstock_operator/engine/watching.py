@@ -1,8 +1,8 @@
-"""Events from the API server into `Copies`, by kopf: it lists, watches, and starts again where a watch broke.
+"""Watches with kopf, which feed the `ObjectCache`. kopf lists, watches, and restarts broken watches.
 
-kopf is told to keep nothing anywhere: `on.event` handlers alone (no finalizer, no annotation, no progress in the
-status), no Events of its own, no peering, no scanning for namespaces and definitions (so no rights beyond list and
-watch on what is watched). What it does not tell, `engine.sweep` finds: an object that went while a watch was broken.
+kopf stores no state: only `on.event` handlers are registered (no finalizers, annotations or status progress), and its
+Events, peering and scanning for namespaces and CRDs are disabled, so it needs only list and watch rights.
+`engine.relist` finds objects that were deleted while a watch was broken.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 import kopf
 
-from penstock_operator.engine.copies import Copies
+from penstock_operator.engine.object_cache import ObjectCache
 from penstock_operator.kube.http import configuration
 from penstock_operator.ports.kube import KubeResource, Object
 
 REQUEST_TIMEOUT_S = 30.0
 WATCH_TIMEOUT_S = 240
-"""The API server ends a watch after this; a new one goes on from the same resource version."""
+"""Time after which the API server ends a watch; kopf continues from the same resource version."""
 PAGE = 500
 WORKERS = 200
 IDLE_WORKER_S = 0.2
@@ -31,12 +31,12 @@ EVENTS_A_TICK = 200
 STOP_TIMEOUT_S = 8.0
 
 
-class WatchingEnded(Exception):
-    """There are no watches any more, which the process cannot do without."""
+class WatchStreamsEnded(Exception):
+    """kopf ended, so the process has no watches and must exit."""
 
 
-class _Nothing(kopf.DiffBaseStorage):
-    """Remembers nothing of objects, so that kopf neither compares nor annotates them."""
+class _NoDiffBase(kopf.DiffBaseStorage):
+    """Stores nothing, so that kopf neither compares nor annotates objects."""
 
     def build(self, **_: Any) -> Any:
         return {}
@@ -49,7 +49,7 @@ class _Nothing(kopf.DiffBaseStorage):
 
 
 def settings_of(labels: Mapping[KubeResource, str]) -> kopf.OperatorSettings:
-    """`labels` has the label selectors of resources of which not all are watched."""
+    """Return kopf settings. `labels` maps resources to label selectors."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.posting.level = logging.WARNING
@@ -59,36 +59,36 @@ def settings_of(labels: Mapping[KubeResource, str]) -> kopf.OperatorSettings:
     settings.watching.chunk_size = PAGE
     settings.queueing.worker_limit = WORKERS
     settings.queueing.idle_timeout = IDLE_WORKER_S
-    settings.persistence.diffbase_storage = _Nothing()
+    settings.persistence.diffbase_storage = _NoDiffBase()
     settings.process.ultimate_exiting_timeout = None
     for resource, selector in labels.items():
         settings.watching.label_selectors[resource.group, resource.version, resource.plural] = selector
     return settings
 
 
-class Watching:
-    """Runs kopf in a thread with a loop of its own: when kopf ends it cancels every task of its loop, and it takes the
-    process's signals where it runs in the main thread. Events come over in batches, in their order.
+class WatchStreams:
+    """Runs kopf in a thread with its own event loop: kopf cancels all tasks of its loop when it ends, and installs
+    signal handlers in the main thread. Events are transferred in batches, in order.
 
-    `relisted` is called when objects are listed anew that are known already: something may have been missed.
+    `relisted` is called when kopf lists objects that the cache already has: events may have been missed.
     """
 
     def __init__(
-        self, copies: Copies, relisted: Callable[[KubeResource], None], labels: Mapping[KubeResource, str],
+        self, cache: ObjectCache, relisted: Callable[[KubeResource], None], labels: Mapping[KubeResource, str],
         namespaces: Sequence[str],
     ) -> None:  # fmt: skip
-        self._copies, self._relisted = copies, relisted
+        self._copies, self._relisted = cache, relisted
         self._labels, self._namespaces = labels, namespaces
         self._events: deque[tuple[KubeResource, str | None, Object]] = deque()
         self._is_draining = False
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.newest: dict[KubeResource, int] = {}
-        """The highest resource version that a watch brought."""
+        """Highest resource version that a watch delivered."""
 
     async def run(self, resources: Sequence[KubeResource]) -> None:
-        """Until cancelled. Raises what kopf cannot get over (a definition that is gone, rights that are missing): the
-        process ends then, and is started again."""
+        """Run until cancelled. Raises fatal kopf errors (deleted CRD, missing rights): the process exits and Kubernetes
+        restarts it."""
         self._loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = self._loop.create_future()
         thread = threading.Thread(target=self._main, args=(resources, ended), name="kopf", daemon=True)
@@ -96,31 +96,31 @@ class Watching:
         try:
             await asyncio.shield(ended)
         finally:
-            ended.add_done_callback(_retrieved)
+            ended.add_done_callback(_consume_exception)
             self._stop.set()
             await asyncio.to_thread(thread.join, STOP_TIMEOUT_S)
-        raise WatchingEnded("kopf ended without a reason")
+        raise WatchStreamsEnded("kopf ended without a reason")
 
-    def saw(self, resource: KubeResource, kind: str | None, body: Object) -> None:
-        """One event of kopf: ADDED, MODIFIED, DELETED, or None for an object of a list."""
+    def handle_event(self, resource: KubeResource, kind: str | None, body: Object) -> None:
+        """Process one kopf event. `kind` is ADDED, MODIFIED, DELETED, or None for an object of a list."""
         metadata = body["metadata"]
         version = str(metadata.get("resourceVersion") or "")
         if version.isdigit():
             self.newest[resource] = max(self.newest.get(resource, 0), int(version))
-        # Also at the start, where the sweep listed before kopf did: what went in between, no watch tells.
+        # Also at the start: kopf lists after the first complete list, and no watch reports deletions in between.
         if kind is None and self._copies.get(resource, metadata.get("namespace") or "", metadata["name"]) is not None:
             self._relisted(resource)
-        self._copies.saw(resource, body, is_deleted=kind == "DELETED")
+        self._copies.apply_event(resource, body, is_deleted=kind == "DELETED")
 
     def _main(self, resources: Sequence[KubeResource], ended: asyncio.Future[None]) -> None:
         assert self._loop is not None, "started without a loop"
         try:
             asyncio.run(self._operate(resources))
-            why: BaseException = WatchingEnded("kopf ended")
+            why: BaseException = WatchStreamsEnded("kopf ended")
         except BaseException as error:
-            why = error if isinstance(error, Exception) else WatchingEnded(repr(error))
+            why = error if isinstance(error, Exception) else WatchStreamsEnded(repr(error))
         with contextlib.suppress(RuntimeError):  # The loop may have been closed meanwhile.
-            self._loop.call_soon_threadsafe(_end, ended, why)
+            self._loop.call_soon_threadsafe(_set_ended, ended, why)
 
     async def _operate(self, resources: Sequence[KubeResource]) -> None:
         registry = kopf.OperatorRegistry()
@@ -145,16 +145,16 @@ class Watching:
                 self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        self._is_draining = False  # Before the first is taken: what comes from now on calls again.
+        self._is_draining = False  # Before the first pop: later events schedule another drain.
         for _ in range(min(len(self._events), EVENTS_A_TICK)):
-            self.saw(*self._events.popleft())
+            self.handle_event(*self._events.popleft())
         if self._events and self._loop is not None and not self._is_draining:
             self._is_draining = True
             self._loop.call_soon(self._drain)
 
 
 async def _login(**_kwargs: Any) -> kopf.ConnectionInfo:
-    """The same connection as `kube` has. kopf asks again where the API server says 401: tokens are renewed."""
+    """Return the connection of `kube.http`. kopf calls this again after a 401, so renewed tokens are used."""
     where = await asyncio.to_thread(configuration)
     header = where.get_api_key_with_prefix("BearerToken") or where.get_api_key_with_prefix("authorization") or ""
     scheme, _, token = header.rpartition(" ")
@@ -171,18 +171,18 @@ async def _login(**_kwargs: Any) -> kopf.ConnectionInfo:
     )
 
 
-def _end(ended: asyncio.Future[None], why: BaseException) -> None:
+def _set_ended(ended: asyncio.Future[None], why: BaseException) -> None:
     if not ended.done():
         ended.set_exception(why)
 
 
-def _retrieved(ended: asyncio.Future[None]) -> None:
-    """Its reason was told, or was this process's own stop."""
+def _consume_exception(ended: asyncio.Future[None]) -> None:
+    """Mark the exception as retrieved: it was reported, or this process stopped kopf."""
     if not ended.cancelled():
         ended.exception()
 
 
 def quiet_kopf() -> None:
-    """Its own log says what every event did; of interest is what it could not do."""
+    """Set kopf's and the HTTP clients' log level to WARNING: kopf logs every event at INFO."""
     for name in ("kopf", "kopf.objects", "aiohttp.access", "kubernetes", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,1 +1,1 @@
-"""The controller of `ConsumerGroup` resources: looks, plans with `reconcile.group`, carries out; and finds groups."""
+"""The `ConsumerGroup` controller, and the discovery of groups."""

@@ -1,5 +1,5 @@
-"""Looks at `ConsumerGroup` objects. The engine's runner calls it with batches of keys; `groups.discovery` puts keys in
-for what no event tells."""
+"""Reconciles `ConsumerGroup` objects. The engine's runner calls it with batches of keys; `groups.discovery` queues keys
+for changes at the brokers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 import msgspec
 
 from penstock.runtime.clock import Clock
+from penstock_operator.engine.invalid_objects import report_invalid
 from penstock_operator.engine.ports import ConnectionPool, Objects, ReconcileResult
-from penstock_operator.engine.refusals import tell_refused
 from penstock_operator.groups.deletions import GroupDeletions
-from penstock_operator.groups.pacing import Pacing
+from penstock_operator.groups.pacing import StatusPacing
 from penstock_operator.groups.views import GroupViews
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus
@@ -22,31 +22,38 @@ from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ConfigP
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube, KubeError, Object
 from penstock_operator.reconcile.group.names import DISCOVERED, is_taken_over
 from penstock_operator.reconcile.group.reconcile import reconcile
-from penstock_operator.reconcile.group.reset import questions, ranges_asked, topics_asked
+from penstock_operator.reconcile.group.reset import offset_queries, range_partitions, topics_to_describe
 from penstock_operator.reconcile.group.types import Action, CommitOffsets, ObservedGroup
 
-WRITES_AT_ONCE = 8
-UNSEEN_S = 15.0
+MAX_CONCURRENT_WRITES = 8
+UNREACHABLE_RETRY_S = 15.0
 EARLIEST, LATEST = -2, -1
-Place = tuple[str, str]
+ClusterKey = tuple[str, str]
 
 
 class GroupController:
-    """Of all clusters. `resync` is `GroupDeletions.resync`: groups whose object went while nobody looked."""
+    """The `engine.ports.ResourceController` of ConsumerGroups."""
 
     batch = 200
 
     def __init__(
-        self, kube: Kube, objects: Objects, connections: ConnectionPool, clock: Clock, views: GroupViews, pacing: Pacing
+        self,
+        kube: Kube,
+        objects: Objects,
+        connections: ConnectionPool,
+        clock: Clock,
+        views: GroupViews,
+        pacing: StatusPacing,
     ) -> None:
         self._kube, self._objects, self._connections = kube, objects, connections
         self._clock, self._views, self._pacing = clock, views, pacing
-        self._endings = GroupDeletions(kube, objects, connections, clock, views)
-        self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._deletions = GroupDeletions(kube, objects, connections, clock, views)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_WRITES)
 
     async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
-        verdicts: dict[ObjectKey, ReconcileResult] = {}
-        by_cluster: dict[Place, list[tuple[ObjectKey, Object, ConsumerGroup]]] = {}
+        """Reconcile a batch, one broker request per cluster for its groups."""
+        results: dict[ObjectKey, ReconcileResult] = {}
+        by_cluster: dict[ClusterKey, list[tuple[ObjectKey, Object, ConsumerGroup]]] = {}
         gone: list[ObjectKey] = []
         for key in keys:
             body = self._objects.get(CONSUMER_GROUPS, key.namespace, key.name)
@@ -57,126 +64,135 @@ class GroupController:
             try:
                 group = parse("ConsumerGroup", body)
             except InvalidResource as error:
-                verdicts[key] = await tell_refused(self._kube, CONSUMER_GROUPS, body, error, self._now())
+                results[key] = await report_invalid(self._kube, CONSUMER_GROUPS, body, error, self._now())
                 continue
             if group.metadata.deletion_timestamp is None:
                 by_cluster.setdefault((key.namespace, group.spec.cluster_ref.name), []).append((key, body, group))
             else:
-                verdicts[key] = ReconcileResult()
-        await asyncio.gather(*(self._look_at(place, looks, verdicts) for place, looks in by_cluster.items()))
-        ends = await asyncio.gather(*(self._gone(key) for key in gone))
-        verdicts.update(zip(gone, ends, strict=True))
-        return verdicts
+                results[key] = ReconcileResult()
+        await asyncio.gather(
+            *(self._reconcile_cluster(cluster_key, entries, results) for cluster_key, entries in by_cluster.items())
+        )
+        ends = await asyncio.gather(*(self._handle_deleted(key) for key in gone))
+        results.update(zip(gone, ends, strict=True))
+        return results
 
-    async def _gone(self, key: ObjectKey) -> ReconcileResult:
+    async def _handle_deleted(self, key: ObjectKey) -> ReconcileResult:
         async with self._slots:
-            return await self._endings.gone(key)
+            return await self._deletions.handle_deleted(key)
 
     async def resync(self) -> None:
-        await self._endings.resync()
+        """Find groups whose object was deleted while no operator ran: see `GroupDeletions.resync`."""
+        await self._deletions.resync()
 
-    async def _look_at(
+    async def _reconcile_cluster(
         self,
-        place: Place,
-        looks: Sequence[tuple[ObjectKey, Object, ConsumerGroup]],
-        verdicts: dict[ObjectKey, ReconcileResult],
+        cluster_key: ClusterKey,
+        entries: Sequence[tuple[ObjectKey, Object, ConsumerGroup]],
+        results: dict[ObjectKey, ReconcileResult],
     ) -> None:
-        """All objects of one cluster that are in a batch: groups are asked for together."""
-        brokers = self._connections.of(*place)
+        """Reconcile the objects of one cluster; fetches their groups together."""
+        brokers = self._connections.gateway_for(*cluster_key)
         if brokers is None:
-            seen = ObservedGroup(is_cluster_known=False)
-            done = [self._carry_out(*look, None, seen) for look in looks]
+            observed = ObservedGroup(is_cluster_known=False)
+            done = [self._apply_plan(*entry, None, observed) for entry in entries]
         else:
             try:
-                states = await self._states(place, brokers, looks)
+                states = await self._states(cluster_key, brokers, entries)
             except BrokersError as error:
-                unseen = ObservedGroup(error=str(error))
-                done = [self._carry_out(*look, None, unseen) for look in looks]
+                unreachable = ObservedGroup(error=str(error))
+                done = [self._apply_plan(*entry, None, unreachable) for entry in entries]
             else:
-                winners = self._views.winners(*place)
-                done = [self._see(brokers, look, states.get(look[2].group_id), winners) for look in looks]
+                winners = self._views.winners(*cluster_key)
+                done = [
+                    self._reconcile_group(brokers, entry, states.get(entry[2].group_id), winners) for entry in entries
+                ]
         outcomes = await asyncio.gather(*done)
-        verdicts.update(zip((look[0] for look in looks), outcomes, strict=True))
+        results.update(zip((entry[0] for entry in entries), outcomes, strict=True))
 
     async def _states(
-        self, place: Place, brokers: BrokerGateway, looks: Sequence[tuple[ObjectKey, Object, ConsumerGroup]]
+        self,
+        cluster_key: ClusterKey,
+        brokers: BrokerGateway,
+        entries: Sequence[tuple[ObjectKey, Object, ConsumerGroup]],
     ) -> Mapping[str, ObservedGroupState]:
-        """From the last poll where it is new enough and nothing is to be changed, otherwise from the brokers."""
+        """Return group states: from the last poll if it is recent and nothing is to be changed, else from the
+        brokers."""
         now_ms = self._clock.boot_ms()
-        known, asked = self._views.known(place, now_ms), []
-        for _, _, group in looks:
+        known, group_ids = self._views.known(cluster_key, now_ms), []
+        for _, _, group in entries:
             is_still = group.spec.reset is None and group.spec.starting_offsets is None
             if known is None or not is_still or group.group_id not in known:
-                asked.append(group.group_id)
-        fresh = await brokers.groups(sorted(set(asked))) if asked else {}
+                group_ids.append(group.group_id)
+        fresh = await brokers.groups(sorted(set(group_ids))) if group_ids else {}
         if known is None:
             return fresh
-        return {**{group_id: state for group_id, state in known.items() if group_id not in set(asked)}, **fresh}
+        return {**{group_id: state for group_id, state in known.items() if group_id not in set(group_ids)}, **fresh}
 
-    async def _see(
+    async def _reconcile_group(
         self,
         brokers: BrokerGateway,
-        look: tuple[ObjectKey, Object, ConsumerGroup],
+        entry: tuple[ObjectKey, Object, ConsumerGroup],
         state: ObservedGroupState | None,
         winners: Mapping[str, ConsumerGroup],
     ) -> ReconcileResult:
-        group = look[2]
+        group = entry[2]
         winner = winners.get(group.group_id, group)
         if winner.metadata.uid != group.metadata.uid:
-            return await self._carry_out(*look, brokers, ObservedGroup(group=state, winner=winner.metadata.name))
+            return await self._apply_plan(*entry, brokers, ObservedGroup(group=state, winner=winner.metadata.name))
         try:
-            seen = await self._ask(brokers, group, state)
+            observed = await self._observe(brokers, group, state)
         except BrokersError as error:
-            return await self._carry_out(*look, brokers, ObservedGroup(error=str(error)))
-        except ValueError as error:  # A timestamp that is none: the schema refuses most of them.
+            return await self._apply_plan(*entry, brokers, ObservedGroup(error=str(error)))
+        except ValueError as error:  # An invalid timestamp that the schema does not reject.
             return ReconcileResult(error=f"spec.reset: {error}")
-        return await self._carry_out(*look, brokers, seen)
+        return await self._apply_plan(*entry, brokers, observed)
 
-    async def _ask(
+    async def _observe(
         self, brokers: BrokerGateway, group: ConsumerGroup, state: ObservedGroupState | None
     ) -> ObservedGroup:
-        topics = topics_asked(group, state)
+        topics = topics_to_describe(group, state)
         partitions: dict[str, int] = {}
         if topics:
             found = await brokers.topics(sorted(topics), settings=False)
             partitions = {name: len(topic.partitions) for name, topic in found.items()}
-        wanted = questions(group, state, partitions)
-        offsets = await brokers.offsets_at(wanted) if wanted else {}
-        asked = ranges_asked(group, state, partitions)
+        queries = offset_queries(group, state, partitions)
+        offsets = await brokers.offsets_at(queries) if queries else {}
+        at_ends = range_partitions(group, state, partitions)
         ranges: dict[tuple[str, int], tuple[int, int]] = {}
-        if asked:
-            first = await brokers.offsets_at(dict.fromkeys(asked, EARLIEST))
-            end = await brokers.offsets_at(dict.fromkeys(asked, LATEST))
-            ranges = {at: (first[at], end[at]) for at in asked if at in first and at in end}
+        if at_ends:
+            first = await brokers.offsets_at(dict.fromkeys(at_ends, EARLIEST))
+            end = await brokers.offsets_at(dict.fromkeys(at_ends, LATEST))
+            ranges = {at: (first[at], end[at]) for at in at_ends if at in first and at in end}
         return ObservedGroup(state, partitions=partitions, offsets=offsets, ranges=ranges)
 
-    async def _carry_out(
-        self, key: ObjectKey, body: Object, group: ConsumerGroup, brokers: BrokerGateway | None, seen: ObservedGroup
+    async def _apply_plan(
+        self, key: ObjectKey, body: Object, group: ConsumerGroup, brokers: BrokerGateway | None, observed: ObservedGroup
     ) -> ReconcileResult:
-        plan = reconcile(group, seen, self._now())
+        plan = reconcile(group, observed, self._now())
         try:
             async with self._slots:
                 if is_taken_over(body):
                     await self._take_over(key, body)
                 for action in plan.actions:
                     assert brokers is not None, "an action without brokers"
-                    await _do(brokers, group.group_id, action)
+                    await _run_action(brokers, group.group_id, action)
                     self._views.forget((key.namespace, group.spec.cluster_ref.name), group.group_id)
                 wait_s = await self._write(key, group, plan.status)
-                if plan.happenings:
-                    await self._kube.tell(body, plan.happenings)
+                if plan.events:
+                    await self._kube.record_events(body, plan.events)
         except (BrokersError, KubeError) as error:
             return ReconcileResult(error=str(error))
-        if seen.error is not None:
+        if observed.error is not None:
             return ReconcileResult(
-                look_again_s=UNSEEN_S
-            )  # Or sooner: `groups.discovery` calls when the brokers answer again.
-        if plan.look_again_s is not None:
-            return ReconcileResult(look_again_s=plan.look_again_s)
-        return ReconcileResult(look_again_s=wait_s)
+                requeue_after_s=UNREACHABLE_RETRY_S
+            )  # `groups.discovery` queues the key earlier if the brokers answer again.
+        if plan.requeue_after_s is not None:
+            return ReconcileResult(requeue_after_s=plan.requeue_after_s)
+        return ReconcileResult(requeue_after_s=wait_s)
 
     async def _write(self, key: ObjectKey, group: ConsumerGroup, status: ConsumerGroupStatus) -> float | None:
-        """Writes what is new, now or when it is this object's turn: the answer is how long that is."""
+        """Write a changed status, or return the time in seconds until `pacing` allows the write."""
         before = group.status
         if status == before:
             return None
@@ -197,7 +213,7 @@ class GroupController:
         return datetime.fromtimestamp(self._clock.wall_ms() / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-async def _do(brokers: BrokerGateway, group_id: str, action: Action) -> None:
+async def _run_action(brokers: BrokerGateway, group_id: str, action: Action) -> None:
     if isinstance(action, CommitOffsets):
         await brokers.commit(group_id, action.offsets)
         return
@@ -207,5 +223,5 @@ async def _do(brokers: BrokerGateway, group_id: str, action: Action) -> None:
 
 
 def _stripped(status: ConsumerGroupStatus) -> ConsumerGroupStatus:
-    """Without the numbers that change all the time."""
+    """Return the status without lag, which changes constantly."""
     return msgspec.structs.replace(status, lag=None, lag_seconds=None, topics=())

@@ -1,8 +1,8 @@
-"""Finds groups, and what changed with those that are shown: polls each cluster's brokers every few seconds.
+"""Polls the groups of each cluster every few seconds: creates and deletes objects of discovered groups, queues changes.
 
-The engine runs it beside the runners, in the leader alone. A group without an object gets one, which is the Cluster's
-and goes with the group: when two complete lists of groups in a row lack it. A request to one broker that fails fails
-the list, so that a broker that is down takes no object away.
+A background task of the leader. A group without an object gets one, owned by the Cluster; the operator deletes it after
+two consecutive complete lists without the group. A list fails if any broker fails, so a broker that is down does not
+cause deletions.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from functools import partial
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue
-from penstock_operator.groups.deletions import owner_of_ended
-from penstock_operator.groups.views import FRESH_MS, GroupView, GroupViews, Parsed, Place
+from penstock_operator.groups.deletions import deletion_owner
+from penstock_operator.groups.views import FRESH_MS, ClusterKey, GroupView, GroupViews, ParsedGroup
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.group import ConsumerGroup
 from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ObservedGroupState
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Kube, KubeError, KubeEvent, Object
 from penstock_operator.reconcile.group.names import discovered, hashed_name, plain_name
-from penstock_operator.reconcile.group.types import is_there
+from penstock_operator.reconcile.group.types import group_exists
 
 POLL_S = 4.0
 MAX_DISCOVERED = 1_000
-CREATED_A_POLL = 100
-LOOKED_AT_A_POLL = 100
-"""Groups without an object, at least: some of them are to be deleted, however few may be shown."""
+MAX_CREATED_PER_POLL = 100
+MIN_EXAMINED_PER_POLL = 100
+"""Minimum number of groups without an object to describe per poll: orphaned groups are found even if the cap is low."""
 LISTS_NEEDED = 2
 POLL_TIMEOUT_S = 60.0
-REFUSED_MS = 300_000
-"""After which an object that the API server refused is tried again."""
+REFUSED_RETRY_MS = 300_000
+"""Pause before the creation of an object that the API server rejected is retried."""
 
 log = get_logger("operator")
 
 
 class Discovery:
-    """`max_discovered` bounds the discovered objects of each cluster: beyond it an Event on the Cluster tells."""
+    """Group discovery. `max_discovered` limits the discovered objects per cluster; an Event reports if it is
+    reached."""
 
     def __init__(
         self,
@@ -53,13 +54,13 @@ class Discovery:
         self._kube, self._objects, self._connections = kube, objects, connections
         self._queue, self._clock, self._views = queue, clock, views
         self._max = max_discovered
-        self._under_way: dict[Place, asyncio.Task[None]] = {}
+        self._under_way: dict[ClusterKey, asyncio.Task[None]] = {}
 
     async def run(self, poll_s: float = POLL_S) -> None:
-        """Until cancelled. A cluster that does not answer keeps no other waiting."""
+        """Poll until cancelled. A cluster that does not answer does not delay others."""
         try:
             while True:
-                self._begin()
+                self._start_polls()
                 await asyncio.sleep(poll_s)
         finally:
             for task in self._under_way.values():
@@ -67,27 +68,29 @@ class Discovery:
             await asyncio.gather(*self._under_way.values(), return_exceptions=True)
 
     async def poll(self) -> None:
-        """All clusters, once, and to the end."""
-        self._begin()
+        """Poll all clusters once and wait for completion."""
+        self._start_polls()
         await asyncio.gather(*self._under_way.values())
 
-    def _begin(self) -> None:
-        """Begins to poll each cluster whose last poll has ended."""
+    def _start_polls(self) -> None:
+        """Start a poll of each cluster that has none running."""
         if not self._objects.is_listed(CONSUMER_GROUPS) or not self._objects.is_listed(CLUSTERS):
             return
-        clusters = {(c["metadata"]["namespace"], c["metadata"]["name"]): c for c in self._objects.of(CLUSTERS)}
-        for place in [place for place in self._views.all() if place not in clusters]:
-            self._views.drop(place)
-        for place, cluster in clusters.items():
-            if place not in self._under_way:
-                task = asyncio.create_task(self._poll_safely(cluster), name=f"groups of {'/'.join(place)}")
-                self._under_way[place] = task
-                task.add_done_callback(partial(self._ended, place))
+        clusters = {
+            (c["metadata"]["namespace"], c["metadata"]["name"]): c for c in self._objects.list_objects(CLUSTERS)
+        }
+        for cluster_key in [cluster_key for cluster_key in self._views.all() if cluster_key not in clusters]:
+            self._views.drop(cluster_key)
+        for cluster_key, cluster in clusters.items():
+            if cluster_key not in self._under_way:
+                task = asyncio.create_task(self._poll_safely(cluster), name=f"groups of {'/'.join(cluster_key)}")
+                self._under_way[cluster_key] = task
+                task.add_done_callback(partial(self._poll_finished, cluster_key))
 
-    def _ended(self, place: Place, task: asyncio.Task[None]) -> None:
-        del self._under_way[place]
+    def _poll_finished(self, cluster_key: ClusterKey, task: asyncio.Task[None]) -> None:
+        del self._under_way[cluster_key]
         if not task.cancelled() and task.exception() is not None:
-            log.error("a poll of groups raised", cluster="/".join(place), exc_info=task.exception())
+            log.error("group poll failed", cluster="/".join(cluster_key), exc_info=task.exception())
 
     async def _poll_safely(self, cluster: Object) -> None:
         metadata = cluster["metadata"]
@@ -95,79 +98,90 @@ class Discovery:
             async with asyncio.timeout(POLL_TIMEOUT_S):
                 await self._poll(cluster)
         except (BrokersError, KubeError, TimeoutError) as error:
-            log.debug("groups not seen", cluster=f"{metadata['namespace']}/{metadata['name']}", why=str(error))
-            self._went_blind(metadata["namespace"], metadata["name"])
+            log.debug("cannot poll groups", cluster=f"{metadata['namespace']}/{metadata['name']}", why=str(error))
+            self._mark_unreachable(metadata["namespace"], metadata["name"])
 
-    def _went_blind(self, *place: str) -> None:
-        view = self._views.of((place[0], place[1]))
-        if not view.is_blind and self._clock.boot_ms() - view.at_ms > FRESH_MS:
-            view.is_blind = True
-            self._call_all((place[0], place[1]))
+    def _mark_unreachable(self, *cluster_key: str) -> None:
+        view = self._views.view_for((cluster_key[0], cluster_key[1]))
+        if not view.is_unreachable and self._clock.boot_ms() - view.at_ms > FRESH_MS:
+            view.is_unreachable = True
+            self._requeue_all((cluster_key[0], cluster_key[1]))
 
-    def _call_all(self, place: Place) -> None:
-        for one in self._views.objects_of(*place):
-            self._queue.put(ObjectKey("ConsumerGroup", place[0], one.group.metadata.name))
+    def _requeue_all(self, cluster_key: ClusterKey) -> None:
+        for one in self._views.objects_for(*cluster_key):
+            self._queue.put(ObjectKey("ConsumerGroup", cluster_key[0], one.group.metadata.name))
 
     async def _poll(self, cluster: Object) -> None:
-        place = (cluster["metadata"]["namespace"], cluster["metadata"]["name"])
-        brokers = self._connections.of(*place)
+        cluster_key = (cluster["metadata"]["namespace"], cluster["metadata"]["name"])
+        brokers = self._connections.gateway_for(*cluster_key)
         if brokers is None or cluster["metadata"].get("deletionTimestamp"):
             return
-        view = self._views.of(place)
-        # Who commits without a member may do so for a group without a name, which nobody can ask for.
+        view = self._views.view_for(cluster_key)
+        # Offset commits without membership can create a group with an empty id, which cannot be described.
         ids = {group_id: state for group_id, state in (await brokers.group_ids()).items() if group_id}
-        winners = self._views.winners(*place)
-        # First: what is shown stays true, whatever becomes of what is not shown yet.
-        await self._notice(place, brokers, view, winners)
+        winners = self._views.winners(*cluster_key)
+        # First, so that existing objects are updated even if creating new ones fails.
+        await self._requeue_changed(cluster_key, brokers, view, winners)
         if not (cluster.get("spec") or {}).get("paused"):
-            await self._show_new(cluster, brokers, view, sorted(ids.keys() - winners.keys()))
-            await self._take_away(place, brokers, view, ids)
+            await self._create_missing(cluster, brokers, view, sorted(ids.keys() - winners.keys()))
+            await self._delete_vanished(cluster_key, brokers, view, ids)
 
-    async def _notice(
-        self, place: tuple[str, str], brokers: BrokerGateway, view: GroupView, winners: Mapping[str, ConsumerGroup]
+    async def _requeue_changed(
+        self,
+        cluster_key: tuple[str, str],
+        brokers: BrokerGateway,
+        view: GroupView,
+        winners: Mapping[str, ConsumerGroup],
     ) -> None:
-        """Puts in the keys of those whose state is another than before."""
+        """Fetch the groups with objects and queue those whose state changed."""
         states = await brokers.groups(sorted(winners)) if winners else {}
         before, view.states, view.at_ms = view.states, dict(states), self._clock.boot_ms()
-        if view.is_blind:
-            view.is_blind = False
-            self._call_all(place)
+        if view.is_unreachable:
+            view.is_unreachable = False
+            self._requeue_all(cluster_key)
         for group_id, group in winners.items():
             if states.get(group_id) != before.get(group_id):
-                self._queue.put(ObjectKey("ConsumerGroup", place[0], group.metadata.name))
+                self._queue.put(ObjectKey("ConsumerGroup", cluster_key[0], group.metadata.name))
 
-    async def _show_new(self, cluster: Object, brokers: BrokerGateway, view: GroupView, new: Sequence[str]) -> None:
+    async def _create_missing(
+        self, cluster: Object, brokers: BrokerGateway, view: GroupView, new: Sequence[str]
+    ) -> None:
         metadata = cluster["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        looked_at = in_turn(new, view.looked_up_to, max(self._max, LOOKED_AT_A_POLL))
-        states = await brokers.groups(looked_at) if looked_at else {}
-        _note_orphans(view, new, looked_at, states)
+        examined = rotate(new, view.examined_up_to, max(self._max, MIN_EXAMINED_PER_POLL))
+        states = await brokers.groups(examined) if examined else {}
+        _record_orphans(view, new, examined, states)
         now_ms = self._clock.boot_ms()
-        view.refused_ms = {g: at for g, at in view.refused_ms.items() if now_ms - at < REFUSED_MS}
+        view.refused_ms = {g: at for g, at in view.refused_ms.items() if now_ms - at < REFUSED_RETRY_MS}
         hidden = view.orphans.keys() | view.refused_ms.keys()
-        wanted = [g for g in looked_at if g in states and is_there(states[g]) and g not in hidden]
-        room = self._max - sum(one.is_discovered for one in self._views.objects_of(namespace, name))
-        await self._tell_of_cap(cluster, view, len(new) - max(room, 0))
-        created = wanted[: max(0, min(room, CREATED_A_POLL))]
-        if looked_at and (room <= 0 or len(created) == len(wanted)):
-            view.looked_up_to = looked_at[-1]
+        wanted = [g for g in examined if g in states and group_exists(states[g]) and g not in hidden]
+        room = self._max - sum(one.is_discovered for one in self._views.objects_for(namespace, name))
+        await self._report_cap(cluster, view, len(new) - max(room, 0))
+        created = wanted[: max(0, min(room, MAX_CREATED_PER_POLL))]
+        if examined and (room <= 0 or len(created) == len(wanted)):
+            view.examined_up_to = examined[-1]
         for group_id in created:
             try:
                 await self._create(cluster, group_id)
             except KubeError as error:
                 if error.is_passing:
                     raise
-                # One that the API server does not take (its rules, a quota) keeps no other from being shown.
+                # A rejected object (admission, quota) must not block the other groups.
                 view.refused_ms[group_id] = now_ms
-                log.warning("a group is not shown", cluster=f"{namespace}/{name}", group=group_id[:100], why=str(error))
+                log.warning(
+                    "cannot create a ConsumerGroup for a group",
+                    cluster=f"{namespace}/{name}",
+                    group=group_id[:100],
+                    why=str(error),
+                )
 
-    async def _tell_of_cap(self, cluster: Object, view: GroupView, too_many: int) -> None:
+    async def _report_cap(self, cluster: Object, view: GroupView, too_many: int) -> None:
         if too_many > 0 and not view.is_capped:
             why = (
-                f"{self._max} consumer groups are shown and {too_many} more are not: apply a ConsumerGroup for those"
-                " that you want to see, or start the operator with a higher --max-discovered-groups"
+                f"limit of {self._max} discovered consumer groups reached, {too_many} groups have no object: create a"
+                " ConsumerGroup for the groups of interest, or increase --max-discovered-groups"
             )
-            await self._kube.tell(cluster, [KubeEvent("Warning", "TooManyGroups", why)])
+            await self._kube.record_events(cluster, [KubeEvent("Warning", "TooManyGroups", why)])
         view.is_capped = too_many > 0
 
     async def _create(self, cluster: Object, group_id: str) -> None:
@@ -181,58 +195,60 @@ class Discovery:
                 await self._kube.create(CONSUMER_GROUPS, namespace, discovered(cluster, wanted, group_id))
             except KubeError as error:
                 if error.status == 409 and wanted != names[-1]:
-                    continue  # Somebody has that name, for another group or another cluster.
+                    continue  # The name is used for another group or cluster.
                 if error.status == 409:
-                    return  # It is there already, and the watch has not told.
+                    return  # It exists, and the watch has not reported it yet.
                 raise
             self._queue.put(ObjectKey("ConsumerGroup", namespace, wanted))
             return
 
-    async def _take_away(self, place: Place, brokers: BrokerGateway, view: GroupView, ids: Mapping[str, str]) -> None:
-        winners = self._views.winners(*place)
+    async def _delete_vanished(
+        self, cluster_key: ClusterKey, brokers: BrokerGateway, view: GroupView, ids: Mapping[str, str]
+    ) -> None:
+        winners = self._views.winners(*cluster_key)
         missing: dict[str, int] = {}
-        suspects: dict[str, Parsed] = {}
-        for one in self._views.objects_of(*place):
+        suspects: dict[str, ParsedGroup] = {}
+        for one in self._views.objects_for(*cluster_key):
             group_id, uid = one.group.group_id, one.group.metadata.uid
             if not one.is_discovered:
                 continue
             if group_id in winners and winners[group_id].metadata.uid != uid:
-                await self._delete(one)  # One that somebody applied for the same group takes its place.
+                await self._delete(one)  # A user applied an object for the same group.
             elif group_id not in ids:
                 missing[uid] = view.missing.get(uid, 0) + 1
                 if missing[uid] >= LISTS_NEEDED:
                     suspects[group_id] = one
         view.missing = missing
-        # While coordinators move, lists may lack a group that its new coordinator has: that one is asked.
+        # While coordinators move, lists may lack a group; ask its coordinator.
         states = await brokers.groups(sorted(suspects)) if suspects else {}
         for group_id, one in suspects.items():
-            if not is_there(states.get(group_id)):
+            if not group_exists(states.get(group_id)):
                 await self._delete(one)
 
-    async def _delete(self, one: Parsed) -> None:
-        """As it was looked at: one that somebody has taken over since then is theirs."""
+    async def _delete(self, one: ParsedGroup) -> None:
+        """Delete a discovered object, but not if a user changed it since it was read."""
         metadata, version = one.group.metadata, str(one.body["metadata"].get("resourceVersion") or "")
-        place = (CONSUMER_GROUPS, metadata.namespace, metadata.name, metadata.uid)
+        target = (CONSUMER_GROUPS, metadata.namespace, metadata.name, metadata.uid)
         try:
-            await self._kube.delete(*place, resource_version=version)
+            await self._kube.delete(*target, resource_version=version)
         except KubeError as error:
             if error.status != 409:
                 raise
             self._queue.put(
                 ObjectKey("ConsumerGroup", metadata.namespace, metadata.name)
-            )  # the next poll looks again, too
+            )  # the next poll checks it again, too
 
 
-def in_turn(groups: Sequence[str], behind: str, at_most: int) -> Sequence[str]:
-    """So many of `groups`, which are in order, from the first one behind `behind` on and around."""
+def rotate(groups: Sequence[str], behind: str, at_most: int) -> Sequence[str]:
+    """Return up to `at_most` of the sorted `groups`, starting after `behind` and wrapping around."""
     start = bisect_right(groups, behind)
     return [*groups[start:], *groups[:start]][:at_most]
 
 
-def _note_orphans(
-    view: GroupView, new: Sequence[str], looked_at: Sequence[str], states: Mapping[str, ObservedGroupState]
+def _record_orphans(
+    view: GroupView, new: Sequence[str], examined: Sequence[str], states: Mapping[str, ObservedGroupState]
 ) -> None:
-    """Those that were not looked at this time stay as they were found."""
-    unseen = set(new).difference(looked_at)
-    found = {g: uid for g, state in states.items() if (uid := owner_of_ended(state))}
+    """Update the orphaned groups of a view; groups not examined in this poll stay unchanged."""
+    unseen = set(new).difference(examined)
+    found = {g: uid for g, state in states.items() if (uid := deletion_owner(state))}
     view.orphans = {g: uid for g, uid in view.orphans.items() if g in unseen} | found

@@ -1,4 +1,4 @@
-"""What the polls saw of each cluster's groups, shared between `groups.discovery`, which polls, and the controller."""
+"""Polled group states by cluster. `groups.discovery` writes them, the controller reads them."""
 
 from __future__ import annotations
 
@@ -15,85 +15,88 @@ from penstock_operator.ports.kube import CONSUMER_GROUPS, Object
 from penstock_operator.reconcile.group.names import is_discovered, winners
 
 FRESH_MS = 10_000
-Place = tuple[str, str]
-"""A namespace and the name of a Cluster."""
+ClusterKey = tuple[str, str]
+"""Namespace and name of a Cluster."""
 
 
 @dataclass(slots=True)
 class GroupView:
-    """`states` of the groups that have objects. `missing` counts, by object's UID, how many complete lists of groups in
-    a row lacked its group. `orphans` has groups that no object stands for any more: by id their owner's UID."""
+    """Result of the polls of one cluster. `states`: groups that have objects. `missing`: by object UID, the number of
+    consecutive complete lists without its group. `orphans`: owner UID by id of groups whose object is gone."""
 
     at_ms: int = 0
     states: dict[str, ObservedGroupState] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
     orphans: dict[str, str] = field(default_factory=dict)
     refused_ms: dict[str, int] = field(default_factory=dict)
-    """By group for which the API server takes no object, when that was."""
-    looked_up_to: str = ""
-    """The last of the groups without an object that the last poll looked at: the next one goes on behind it."""
+    """By group: time at which the API server rejected its object."""
+    examined_up_to: str = ""
+    """The last group without an object that the last poll described; the next poll continues after it."""
     is_capped: bool = False
-    is_blind: bool = False
-    """Whether the brokers have not answered for longer than `FRESH_MS`, and the objects were called to say so."""
+    is_unreachable: bool = False
+    """Whether the brokers have not answered for longer than `FRESH_MS`; the objects were queued to report that."""
 
 
 class GroupViews:
-    """By cluster."""
+    """Views by cluster, and parsed ConsumerGroup objects."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self._views: dict[Place, GroupView] = {}
-        self._parsed: dict[Place, dict[str, Parsed]] = {}
+        self._views: dict[ClusterKey, GroupView] = {}
+        self._parsed: dict[ClusterKey, dict[str, ParsedGroup]] = {}
 
-    def of(self, place: Place) -> GroupView:
-        return self._views.setdefault(place, GroupView())
+    def view_for(self, cluster_key: ClusterKey) -> GroupView:
+        """Return the view of a cluster; creates it if needed."""
+        return self._views.setdefault(cluster_key, GroupView())
 
-    def all(self) -> Mapping[Place, GroupView]:
+    def all(self) -> Mapping[ClusterKey, GroupView]:
+        """Return all views."""
         return self._views
 
-    def drop(self, place: Place) -> None:
-        self._views.pop(place, None)
-        self._parsed.pop(place, None)
+    def drop(self, cluster_key: ClusterKey) -> None:
+        """Remove the view of a deleted cluster."""
+        self._views.pop(cluster_key, None)
+        self._parsed.pop(cluster_key, None)
 
-    def known(self, place: Place, now_ms: int) -> Mapping[str, ObservedGroupState] | None:
-        """The last poll's states, where they are new enough."""
-        view = self._views.get(place)
+    def known(self, cluster_key: ClusterKey, now_ms: int) -> Mapping[str, ObservedGroupState] | None:
+        """Return the states of the last poll, or None if it is older than `FRESH_MS`."""
+        view = self._views.get(cluster_key)
         return view.states if view is not None and now_ms - view.at_ms < FRESH_MS else None
 
-    def forget(self, place: Place, group_id: str) -> None:
-        """The group was changed just now."""
-        view = self._views.get(place)
+    def forget(self, cluster_key: ClusterKey, group_id: str) -> None:
+        """Drop the state of a group that the operator changed."""
+        view = self._views.get(cluster_key)
         if view is not None:
             view.states.pop(group_id, None)
 
     def winners(self, namespace: str, cluster: str) -> Mapping[str, ConsumerGroup]:
-        """By group id the object that it belongs to."""
-        return winners((one.group, one.is_discovered) for one in self.objects_of(namespace, cluster))
+        """Return the owning object by group id."""
+        return winners((one.group, one.is_discovered) for one in self.objects_for(namespace, cluster))
 
-    def objects_of(self, namespace: str, cluster: str) -> list[Parsed]:
-        """All of a cluster that can be read and are not on their way out; each is parsed once for each of its
-        versions."""
+    def objects_for(self, namespace: str, cluster: str) -> list[ParsedGroup]:
+        """Return a cluster's valid objects that are not being deleted. Each version of an object is parsed once."""
         bodies = self._objects.in_cluster(CONSUMER_GROUPS, namespace, cluster)
         before = self._parsed.get((namespace, cluster), {})
-        now: dict[str, Parsed] = {}
+        now: dict[str, ParsedGroup] = {}
         for body in bodies:
             name = body["metadata"]["name"]
             known = before.get(name)
-            now[name] = known if known is not None and known.body is body else Parsed.of(body)
+            now[name] = known if known is not None and known.body is body else ParsedGroup.from_object(body)
         self._parsed[namespace, cluster] = now
         return [one for one in now.values() if one.group.metadata.uid and one.group.metadata.deletion_timestamp is None]
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
-    """`group` of an object that cannot be read has no UID."""
+class ParsedGroup:
+    """An object and its parsed form. `group` of an invalid object has no UID."""
 
     body: Object
     group: ConsumerGroup
     is_discovered: bool
 
     @classmethod
-    def of(cls, body: Object) -> Parsed:
+    def from_object(cls, body: Object) -> ParsedGroup:
+        """Parse an object. Does not raise."""
         try:
             return cls(body, parsed(body), is_discovered(body))
         except msgspec.ValidationError:
@@ -101,7 +104,7 @@ class Parsed:
 
 
 def parsed(body: Object) -> ConsumerGroup:
-    """A status that cannot be read, such as one of a newer operator, counts as none: it is written anew. Raises
+    """Parse an object; discards an invalid status, such as one of a newer operator. Raises
     `msgspec.ValidationError`."""
     try:
         return msgspec.convert(body, ConsumerGroup)

@@ -1,1 +1,1 @@
-"""`ports.kube` on the official `kubernetes` package, used for its connection alone: no model classes, JSON as it is."""
+"""Implementation of `ports.kube`. It uses the `kubernetes` package only for the connection; objects are plain JSON."""

@@ -1,11 +1,11 @@
-"""`ports.kube.Kube` on the real API server. `main` makes one; controllers and the engine call it."""
+"""`ports.kube.Kube` for a real API server. Created by `main`, called by controllers and the engine."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from penstock_operator.kube.events import Events
+from penstock_operator.kube.events import EventRecorder
 from penstock_operator.kube.http import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Requests, path_of
 from penstock_operator.ports.kube import KubeError, KubeEvent, KubeResource, ListPage, Object
 
@@ -13,7 +13,7 @@ FIELD_MANAGER = "penstock-operator"
 PAGE = 500
 MAX_PAGES = 1_000
 Written = Callable[[str, KubeResource, Object | None], None]
-"""What was called, on what, and the object as the API server answered it (None: nothing to see, or gone)."""
+"""Called with method, resource, and the object in the API server's response (None: no object, or deleted)."""
 
 
 def _ignore(method: str, resource: KubeResource, body: Object | None) -> None:
@@ -21,21 +21,22 @@ def _ignore(method: str, resource: KubeResource, body: Object | None) -> None:
 
 
 class KubeClient:
-    """`written` is told each write that was answered: it counts them, and brings the watched copies up to date before
-    the watch does, so that the next look does not do the same again."""
+    """API client. It calls `written` after each successful write, which counts it and updates the cache before the
+    watch does, so that the next reconciliation does not repeat the write."""
 
-    def __init__(self, requests: Requests, events: Events, written: Written = _ignore) -> None:
+    def __init__(self, requests: Requests, events: EventRecorder, written: Written = _ignore) -> None:
         self._requests = requests
         self._events = events
         self._written = written
 
     async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
+        """Return an object, or None if it does not exist."""
         return await self._or_none("GET", path_of(resource, namespace, name))
 
     async def list(
         self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> list[Object]:
-        """A list that grew too old on its way (410) is begun again, once."""
+        """Return all objects. Restarts the list once if its continue token expired (410)."""
         try:
             return [item async for page in self.pages(resource, namespace, labels) for item in page.items]
         except KubeError as error:
@@ -46,6 +47,7 @@ class KubeClient:
     async def pages(
         self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> AsyncIterator[ListPage]:
+        """Yield the pages of a list. Raises `KubeError`, also beyond `MAX_PAGES`."""
         path = path_of(resource, namespace)
         query = {"limit": str(PAGE)}
         if labels:
@@ -61,9 +63,10 @@ class KubeClient:
             if not metadata.get("continue"):
                 return
             query["continue"] = metadata["continue"]
-        raise KubeError(0, "TooMany", f"{resource.plural}: more than {PAGE * MAX_PAGES} objects")
+        raise KubeError(0, "TooMany", f"{resource.plural}: the list has more than {PAGE * MAX_PAGES} objects")
 
     async def create(self, resource: KubeResource, namespace: str, body: Object, *, dry_run: bool = False) -> Object:
+        """Create an object, or with `dry_run` only validate it."""
         query = {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if dry_run else {})}
         path = path_of(resource, namespace)
         made: Object = await self._requests.send("POST", path, query=query, body=body)
@@ -72,6 +75,7 @@ class KubeClient:
         return made
 
     async def apply(self, resource: KubeResource, namespace: str, body: Object) -> Object:
+        """Apply an object server-side, as field manager `penstock-operator`, forcing conflicts."""
         path = path_of(resource, namespace, body["metadata"]["name"])
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         made: Object = await self._requests.send("PATCH", path, query=query, body=body, content_type=APPLY_PATCH)
@@ -79,6 +83,7 @@ class KubeClient:
         return made
 
     async def patch(self, resource: KubeResource, namespace: str, name: str, patch: Object) -> Object | None:
+        """Apply a JSON merge patch. Return None if the object does not exist."""
         path = path_of(resource, namespace, name)
         made = await self._or_none("PATCH", path, body=patch, content_type=MERGE_PATCH)
         self._written("patch", resource, made)
@@ -87,15 +92,15 @@ class KubeClient:
     async def patch_status(
         self, resource: KubeResource, namespace: str, name: str, status: Object, uid: str = ""
     ) -> bool:
-        # A JSON patch replaces the whole, whatever is there, in one request; a merge patch would have to know what
-        # is there to take it away.
+        """Replace the status. Return False if the object, or the one with `uid`, does not exist."""
+        # A JSON patch replaces the whole status in one request; a merge patch cannot remove unknown fields.
         path = path_of(resource, namespace, name, "status")
         change: list[Object] = [{"op": "test", "path": "/metadata/uid", "value": uid}] if uid else []
         change.append({"op": "add", "path": "/status", "value": status})
         try:
             made = await self._or_none("PATCH", path, body=change, content_type=JSON_PATCH)
         except KubeError as error:
-            # A test that fails is answered with 422, as a status is that the schema refuses.
+            # The API server answers 422 for a failed test and for a status that the schema rejects.
             if not uid or error.status != 422:
                 raise
             there = await self.get(resource, namespace, name)
@@ -115,6 +120,7 @@ class KubeClient:
         resource_version: str = "",
         orphan: bool = False,
     ) -> bool:
+        """Delete an object with preconditions. Return False if it does not exist. Raises `KubeError`."""
         policy = "Orphan" if orphan else "Background"
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy}
         conditions = {"uid": uid, "resourceVersion": resource_version}
@@ -123,15 +129,16 @@ class KubeClient:
         try:
             await self._requests.send("DELETE", path_of(resource, namespace, name), body=body)
         except KubeError as error:
-            # 409: the object of that name has another uid, so the one that was meant is gone; or another version.
+            # 409: the object has another UID, so the requested one is gone; or it has another resource version.
             if error.status == 404 or (error.status == 409 and uid and not resource_version):
                 return False
             raise
         self._written("delete", resource, None)
         return True
 
-    async def tell(self, about: Object, happenings: Sequence[KubeEvent]) -> None:
-        await self._events.tell(about, happenings)
+    async def record_events(self, about: Object, events: Sequence[KubeEvent]) -> None:
+        """Write Events about an object, best effort."""
+        await self._events.record_events(about, events)
 
     async def _or_none(
         self, method: str, path: str, *, body: Any = None, content_type: str = "application/json"

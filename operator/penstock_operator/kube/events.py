@@ -1,8 +1,8 @@
-"""Events about objects, for people: written best effort, the same ones counted in a series, bounded in rate.
+"""Recorder of Kubernetes Events: best effort, deduplicated, rate limited.
 
-An Event costs a write of the API server's store, and what makes many Events is usually a fault that makes everything
-else slow as well. So what is told again within `SERIES_S` is counted in the Event that is there, at most once a
-minute, and all together may not pass `RATE_PER_S` for longer than a burst.
+An Event is a write to the API server's store, and many Events usually accompany a fault that slows everything down. A
+repeated Event within `SERIES_S` increments the count of the existing one, at most once per `COUNT_EVERY_S`. A token
+bucket limits all Events to `RATE_PER_S`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RATE_PER_S = 5.0
 BURST = 200.0
 MAX_SERIES = 2_000
 MAX_NOTE = 1_000
-"""The API server takes 1,024 bytes."""
+"""Maximum length of a note in bytes; the API server's limit is 1,024."""
 
 
 @dataclass(slots=True)
@@ -36,8 +36,8 @@ class _Series:
     count: int = 1
 
 
-class Events:
-    """`dropped` counts what was not written; `failed` is told why a write was refused."""
+class EventRecorder:
+    """Writes Events. `dropped` counts rate-limited Events; `failed` is called with the error of a failed write."""
 
     def __init__(self, requests: Requests, clock: Clock, instance: str, failed: Callable[[KubeError], None]) -> None:
         self._requests, self._clock, self._instance, self._failed = requests, clock, instance, failed
@@ -45,16 +45,17 @@ class Events:
         self._tokens, self._filled = BURST, clock.boot_ms() / 1_000
         self.dropped = 0
 
-    async def tell(self, about: Object, happenings: Sequence[KubeEvent]) -> None:
-        for happening in happenings:
+    async def record_events(self, about: Object, events: Sequence[KubeEvent]) -> None:
+        """Write Events about an object. Does not raise."""
+        for event in events:
             try:
-                await self._tell_one(about, happening)
+                await self._record_one(about, event)
             except KubeError as error:
                 self._failed(error)
 
-    async def _tell_one(self, about: Object, happening: KubeEvent) -> None:
+    async def _record_one(self, about: Object, event: KubeEvent) -> None:
         metadata, now = about["metadata"], self._clock.boot_ms() / 1_000
-        text = "\0".join((str(metadata.get("uid")), happening.type, happening.reason, happening.message))
+        text = "\0".join((str(metadata.get("uid")), event.type, event.reason, event.message))
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         series = self._series.get(digest)
         if series is not None and now - series.began < SERIES_S:
@@ -68,7 +69,7 @@ class Events:
         if len(self._series) > MAX_SERIES:
             self._series.popitem(last=False)
         namespace = metadata.get("namespace") or "default"
-        await self._requests.send("POST", path_of(EVENTS, namespace), body=self._body(name, about, happening))
+        await self._requests.send("POST", path_of(EVENTS, namespace), body=self._body(name, about, event))
 
     async def _count(self, namespace: str, series: _Series, now: float) -> None:
         series.count += 1
@@ -84,9 +85,9 @@ class Events:
         except KubeError as error:
             if error.status != 404:
                 raise
-            series.began = now - SERIES_S  # It was swept away: the next one is written anew.
+            series.began = now - SERIES_S  # The Event expired: the next one creates a new Event.
 
-    def _body(self, name: str, about: Object, happening: KubeEvent) -> Object:
+    def _body(self, name: str, about: Object, event: KubeEvent) -> Object:
         metadata = about["metadata"]
         regarding = {
             "apiVersion": about.get("apiVersion", ""),
@@ -96,15 +97,15 @@ class Events:
             "uid": metadata.get("uid", ""),
             "resourceVersion": metadata.get("resourceVersion", ""),
         }
-        note = happening.message.encode()[:MAX_NOTE].decode("utf-8", "ignore")
+        note = event.message.encode()[:MAX_NOTE].decode("utf-8", "ignore")
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": metadata.get("namespace") or "default"},
             "eventTime": self._wall(),
-            "type": happening.type,
-            "reason": happening.reason,
-            "action": happening.reason,
+            "type": event.type,
+            "reason": event.reason,
+            "action": event.reason,
             "note": note,
             "regarding": regarding,
             "reportingController": CONTROLLER,

@@ -1,7 +1,7 @@
-"""One request to the API server, from the loop, in a thread: what `kube.client` and `kube.events` are made of.
+"""HTTP requests to the API server, run in threads. Used by `kube.client` and `kube.events`.
 
-The official package brings the connection (kubeconfig or service account, TLS, token renewal). Its model classes are
-not used: at 10,000 objects they cost more than everything else.
+The `kubernetes` package provides the connection (kubeconfig or service account, TLS, token renewal). Its model classes
+are not used: with 10,000 objects they dominate the CPU time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock_operator.ports.kube import KubeError, KubeResource
 REQUEST_TIMEOUT_S = 30.0
 THREADS = 12
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Lists come in pages of a few hundred objects; what is longer than this is no answer of an API server."""
+"""Maximum size of a response body; pages have at most a few hundred objects."""
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -32,8 +32,8 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 
 def configuration() -> Configuration:
-    """Who and where the API server is: KUBECONFIG where it is set, in a pod the service account, otherwise
-    ~/.kube/config. Raises `kubernetes.config.ConfigException` where there is none of them."""
+    """Return the connection settings: from KUBECONFIG if set, in a pod from the service account, otherwise from
+    ~/.kube/config. Raises `kubernetes.config.ConfigException` if none exists."""
     found = Configuration()
     if os.environ.get("KUBECONFIG") or not os.environ.get("KUBERNETES_SERVICE_HOST"):
         file = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
@@ -46,7 +46,7 @@ def configuration() -> Configuration:
 
 
 def path_of(resource: KubeResource, namespace: str | None, name: str = "", subresource: str = "") -> str:
-    """The path of a collection (of all namespaces where `namespace` is None or the kind has none), or of an object."""
+    """Return the path of an object or a collection; of all namespaces if `namespace` is None."""
     parts = ["apis", resource.group, resource.version] if resource.group else ["api", resource.version]
     if resource.is_namespaced and namespace is not None:
         parts += ["namespaces", namespace]
@@ -55,7 +55,7 @@ def path_of(resource: KubeResource, namespace: str | None, name: str = "", subre
 
 
 class Requests:
-    """Bounded in threads and in time. Raises `KubeError` alone."""
+    """HTTP client with a bounded number of threads and a timeout per request."""
 
     def __init__(self, where: Configuration, *, timeout_s: float = REQUEST_TIMEOUT_S, threads: int = THREADS) -> None:
         self._api = ApiClient(where)
@@ -71,8 +71,8 @@ class Requests:
         body: Any = None,
         content_type: str = "application/json",
     ) -> Any:
-        """The decoded answer. Reads whose connection broke are sent once more: a kept connection may have been closed
-        at the other end."""
+        """Send a request and return the decoded response. Retries a GET once after a connection error, because the
+        server may have closed an idle connection. Raises only `KubeError`."""
         if query:
             path = f"{path}?{urlencode(query)}"
         loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ class Requests:
         return await loop.run_in_executor(self._threads, self._send, method, path, body, content_type)
 
     def close(self) -> None:
-        """Lets no further request begin; those under way end by themselves, within their time."""
+        """Reject further requests. Running requests finish or time out."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, method: str, path: str, body: Any, content_type: str) -> Any:

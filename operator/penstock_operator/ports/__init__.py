@@ -1,1 +1,1 @@
-"""What the operator needs of the world, as protocols: implemented by `kube` and `brokers`, and by doubles in tests."""
+"""Protocols for the API server and the brokers, implemented by `kube` and `brokers`, and by test doubles."""

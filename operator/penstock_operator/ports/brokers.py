@@ -1,4 +1,4 @@
-"""The brokers of one cluster, as far as the operator needs them; all of it is the Kafka admin protocol."""
+"""Interface to the brokers of one cluster. All operations use the Kafka admin protocol."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol
 from uuid import UUID
 
 OWNER = "penstock.owner"
-"""Topic and group setting: the UID of the object that it belongs to."""
+"""Topic and group setting: UID of the owning object."""
 DELETION_POLICY = "penstock.deletion.policy"
 RESET_ID = "penstock.reset.id"
-"""Group setting: the id of the newest reset that was done."""
+"""Group setting: id of the newest completed reset."""
 
 
 class BrokersError(Exception):
-    """A request was refused or not answered. `is_passing` says that the same may succeed later."""
+    """A request was rejected or not answered. `code`: Kafka error name; `is_passing`: whether a retry may succeed."""
 
     def __init__(self, message: str, *, code: str = "", is_passing: bool = True) -> None:
         super().__init__(message)
@@ -24,8 +24,10 @@ class BrokersError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ObservedPartition:
+    """State of a partition."""
+
     leader: int
-    """-1: none."""
+    """Broker id; -1: no leader."""
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -34,7 +36,7 @@ class ObservedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ObservedTopicState:
-    """A topic as the brokers report it. `settings` has what is set for the topic itself, `OWNER` included."""
+    """State of a topic. `settings`: the topic's own settings, including `OWNER`."""
 
     name: str
     topic_id: UUID
@@ -44,6 +46,8 @@ class ObservedTopicState:
 
 @dataclass(frozen=True, slots=True)
 class ObservedBrokerState:
+    """State of a broker."""
+
     broker_id: int
     host: str
     port: int
@@ -52,14 +56,14 @@ class ObservedBrokerState:
     is_draining: bool
     is_removable: bool
     version: str
-    """Its release, as it tells by itself; empty where it does not."""
+    """Release that the broker reports; empty if it reports none."""
     answers: bool = True
-    """Whether it told all this just now; otherwise it is what it told last, or nothing of it is known."""
+    """Whether the broker answered; otherwise the last known state, or defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSnapshot:
-    """Who is there."""
+    """Registered brokers of a cluster."""
 
     cluster_id: str
     controller_id: int
@@ -68,8 +72,8 @@ class BrokerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ObservedOffset:
-    """Of one partition that a group has committed: where it is and where the log ends. `start` and `end` are -1 where
-    nobody tells now, such as of a partition without a leader."""
+    """Committed offset of a group in a partition, and the log's `start` and `end` offsets: -1 if unknown, for example
+    without a leader."""
 
     topic: str
     partition: int
@@ -77,11 +81,13 @@ class ObservedOffset:
     start: int
     end: int
     lag_ms: int | None = None
-    """How long ago the oldest record that was not read was written; None where unknown, 0 where all is read."""
+    """Age of the oldest record not yet consumed, in ms; 0: no lag, None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedGroupState:
+    """State of a consumer group."""
+
     group_id: str
     state: str
     """Stable, Empty, PreparingRebalance, CompletingRebalance, Dead."""
@@ -92,6 +98,8 @@ class ObservedGroupState:
 
 @dataclass(frozen=True, slots=True)
 class TopicCreation:
+    """A topic to create; None: the broker default."""
+
     name: str
     partitions: int | None
     replicas: int | None
@@ -100,65 +108,73 @@ class TopicCreation:
 
 @dataclass(frozen=True, slots=True)
 class ConfigPatch:
-    """None takes a setting back to its default."""
+    """Setting changes of one topic, broker or group; None resets a setting to its default."""
 
     name: str
     settings: Mapping[str, str | None]
 
 
 class BrokerGateway(Protocol):
-    """Of one cluster. Calls for many take many at once and answer for each: None, or why not. All are bounded in time
-    and raise `BrokersError` where nobody answers at all."""
+    """Operations on one cluster. Batch operations return None or an error per item. All operations have a timeout and
+    raise `BrokersError` if no broker answers."""
 
-    async def picture(self) -> BrokerSnapshot: ...
+    async def describe_cluster(self) -> BrokerSnapshot:
+        """Return the registered brokers."""
 
     async def topics(
         self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True
     ) -> dict[str, ObservedTopicState]:
-        """Those of `names` that exist, or all but the brokers' own; reassignments that go on are in the partitions.
-        `settings` may name those that are wanted: of many topics, all settings are a lot."""
+        """Return the existing topics of `names`, or all non-internal topics, with ongoing reassignments. `settings`
+        selects the settings to return: all settings of many topics are expensive."""
 
     async def min_insync(self, names: Collection[str]) -> dict[str, int]:
-        """`min.insync.replicas` of each topic as it counts: its own, or the brokers' default. Those that there are not,
-        or that do not tell, are missing."""
+        """Return the effective `min.insync.replicas` by topic; without topics that do not exist or do not report it."""
 
-    async def create_topics(self, topics: Sequence[TopicCreation]) -> dict[str, BrokersError | None]: ...
+    async def create_topics(self, topics: Sequence[TopicCreation]) -> dict[str, BrokersError | None]:
+        """Create topics."""
 
-    async def grow_topics(self, partitions: Mapping[str, int]) -> dict[str, BrokersError | None]: ...
+    async def grow_topics(self, partitions: Mapping[str, int]) -> dict[str, BrokersError | None]:
+        """Increase partition counts to the given totals."""
 
     async def delete_topics(self, topics: Mapping[str, UUID]) -> dict[str, BrokersError | None]:
-        """Each only if it is still the one of that id."""
+        """Delete topics that still have the given id."""
 
-    async def change_topics(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]: ...
+    async def change_topics(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
+        """Change topic settings."""
 
     async def change_brokers(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
-        """By broker id as text; "" is all brokers."""
+        """Change dynamic broker settings, by broker id as text; "": cluster-wide."""
 
     async def broker_settings(self, broker_ids: Sequence[int]) -> dict[int, dict[str, str]]:
-        """What is set for each broker at run time, for it alone or for all of them (not at its start, not by default).
-        Those that do not answer are missing."""
+        """Return the dynamic settings of each broker, per-broker and cluster-wide, without static ones and defaults;
+        without brokers that do not answer."""
 
     async def reassign(
         self, targets: Mapping[tuple[str, int], tuple[int, ...] | None]
     ) -> dict[tuple[str, int], BrokersError | None]:
-        """Replicas by partition, the preferred leader first; None cancels."""
+        """Start reassignments: replicas by partition, the preferred leader first; None cancels one."""
 
-    async def elect_preferred(self, partitions: Sequence[tuple[str, int]] | None = None) -> None: ...
+    async def elect_preferred(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
+        """Elect the preferred leaders of `partitions`, or of all partitions."""
 
     async def group_ids(self) -> dict[str, str]:
-        """Every group's state by its id: cheap, one request a broker."""
+        """Return the state of each group by id, with one request per broker."""
 
     async def groups(self, group_ids: Sequence[str]) -> dict[str, ObservedGroupState]:
-        """With offsets and lag; those that do not exist are missing."""
+        """Return groups with offsets and lag; without groups that do not exist."""
 
-    async def change_groups(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]: ...
+    async def change_groups(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
+        """Change group settings."""
 
     async def offsets_at(self, wanted: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-        """Offsets by time in ms since 1970, -2 earliest, -1 latest; the end where nothing is as late."""
+        """Return offsets by time in ms since the epoch (-2 earliest, -1 latest); the end offset if no record is as
+        late."""
 
     async def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Sets a group's offsets. Refused (not passing) where it has members."""
+        """Commit offsets for a group. Raises `BrokersError` (not passing) if the group has members."""
 
-    async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, BrokersError | None]: ...
+    async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, BrokersError | None]:
+        """Delete groups."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""

@@ -1,4 +1,4 @@
-"""Kubernetes, as far as the operator needs it. Objects are dictionaries as the API server's JSON has them."""
+"""Interface to the Kubernetes API server. Objects are dictionaries, as in the API server's JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class KubeResource:
-    """A kind of object: ("apps", "v1", "statefulsets"), ("", "v1", "pods"), ("penstock.io", "v1beta1", "topics")."""
+    """A resource type, such as ("apps", "v1", "statefulsets") or ("", "v1", "pods")."""
 
     group: str
     version: str
@@ -33,7 +33,7 @@ LEASES = KubeResource("coordination.k8s.io", "v1", "leases")
 
 
 class KubeError(Exception):
-    """The API server refused, or could not be asked. `status` is HTTP's, 0 where there was no answer."""
+    """A request was rejected or not answered. `status`: HTTP status; 0: no response."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
@@ -41,13 +41,13 @@ class KubeError(Exception):
 
     @property
     def is_passing(self) -> bool:
-        """Whether the same may succeed later."""
+        """Whether a retry may succeed."""
         return self.status in (0, 409, 429) or self.status >= 500
 
 
 @dataclass(frozen=True, slots=True)
 class KubeEvent:
-    """An Event about an object, for people. `reason` is CamelCase."""
+    """A Kubernetes Event about an object. `reason` is CamelCase."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -56,42 +56,42 @@ class KubeEvent:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """A part of a list and the resource version that the whole list is of."""
+    """A page of a list, and the resource version of the list."""
 
     items: list[Object]
     version: str
 
 
 class Kube(Protocol):
-    """All raise `KubeError`; bounded in time (30 s)."""
+    """API server operations. All raise `KubeError` and have a timeout of 30 s."""
 
-    async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None: ...
+    async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
+        """Return an object, or None if it does not exist."""
 
     async def list(
         self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> list[Object]:
-        """All pages; of every namespace where `namespace` is None. A label with the value "" need only be there."""
+        """Return all objects; `namespace` None: of all namespaces. A label with the value "" only has to exist."""
 
     def pages(
         self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> AsyncIterator[ListPage]:
-        """As `list`, page by page, so that many objects need not be in memory at once; at least one page comes."""
+        """As `list`, page by page, to bound the memory; yields at least one page."""
 
-    async def create(
-        self, resource: KubeResource, namespace: str, body: Object, *, dry_run: bool = False
-    ) -> Object: ...
+    async def create(self, resource: KubeResource, namespace: str, body: Object, *, dry_run: bool = False) -> Object:
+        """Create an object, or with `dry_run` only validate it."""
 
     async def apply(self, resource: KubeResource, namespace: str, body: Object) -> Object:
-        """Server-side, as field manager `penstock-operator`, by force."""
+        """Apply an object server-side, as field manager `penstock-operator`, forcing conflicts."""
 
     async def patch(self, resource: KubeResource, namespace: str, name: str, patch: Object) -> Object | None:
-        """JSON merge patch; None where the object has gone."""
+        """Apply a JSON merge patch. Return None if the object does not exist."""
 
     async def patch_status(
         self, resource: KubeResource, namespace: str, name: str, status: Object, uid: str = ""
     ) -> bool:
-        """Replaces the whole status; False where the object has gone. With `uid`, only that object's: another of the
-        name may have been made meanwhile."""
+        """Replace the status. Return False if the object does not exist. With `uid`: only of the object with this
+        UID."""
 
     async def delete(
         self,
@@ -103,9 +103,8 @@ class Kube(Protocol):
         resource_version: str = "",
         orphan: bool = False,
     ) -> bool:
-        """With `uid`, only that object; False where it was gone. With `resource_version`, only as it was then: one that
-        was changed meanwhile, or is another, is a conflict (409), for the caller to look again. With `orphan` what it
-        owns stays, and has no owner."""
+        """Delete an object. Return False if it, or the one with `uid`, does not exist. With `resource_version`, raise a
+        conflict (409) if the object changed. With `orphan`, its dependents are kept without an owner."""
 
-    async def tell(self, about: Object, happenings: Sequence[KubeEvent]) -> None:
-        """Writes Events (events.k8s.io/v1), the same ones counted in a series; never raises: telling is best effort."""
+    async def record_events(self, about: Object, events: Sequence[KubeEvent]) -> None:
+        """Write Events (events.k8s.io/v1), best effort: repeated ones are counted in a series. Does not raise."""

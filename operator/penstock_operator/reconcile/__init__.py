@@ -1,1 +1,1 @@
-"""What is to be done, kind by kind: pure functions from what is wanted and what is there to a `Plan`."""
+"""Planning per kind: pure functions from desired and observed state to a `ReconcilePlan`."""

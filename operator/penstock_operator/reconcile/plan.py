@@ -1,4 +1,4 @@
-"""What reconciling one object comes to: what to do, its status, what to tell people, and when to look again."""
+"""The result of planning one object: actions, status, Events, time of the next reconciliation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ S = TypeVar("S", bound=Model)
 
 @dataclass(frozen=True, slots=True)
 class ReconcilePlan(Generic[A, S]):
-    """`actions` are carried out in their order; the next look, soon after, sees what came of them. `status` is written
-    where it differs from what is there. `look_again_s` None: nothing is to be waited for but events and the resync."""
+    """A plan. `actions` are executed in order; the next reconciliation observes their effect. `requeue_after_s` None:
+    only events and the resync trigger the next reconciliation."""
 
     status: S
     actions: tuple[A, ...] = ()
-    happenings: tuple[KubeEvent, ...] = ()
-    look_again_s: float | None = None
+    events: tuple[KubeEvent, ...] = ()
+    requeue_after_s: float | None = None

@@ -1,4 +1,1 @@
-"""The Kubernetes objects that a cluster consists of, as pure functions of its resource.
-
-When they are written is decided in `reconcile`.
-"""
+"""Rendering of the Kubernetes objects of a cluster, as pure functions. `reconcile` decides when to apply them."""

@@ -1,8 +1,8 @@
-"""What the operator has to remember of a cluster, as annotations of its ConfigMap.
+"""State of operations on a cluster, stored as annotations of its ConfigMap.
 
-All else is observed. These are wishes whose traces cannot be told from other people's: that a broker drains because the
-operator wants it to go, that replicas are being moved to new brokers, which settings were set by the operator. They are
-written before what they announce is begun, so that an operator that starts anew goes on where another was killed.
+Everything else is observed. The annotations record what observation cannot attribute to the operator: drains and
+replica moves that it started, settings that it set. They are written before the operation starts, so that a restarted
+operator continues it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ EXTERNAL = "penstock.io/external-unknown-to"
 
 @dataclass(frozen=True, slots=True)
 class ClusterAnnotations:
+    """The recorded state."""
+
     draining: frozenset[int] = frozenset()
-    """Brokers that the operator drains, or drained before it removed them. Others' drains are left alone."""
+    """Brokers that the operator drains, or drained before it removed them. Other drains are not touched."""
     moving: str = ""
-    """Why replicas are being moved; empty where they are not."""
+    """Why replicas move; empty if they do not."""
     settings: frozenset[str] = frozenset()
-    """Names of settings that were set for all brokers."""
+    """Names of the cluster-wide settings that the operator set."""
     etcd_members: int = 0
-    """Of the sidecar etcd; fixed when the cluster is made. 0: not known."""
+    """Number of sidecar etcd members, fixed at creation; 0: unknown."""
     external_unknown_to: Mapping[int, str] = field(default_factory=dict)
-    """By broker the UID of the pod that was there when its external address became what it is, and does not know it;
-    empty where there was none. (No times: those of the operator and of a node may be far apart.)"""
+    """By broker: UID of the pod that ran when the external address changed and does not know the address; empty if
+    there was none. UIDs instead of times, because the clocks of operator and node may differ."""
 
 
 def read(annotations: Mapping[str, str]) -> ClusterAnnotations:
-    """Whatever cannot be read, or cannot be, counts as not noted: others may write annotations."""
+    """Parse annotations; ignores invalid values, because users can write annotations."""
     return ClusterAnnotations(
         draining=frozenset(int(word) for word in _words(annotations, DRAINING) if _is_broker(word)),
         moving=annotations.get(MOVING, ""),
@@ -48,7 +50,7 @@ def read(annotations: Mapping[str, str]) -> ClusterAnnotations:
 
 
 def written(notes: ClusterAnnotations) -> dict[str, str]:
-    """As annotations; empty ones are left out."""
+    """Return the annotations; omits empty ones."""
     texts = {
         DRAINING: ",".join(map(str, sorted(notes.draining))),
         MOVING: notes.moving,

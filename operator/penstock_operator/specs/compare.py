@@ -1,4 +1,5 @@
-"""Whether a live object has what is wanted of it. The API server adds defaults, others what is theirs: both stay."""
+"""Comparison of live with rendered objects. Fields that only the live object has (defaults, other managers) are
+ignored."""
 
 from __future__ import annotations
 
@@ -11,23 +12,23 @@ from penstock_operator.ports.kube import Object
 from penstock_operator.specs import names, quantity
 
 _IDENTITIES = ("name", "mountPath", "containerPort", "port", "uid")
-"""By which the API server merges the items of a list, in this order of choice."""
+"""Merge keys of lists in the API server, in order of preference."""
 
 
 def digest(value: Any) -> str:
-    """Of anything that is JSON; short enough for an annotation."""
+    """Return a hash of a JSON value, 16 hex digits."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def rendered(body: Object) -> Object:
-    """`body` with the hash of itself."""
+    """Return `body` with an annotation that contains its hash."""
     annotations = {**body["metadata"].get("annotations", {}), names.RENDERED: digest(body)}
     return {**body, "metadata": {**body["metadata"], "annotations": annotations}}
 
 
 def difference(wanted: Any, live: Any, path: str = "") -> str | None:
-    """The path of the first thing that `live` lacks or has otherwise; None where all is there."""
+    """Return the path of the first value that `live` lacks or that differs; None if there is none."""
     if isinstance(wanted, Mapping):
         if not isinstance(live, Mapping):
             return None if not wanted and live is None else path or "."

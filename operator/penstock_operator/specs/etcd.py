@@ -1,4 +1,4 @@
-"""How brokers reach etcd, and the etcd that runs beside them where the cluster says so."""
+"""etcd flags of the brokers, and the etcd sidecar."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from penstock_operator.specs import names
 
 PREPARE = "etcd_prepare.py"
 FOUNDED = "etcd-founded"
-"""Key of the ConfigMap, there once brokers have formed a cluster, with whatever etcd: from then on no broker is removed
-that was not emptied, and a sidecar's member without data lost them."""
+"""ConfigMap key that exists once the brokers have formed a cluster. From then on a broker is removed only after it was
+drained, and an etcd member without data has lost its data."""
 MEMBERS = (1, names.MAX_ETCD_MEMBERS)
-"""How many a sidecar's etcd can have."""
+"""Supported numbers of sidecar etcd members."""
 
 
 def members_for(replicas: int) -> int:
-    """How many members a new cluster's sidecar etcd gets."""
+    """Return the number of sidecar etcd members of a new cluster."""
     return names.MAX_ETCD_MEMBERS if replicas >= names.MAX_ETCD_MEMBERS else 1
 
 
 def member_hosts(cluster: Cluster, members: int) -> list[str]:
+    """Return the DNS names of the members' pods."""
     return [names.pod_host(cluster, names.pod(cluster.metadata.name, n)) for n in range(members)]
 
 
 def flags(cluster: Cluster, members: int) -> list[str]:
-    """Of `penstock up`. Beside the pod's own etcd the members are named too: its container may be away alone."""
+    """Return the etcd flags of `penstock up`: the pod's own etcd, and all members in case its container is down."""
     etcd = cluster.spec.etcd
     if etcd.sidecar is not None:
         hosts = ["127.0.0.1", *member_hosts(cluster, members)]
@@ -39,7 +40,7 @@ def flags(cluster: Cluster, members: int) -> list[str]:
 
 
 def config_data(cluster: Cluster, is_founded: bool) -> dict[str, str]:
-    """What the ConfigMap holds of etcd."""
+    """Return the etcd entries of the ConfigMap."""
     founded = {FOUNDED: "true"} if is_founded else {}
     if cluster.spec.etcd.sidecar is None:
         return founded
@@ -50,7 +51,7 @@ def config_data(cluster: Cluster, is_founded: bool) -> dict[str, str]:
 def init_containers(
     cluster: Cluster, sidecar: EtcdSidecar, members: int, broker_image: str, security: Object
 ) -> list[Object]:
-    """What prepares, and etcd: it starts before the broker and ends after it, so that the broker can hand over."""
+    """Return the prepare container and etcd, which starts before the broker and stops after it (a native sidecar)."""
     cluster_name = cluster.metadata.name
     run: Object = {"name": "etcd-run", "mountPath": names.ETCD_RUN_DIR}
     data: Object = {"name": names.ETCD_CLAIM, "mountPath": names.ETCD_DATA_DIR}
@@ -83,8 +84,8 @@ def init_containers(
             {"name": "etcd-peer", "containerPort": names.ETCD_PEER_PORT, "protocol": "TCP"},
         ],
         "readinessProbe": {
-            # Answered from what this member holds, so that a lost majority does not make brokers unready: they go on
-            # with what needs no etcd. A gateway passes it on.
+            # A serializable read, so that a lost quorum does not make brokers unready: they continue to serve requests
+            # that need no etcd. A gateway forwards the probe.
             "httpGet": {"path": "/health?serializable=true", "port": "etcd", "scheme": "HTTP"},
             "periodSeconds": 5,
             "timeoutSeconds": 4,
@@ -99,6 +100,7 @@ def init_containers(
 
 
 def volumes(cluster: Cluster) -> list[Object]:
+    """Return the pod volumes for etcd."""
     etcd = cluster.spec.etcd
     if etcd.sidecar is not None:
         return [{"name": "etcd-run", "emptyDir": {"sizeLimit": "64Mi"}}]

@@ -1,4 +1,4 @@
-"""All objects of a cluster, from its resource and the few facts that are not in it."""
+"""Renders all objects of a cluster from its resource and `ClusterFacts`."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from penstock_operator.specs import cluster_annotations, compare, etcd, names, p
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What objects depend on beside the resource: `reconcile` decides it."""
+    """Inputs of the objects other than the resource, decided by `reconcile`."""
 
     image: str
-    """Of the brokers, where the resource names none."""
+    """Default image of the brokers."""
     replicas: int
-    """Pods that there are to be now: while brokers are drained, more than are wanted."""
+    """Current number of pods: while brokers are drained, more than the spec's."""
     services: int = 0
-    """Brokers that are to have a Service of their own; at least as many as `replicas`, where they are reached so."""
+    """Number of brokers with an external Service; at least `replicas`, with an external listener."""
     etcd_members: int = 1
     annotations: cluster_annotations.ClusterAnnotations = field(default_factory=cluster_annotations.ClusterAnnotations)
     external: Mapping[int, str] = field(default_factory=dict)
-    """HOST:PORT by broker; :PORT where the host is the node's."""
+    """HOST:PORT by broker; :PORT if the host is the node's."""
     data_size: str | None = None
-    """Of the claims in the StatefulSet, where that is not yet what is wanted."""
+    """Size in the StatefulSet's claim template, if it differs from the spec's."""
     etcd_size: str | None = None
     is_founded: bool = False
-    may_leave: bool = True
-    """Whether a node that is drained may take a broker that is ready."""
-    may_unready_leave: bool = True
-    """Whether it may take brokers that are not."""
+    may_evict: bool = True
+    """Whether a node drain may evict a ready broker."""
+    may_evict_unready: bool = True
+    """Whether a node drain may evict brokers that are not ready."""
 
 
 def render(cluster: Cluster, facts: ClusterFacts) -> list[tuple[KubeResource, Object]]:
-    """In the order in which they are to be applied: pods come last, when all is there that they need."""
+    """Return the objects in the order in which they must be applied; the StatefulSet is last."""
     found = [
         (SERVICES, headless_service(cluster)),
         (SERVICES, bootstrap_service(cluster)),
@@ -55,11 +55,12 @@ def render(cluster: Cluster, facts: ClusterFacts) -> list[tuple[KubeResource, Ob
 
 
 def external_ordinals(cluster: Cluster, facts: ClusterFacts) -> range:
+    """Return the ordinals of the brokers with an external Service."""
     return range(max(facts.replicas, facts.services) if cluster.spec.external is not None else 0)
 
 
 def headless_service(cluster: Cluster) -> Object:
-    """Gives each pod its name, ready or not: brokers find each other while they start."""
+    """Render the headless Service. It publishes pods that are not ready: brokers connect to each other at startup."""
     ports = [port("kafka", cluster.spec.port), port("http", names.HTTP_PORT)]
     if cluster.spec.etcd.sidecar is not None:
         ports += [port("etcd", names.ETCD_PORT), port("etcd-peer", names.ETCD_PEER_PORT)]
@@ -75,7 +76,7 @@ def headless_service(cluster: Cluster) -> Object:
 
 
 def bootstrap_service(cluster: Cluster) -> Object:
-    """Where clients begin."""
+    """Render the bootstrap Service."""
     name = cluster.metadata.name
     return names.owned(cluster, "v1", "Service", name) | {
         "spec": {"type": "ClusterIP", "selector": names.selector(name), "ports": [port("kafka", cluster.spec.port)]}
@@ -83,9 +84,9 @@ def bootstrap_service(cluster: Cluster) -> Object:
 
 
 def external_service(cluster: Cluster, ordinal: int) -> Object:
-    """One broker for clients from outside."""
+    """Render the external Service of one broker."""
     external = cluster.spec.external
-    assert external is not None, "there are such Services only where there is such a listener"
+    assert external is not None, "external Services require an external listener"
     name = cluster.metadata.name
     made = names.owned(cluster, "v1", "Service", names.external_service(name, ordinal))
     made["metadata"]["labels"] |= {"app.kubernetes.io/component": "external", names.ORDINAL_LABEL: str(ordinal)}
@@ -101,24 +102,25 @@ def external_service(cluster: Cluster, ordinal: int) -> Object:
 
 
 def port(name: str, number: int) -> Object:
+    """Return a Service port."""
     return {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}
 
 
 def budget(cluster: Cluster, facts: ClusterFacts) -> Object:
-    """Nodes are drained one broker at a time, and the next one when the last is in sync again: to be ready, which is
-    what Kubernetes sees, a broker needs no more than its lease."""
+    """Render the PodDisruptionBudget. `facts.may_evict` blocks evictions until replicas are in sync: readiness, on
+    which Kubernetes bases evictions, only requires the broker's lease."""
     name = cluster.metadata.name
     return names.owned(cluster, "policy/v1", "PodDisruptionBudget", names.budget(name)) | {
         "spec": {
-            "maxUnavailable": 1 if facts.may_leave else 0,
-            "unhealthyPodEvictionPolicy": "AlwaysAllow" if facts.may_unready_leave else "IfHealthyBudget",
+            "maxUnavailable": 1 if facts.may_evict else 0,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow" if facts.may_evict_unready else "IfHealthyBudget",
             "selector": {"matchLabels": names.selector(name)},
         }
     }
 
 
 def config_map(cluster: Cluster, facts: ClusterFacts) -> Object:
-    """Settings, external addresses, and the operator's notes."""
+    """Render the ConfigMap: settings, external addresses, and the operator's annotations."""
     made = names.owned(cluster, "v1", "ConfigMap", names.config_map(cluster.metadata.name))
     made["metadata"]["annotations"] = cluster_annotations.written(facts.annotations)
     made["data"] = {
@@ -130,7 +132,8 @@ def config_map(cluster: Cluster, facts: ClusterFacts) -> Object:
 
 
 def stateful_set(cluster: Cluster, facts: ClusterFacts) -> Object:
-    """Pods are restarted by the operator, never by this: it does not know what brokers hold."""
+    """Render the StatefulSet. Its update strategy is OnDelete, because the operator restarts pods only if it is
+    safe."""
     name, spec = cluster.metadata.name, cluster.spec
     claims = [claim_template(cluster, names.DATA_CLAIM, facts.data_size or spec.brokers.storage.size)]
     if spec.etcd.sidecar is not None:
@@ -152,6 +155,7 @@ def stateful_set(cluster: Cluster, facts: ClusterFacts) -> Object:
 
 
 def claim_template(cluster: Cluster, template: str, size: str) -> Object:
+    """Render a volume claim template."""
     sidecar = cluster.spec.etcd.sidecar
     storage = cluster.spec.brokers.storage if template == names.DATA_CLAIM or sidecar is None else sidecar.storage
     made: Object = {

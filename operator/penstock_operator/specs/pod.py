@@ -1,4 +1,4 @@
-"""The pod of a broker, as the StatefulSet's template. What differs from broker to broker comes from the pod's name."""
+"""Renders the pod template of the StatefulSet. Per-broker values are derived from the pod name at startup."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TLS_START = f"""\
 tls={names.ETCD_TLS_DIR}
 if [ -s $tls/tls.crt ]; then set -- "$@" --etcd-cert $tls/tls.crt --etcd-key $tls/tls.key; fi
 """
-"""Whether brokers show etcd a certificate depends on whether the Secret has one."""
+"""Adds the client certificate flags if the Secret has a certificate."""
 EXTERNAL_START = f"""\
 file={names.CONFIG_DIR}/external-${{POD_NAME##*-}}
 if [ -s "$file" ]; then
@@ -28,11 +28,11 @@ if [ -s "$file" ]; then
   set -- "$@" --listener "$EXTERNAL_LISTENER" --advertise "$EXTERNAL_NAME://$address"
 fi
 """
-"""Adds the listener for clients from outside, where this broker's address is known; without a host it is the node's."""
+"""Adds the external listener if the broker's address is known; an address without host uses the node's IP address."""
 
 
 def template(cluster: Cluster, image: str, members: int) -> Object:
-    """With the hash of itself and of the settings file: a pod that has another is to be restarted."""
+    """Render the pod template. An annotation has the hash of template and settings; pods with another hash restart."""
     brokers = cluster.spec.brokers
     labels = {**brokers.pod_labels, **names.labels(cluster.metadata.name)}
     made: Object = {
@@ -46,6 +46,7 @@ def template(cluster: Cluster, image: str, members: int) -> Object:
 
 
 def pod_spec(cluster: Cluster, image: str, members: int) -> Object:
+    """Render the pod spec."""
     brokers, sidecar = cluster.spec.brokers, cluster.spec.etcd.sidecar
     spec: Object = {
         "automountServiceAccountToken": False,
@@ -83,13 +84,14 @@ def pod_spec(cluster: Cluster, image: str, members: int) -> Object:
 
 
 def broker(cluster: Cluster, image: str, members: int) -> Object:
+    """Render the broker container."""
     container: Object = {
         "name": "broker",
         "image": image,
         "command": ["penstock", *arguments(cluster, members)],
         "env": environment(cluster),
         "ports": ports(cluster),
-        # A start that recovers logs answers here before it is ready; one that hangs does not.
+        # A broker that recovers logs is live before it is ready.
         "startupProbe": probe("/health/live", 1, 120),
         "livenessProbe": probe("/health/live", 10, 3),
         "readinessProbe": probe("/health/ready", 2, 2),
@@ -113,6 +115,7 @@ def broker(cluster: Cluster, image: str, members: int) -> Object:
 
 
 def arguments(cluster: Cluster, members: int) -> list[str]:
+    """Return the arguments of `penstock`."""
     port = cluster.spec.port
     return [
         "up",
@@ -137,6 +140,7 @@ def arguments(cluster: Cluster, members: int) -> list[str]:
 
 
 def environment(cluster: Cluster) -> list[Object]:
+    """Return the environment of the broker container."""
     found = [
         from_field("POD_NAME", "metadata.name"),
         from_field("POD_INDEX", f"metadata.labels['{names.INDEX_LABEL}']"),
@@ -153,10 +157,12 @@ def environment(cluster: Cluster) -> list[Object]:
 
 
 def from_field(name: str, path: str) -> Object:
+    """Return an environment variable with the value of a pod field."""
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
 def ports(cluster: Cluster) -> list[Object]:
+    """Return the ports of the broker container."""
     found: list[Object] = [
         {"name": "kafka", "containerPort": cluster.spec.port, "protocol": "TCP"},
         {"name": "http", "containerPort": names.HTTP_PORT, "protocol": "TCP"},
@@ -167,6 +173,7 @@ def ports(cluster: Cluster) -> list[Object]:
 
 
 def probe(path: str, period_s: int, failures: int) -> Object:
+    """Return an HTTP probe."""
     return {
         "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
         "periodSeconds": period_s,
@@ -177,7 +184,7 @@ def probe(path: str, period_s: int, failures: int) -> Object:
 
 
 def spread(cluster: Cluster) -> list[Object]:
-    """Over zones and nodes as evenly as can be; a pod that cannot be is placed all the same."""
+    """Return the default spread over zones and nodes, best effort."""
     return [
         {
             "maxSkew": 1,
@@ -190,6 +197,7 @@ def spread(cluster: Cluster) -> list[Object]:
 
 
 def apart(cluster: Cluster) -> Object:
+    """Return the default affinity: prefer nodes without another broker of the cluster."""
     term = {
         "labelSelector": {"matchLabels": names.selector(cluster.metadata.name)},
         "topologyKey": "kubernetes.io/hostname",

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities (`500m`, `10Gi`): one amount can be written in many ways, and the API server picks its own."""
+"""Kubernetes quantities (`500m`, `10Gi`). The API server may return an equal quantity in another notation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MAX_EXPONENT = 30
 
 
 def amount(text: str) -> Fraction:
-    """Raises ValueError."""
+    """Parse a quantity. Raises ValueError."""
     if len(text) > MAX_CHARS:
-        raise ValueError(f"{text[:MAX_CHARS]}... is no quantity: write a number and a unit such as 10Gi")
+        raise ValueError(f'"{text[:MAX_CHARS]}..." is not a quantity: use a number and a unit such as 10Gi')
     number = text.rstrip("numkKMGTPEi")
     suffix = text[len(number) :]
     try:
@@ -27,11 +27,11 @@ def amount(text: str) -> Fraction:
             raise ValueError(text)
         return Fraction(number) * _SUFFIXES[suffix]
     except ValueError:
-        raise ValueError(f"{text!r} is no quantity: write a number and a unit such as 10Gi") from None
+        raise ValueError(f'"{text}" is not a quantity: use a number and a unit such as 10Gi') from None
 
 
 def same(one: str, other: str) -> bool:
-    """Whether both are one amount; texts that are no quantities are the same only if they are equal."""
+    """Whether two quantities are equal; invalid ones are compared as strings."""
     if one == other:
         return True
     try:

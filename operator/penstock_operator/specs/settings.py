@@ -1,7 +1,7 @@
-"""Which of a cluster's settings brokers read at their start, and which are changed while they run.
+"""Splits a cluster's settings into static ones, read at startup, and dynamic ones.
 
-Only the former are in the settings file, so only they make brokers restart. The latter are set by the admin protocol
-for all brokers at once: a file would go on to hold what was taken back.
+Only static settings are in the settings file, so only they cause restarts. Dynamic settings are set cluster-wide by the
+admin protocol; in the file, a setting removed from the spec would stay in effect until a restart.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ THROTTLE = "reassignment.throttle.bytes.per.second"
 DRAINING, DOMAIN, RACK = "broker.draining", "broker.failure.domain", "broker.rack"
 MANAGED = "etcd.managed"
 OPERATORS = frozenset({"node.id", "listeners", "advertised.listeners", DRAINING, DOMAIN, RACK, MANAGED, THROTTLE})
-"""What the operator sets from other parts of the resource; the schema refuses it in `config`."""
+"""Settings that the operator derives from other fields; the schema rejects them in `config`."""
 
 
 def start_settings(spec: ClusterSpec) -> dict[str, str]:
-    """By name, in order. Unknown names are passed on: the broker's own error names the nearest known one."""
+    """Return the static settings, sorted. Keeps unknown names: the broker's error suggests the nearest known name."""
     chosen = {name: text for name, text in spec.config.items() if name not in OPERATORS and not is_dynamic(name)}
     if spec.etcd.managed or spec.etcd.sidecar is not None:
         chosen[MANAGED] = "true"
@@ -29,19 +29,20 @@ def start_settings(spec: ClusterSpec) -> dict[str, str]:
 
 
 def running_settings(spec: ClusterSpec) -> dict[str, str]:
-    """What is set for all brokers at run time, by name, in order."""
+    """Return the dynamic settings of all brokers, sorted."""
     chosen = {name: text for name, text in spec.config.items() if name not in OPERATORS and is_dynamic(name)}
     chosen[THROTTLE] = str(spec.moving.throttle_bytes_per_second)
     return dict(sorted(chosen.items()))
 
 
 def is_dynamic(name: str) -> bool:
+    """Whether brokers apply the setting without a restart."""
     known = BROKER_SETTINGS.get(name)
     return known is not None and known.dynamic
 
 
 def same(name: str, one: str | None, other: str | None) -> bool:
-    """Whether two texts mean the same value; brokers may tell another text than was set."""
+    """Whether two strings have the same value; brokers may report another notation than was set."""
     if one is None or other is None:
         return one == other
     known = BROKER_SETTINGS.get(name)
@@ -52,7 +53,7 @@ def same(name: str, one: str | None, other: str | None) -> bool:
 
 
 def toml(settings: Mapping[str, str]) -> str:
-    """A settings file. JSON's texts are TOML's basic strings."""
+    """Render a settings file. JSON strings are valid TOML basic strings."""
     return "".join(
         f"{json.dumps(name, ensure_ascii=False)} = {json.dumps(text, ensure_ascii=False)}\n"
         for name, text in settings.items()

@@ -1,1 +1,1 @@
-"""The controller of `Topic`: observes many at once, plans each with `reconcile.topic`, carries out in few requests."""
+"""The `Topic` controller: observes in batches, plans each topic with `reconcile.topic`, executes in few requests."""

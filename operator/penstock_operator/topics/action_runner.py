@@ -1,6 +1,6 @@
-"""Carries out what was planned for many topics, in as few requests as there are kinds of actions. Used by `controller`.
+"""Executes the planned actions of many topics, one request per kind of action. Used by `batch` and `orphans`.
 
-One topic's failure is its own: its later actions wait for the next look, the others go on.
+If an action of a topic fails, its later actions are skipped until the next reconciliation. Other topics continue.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ BEHIND = {
     CreateTopic: frozenset({"TOPIC_ALREADY_EXISTS"}),
     DeleteTopic: frozenset({"UNKNOWN_TOPIC_ID", "UNKNOWN_TOPIC_OR_PARTITION"}),
 }
-"""Errors that say that it has been done: the broker that told what there is was behind, or an answer was lost."""
+"""Errors that mean that the action was already done: the observed broker was behind, or a response was lost."""
 
 
 @dataclass(slots=True)
 class ActionOutcome:
-    """By topic: why it failed (once), what is to be told, and what was found done already."""
+    """Failures and Events by topic, and the topics without a failure."""
 
     failures: dict[str, BrokersError] = field(default_factory=dict)
-    happenings: dict[str, list[KubeEvent]] = field(default_factory=dict)
+    events: dict[str, list[KubeEvent]] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
 
 
 async def carry_out(brokers: BrokerGateway, wanted: Mapping[str, Sequence[TopicAction]]) -> ActionOutcome:
-    """Deletes, creates, changes settings, adds partitions, moves replicas: in this order, one request a kind."""
+    """Delete, create, change settings, add partitions, reassign: in this order, one request per kind."""
     run = _Run(brokers, wanted)
     await run.each(DeleteTopic, lambda found: brokers.delete_topics({n: a.topic_id for n, a in found.items()}))
     await run.each(CreateTopic, lambda found: brokers.create_topics([a.topic for a in found.values()]))
@@ -60,7 +60,7 @@ class _Run:
         self.brokers, self.wanted, self.outcome = brokers, wanted, ActionOutcome()
 
     async def each(self, kind: type[A], ask: Callable[[Mapping[str, A]], Awaitable[Answers[str]]]) -> None:
-        """One request for all actions of a kind, of topics that have not failed yet."""
+        """Send one request for all actions of a kind, for topics without a failure."""
         found = {
             name: action
             for name, actions in self.wanted.items()
@@ -78,10 +78,11 @@ class _Run:
             error = answers.get(name)
             if error is not None and error.code not in BEHIND.get(kind, ()):
                 self.outcome.failures[name] = error
-            elif error is None and action.happening is not None:
-                self.outcome.happenings.setdefault(name, []).append(action.happening)
+            elif error is None and action.event is not None:
+                self.outcome.events.setdefault(name, []).append(action.event)
 
     async def reassign(self, found: Mapping[str, ReassignTopic]) -> Answers[str]:
+        """Reassign partitions; returns the first error by topic."""
         answers = await self.brokers.reassign({(n, i): to for n, a in found.items() for i, to in a.targets.items()})
         return {name: _first(answers[name, i] for i in action.targets) for name, action in found.items()}
 

@@ -1,6 +1,6 @@
-"""One look at many topics of one cluster: what is there, what follows, and having it done. Used by `controller`.
+"""Reconciles many topics of one cluster together: observe, plan, execute. Used by `controller`.
 
-After actions what is there is asked again, so that one status says what came of them.
+After actions it observes again, so that the status written contains their results.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from penstock_operator.engine.absence import KeptOwners, is_taken_down
+from penstock_operator.engine.absence import KeptOwners, is_being_torn_down
 from penstock_operator.engine.ports import Objects
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.topic import Topic, TopicStatus
@@ -22,137 +22,154 @@ from penstock_operator.reconcile.topic.placement import wanted_replicas
 from penstock_operator.reconcile.topic.reconcile import reconcile
 from penstock_operator.reconcile.topic.types import CreateTopic, ObservedTopic, ReassignTopic, TopicAction
 from penstock_operator.topics.action_runner import ActionOutcome, carry_out
-from penstock_operator.topics.observation import TopicDesires, gone, last_word, may_move
+from penstock_operator.topics.observation import DesiredTopics, final_policy, may_move, owner_absence
 from penstock_operator.topics.problems import ClusterKey, TopicProblems
 
 ROUNDS = 3
-"""Looks, each with what follows from it: a topic that is deleted and created again needs three."""
+"""Maximum number of observe-plan-execute rounds; deleting and recreating a topic takes three."""
 LEADERS_PAUSES_S = (0.1, 0.3)
-"""Waits for a new topic's partitions to have leaders, before a status says that they have none."""
+"""Pauses while waiting for leaders of new partitions, so that the status does not report them offline."""
 PLANNED_TOGETHER = 50
-"""Without letting others go on."""
+"""Number of plans computed before yielding to the event loop."""
 MAX_MOVING = 200
-"""Partitions of a cluster that move at a time: how fast they do is bounded by the brokers."""
-REFUSED_LOOK_S = 60.0
-UNREACHABLE_LOOK_S = 20.0
-SOON_AFTER_TROUBLE_S = 5.0
+"""Maximum number of moving partitions per cluster; the brokers throttle the moves."""
+REFUSED_RETRY_S = 60.0
+UNREACHABLE_RETRY_S = 20.0
+PROBLEM_RETRY_S = 5.0
 
 
 @dataclass(slots=True)
 class TopicObservation:
-    """One topic that is looked at. `body` is the object, or what it was when it was deleted."""
+    """One topic of a batch. `body` is the object, or its last version if it was deleted."""
 
     key: ObjectKey
     name: str
     desired: Topic | None
     body: Object
     plan: ReconcilePlan[TopicAction, TopicStatus] | None = None
-    happenings: list[KubeEvent] = field(default_factory=list)
+    events: list[KubeEvent] = field(default_factory=list)
     failure: BrokersError | None = None
     error: str | None = None
-    """Why it is to be tried again after a pause."""
-    look_again_s: float | None = None
+    """Error because of which the key is retried with backoff."""
+    requeue_after_s: float | None = None
     is_behind: bool = False
-    """Whether something was done that brokers do not show yet: the status waits for it."""
-    is_short_trouble: bool = False
+    """Whether the brokers do not report the effect of an action yet; the status is written later."""
+    is_transient_problem: bool = False
+    """Whether the brokers have been unreachable for a short time only; the status is kept."""
 
 
 class TopicBatch:
+    """One reconciliation of topics of one cluster."""
+
     def __init__(
         self,
         cluster: ClusterKey,
         brokers: BrokerGateway | None,
         kube: Kube,
         objects: Objects,
-        known: TopicDesires,
-        troubles: TopicProblems,
+        known: DesiredTopics,
+        problems: TopicProblems,
         absences: Mapping[str, int],
         loads: Mapping[int, int] | None,
         moving: int,
         kept_owners: KeptOwners,
     ) -> None:
         self._cluster, self._brokers, self._kube, self._objects = cluster, brokers, kube, objects
-        self._known, self._troubles, self._absences, self._kept_owners = known, troubles, absences, kept_owners
+        self._known, self._problems, self._absences, self._kept_owners = known, problems, absences, kept_owners
         self._loads = Counter(loads) if loads is not None else None
         self._room = max(MAX_MOVING - moving, 0)
         self.moved = 0
-        """Partitions that begin to move."""
-        self._picture = BrokerSnapshot("", -1, ())
+        """Number of partitions that this batch started to move."""
+        self._snapshot = BrokerSnapshot("", -1, ())
         self._may_delete: bool | None = None
-        self._may_not_tell: str | None = None
+        self._deletion_check_error: str | None = None
 
-    async def run(self, looks: list[TopicObservation]) -> None:
-        """Fills in what came of each. Never raises for brokers or the API server."""
-        await self._settle_deletions(looks)
+    async def run(self, observations: list[TopicObservation]) -> None:
+        """Reconcile all observations and set their results. Broker and API server errors do not raise."""
+        await self._check_deletions(observations)
         brokers = self._brokers
         if brokers is None:
-            for look in looks:
-                self._plan_one(look, None, None)
+            for observation in observations:
+                self._plan_one(observation, None, None)
             return
         try:
-            await self._rounds(brokers, looks)
+            await self._rounds(brokers, observations)
         except BrokersError as e:
-            self._troubles.failed(self._cluster, str(e))
-            self._in_trouble(looks)
+            self._problems.failed(self._cluster, str(e))
+            self._plan_unreachable(observations)
 
-    async def _settle_deletions(self, looks: list[TopicObservation]) -> None:
-        """Finds out, when an object's DELETED event comes, whether it went with its namespace or definition, whatever
-        the brokers say: later, when they answer and these are back, it would look like somebody's wish."""
-        for look in looks:
-            if look.desired is not None or last_word(look.body) != "Delete":
+    async def _check_deletions(self, observations: list[TopicObservation]) -> None:
+        """Check on the DELETED event whether the object was deleted with its namespace or CRD, before brokers are
+        contacted: once these are recreated, the deletion would look like a user's request."""
+        for observation in observations:
+            if observation.desired is not None or final_policy(observation.body) != "Delete":
                 continue
             await self._check_deletion()
             if self._may_delete is False:
-                self._kept_owners.note(str(look.body["metadata"].get("uid") or ""))
-            look.error = self._may_not_tell
+                self._kept_owners.add(str(observation.body["metadata"].get("uid") or ""))
+            observation.error = self._deletion_check_error
 
-    def _in_trouble(self, looks: list[TopicObservation]) -> None:
-        lasting = self._troubles.is_lasting(self._cluster)
-        message = (
-            f"no broker of Cluster {self._cluster[1]} tells of its topics; what was last known of this one is shown"
-        )
-        for look in looks:
-            self._plan_one(look, None, message)
-            look.is_short_trouble = not lasting and look.desired is not None and bool(look.desired.status.conditions)
-            look.look_again_s = UNREACHABLE_LOOK_S if lasting else SOON_AFTER_TROUBLE_S
+    def _plan_unreachable(self, observations: list[TopicObservation]) -> None:
+        lasting = self._problems.is_lasting(self._cluster)
+        message = f'no broker of Cluster "{self._cluster[1]}" reports its topics; the status shows the last known state'
+        for observation in observations:
+            self._plan_one(observation, None, message)
+            observation.is_transient_problem = (
+                not lasting and observation.desired is not None and bool(observation.desired.status.conditions)
+            )
+            observation.requeue_after_s = UNREACHABLE_RETRY_S if lasting else PROBLEM_RETRY_S
 
-    async def _rounds(self, brokers: BrokerGateway, looks: list[TopicObservation]) -> None:
-        recent = self._troubles.message(self._cluster)
+    async def _rounds(self, brokers: BrokerGateway, observations: list[TopicObservation]) -> None:
+        recent = self._problems.message(self._cluster)
         if recent is not None:
-            self._in_trouble(looks)
+            self._plan_unreachable(observations)
             return
-        self._picture = await brokers.picture()
-        left = looks
+        self._snapshot = await brokers.describe_cluster()
+        left = observations
         for number in range(ROUNDS):
-            there = await self._topics(brokers, left)
-            # Not before: brokers that say who they are and nothing of topics, for want of a controller, are a trouble.
-            self._troubles.answered(self._cluster)
+            there = await self._describe_topics(brokers, left)
+            # Only now: brokers without a controller report themselves but no topics.
+            self._problems.answered(self._cluster)
             await self._plan_all(brokers, left, there)
-            acting = {look.name: look for look in left if look.plan is not None and look.plan.actions}
+            acting = {
+                observation.name: observation
+                for observation in left
+                if observation.plan is not None and observation.plan.actions
+            }
             if not acting:
                 return
             if number == ROUNDS - 1:
-                for look in acting.values():
-                    look.is_behind = True
+                for observation in acting.values():
+                    observation.is_behind = True
                 return
-            outcome = await carry_out(brokers, {name: look.plan.actions for name, look in acting.items() if look.plan})
+            outcome = await carry_out(
+                brokers, {name: observation.plan.actions for name, observation in acting.items() if observation.plan}
+            )
             left = self._after(acting, outcome)
         return
 
     def _after(self, acting: Mapping[str, TopicObservation], outcome: ActionOutcome) -> list[TopicObservation]:
-        """What is to be looked at once more."""
-        for name, look in acting.items():
-            look.failure = outcome.failures.get(name)
-            look.happenings += look.plan.happenings if look.plan is not None else ()
-            look.happenings += outcome.happenings.get(name, ())
-        return [look for look in acting.values() if look.desired is not None or look.failure is not None]
+        """Store the outcome of actions. Return the observations for the next round."""
+        for name, observation in acting.items():
+            observation.failure = outcome.failures.get(name)
+            observation.events += observation.plan.events if observation.plan is not None else ()
+            observation.events += outcome.events.get(name, ())
+        return [
+            observation
+            for observation in acting.values()
+            if observation.desired is not None or observation.failure is not None
+        ]
 
-    async def _topics(self, brokers: BrokerGateway, looks: Iterable[TopicObservation]) -> dict[str, ObservedTopicState]:
-        """What is there. Topics that were created just now are waited for a little, until they have leaders."""
-        names = sorted({look.name for look in looks})
+    async def _describe_topics(
+        self, brokers: BrokerGateway, observations: Iterable[TopicObservation]
+    ) -> dict[str, ObservedTopicState]:
+        """Return the existing topics. Waits briefly until topics that were just created have leaders."""
+        names = sorted({observation.name for observation in observations})
         there = await brokers.topics(names)
         created = {
-            look.name for look in looks if look.plan and any(isinstance(a, CreateTopic) for a in look.plan.actions)
+            observation.name
+            for observation in observations
+            if observation.plan and any(isinstance(a, CreateTopic) for a in observation.plan.actions)
         }
         for pause_s in LEADERS_PAUSES_S:
             late = sorted(n for n in created if n not in there or any(p.leader < 0 for p in there[n].partitions))
@@ -163,73 +180,81 @@ class TopicBatch:
         return there
 
     async def _plan_all(
-        self, brokers: BrokerGateway, looks: list[TopicObservation], there: Mapping[str, ObservedTopicState]
+        self, brokers: BrokerGateway, observations: list[TopicObservation], there: Mapping[str, ObservedTopicState]
     ) -> None:
-        if self._loads is None and any(self._moves(look, there.get(look.name)) for look in looks):
+        if self._loads is None and any(
+            self._moves(observation, there.get(observation.name)) for observation in observations
+        ):
             self._loads = loads_of((await brokers.topics(settings=False)).values())
-        for number, look in enumerate(looks):
+        for number, observation in enumerate(observations):
             if number % PLANNED_TOGETHER == PLANNED_TOGETHER - 1:
                 await asyncio.sleep(0)
-            found = there.get(look.name)
-            done = look.plan.actions if look.plan is not None and look.failure is None else ()
-            observed = self._observed(look, found)
-            if topic_deletion.fate(observed) == "check":
+            found = there.get(observation.name)
+            done = observation.plan.actions if observation.plan is not None and observation.failure is None else ()
+            observed = self._observed(observation, found)
+            if topic_deletion.decide_deletion(observed) == "check":
                 await self._check_deletion()
-            self._plan_one(look, found, None)
-            assert look.plan is not None, "it was planned"
-            if done and look.plan.actions and _kinds(done) & _kinds(look.plan.actions):
-                look.is_behind = True
-                look.error = f"topic {look.name}: the brokers do not show yet what was done"
-                look.plan = replace(look.plan, actions=())
+            self._plan_one(observation, found, None)
+            assert observation.plan is not None, "_plan_one sets the plan"
+            if done and observation.plan.actions and _kinds(done) & _kinds(observation.plan.actions):
+                observation.is_behind = True
+                observation.error = f'topic "{observation.name}": the brokers do not report the change yet'
+                observation.plan = replace(observation.plan, actions=())
 
-    def _plan_one(self, look: TopicObservation, found: ObservedTopicState | None, trouble: str | None) -> None:
-        observed = self._observed(look, found, trouble)
-        plan = reconcile(look.desired, observed)
+    def _plan_one(self, observation: TopicObservation, found: ObservedTopicState | None, problem: str | None) -> None:
+        observed = self._observed(observation, found, problem)
+        plan = reconcile(observation.desired, observed)
         for action in plan.actions:
             if isinstance(action, ReassignTopic) and found is not None:
-                self._take_note(action, found)
-        look.plan = plan
-        look.look_again_s = plan.look_again_s
-        if self._may_not_tell is not None and topic_deletion.fate(observed) == "check":
-            look.error = self._may_not_tell
-        if look.failure is not None:
-            look.error = str(look.failure) if look.failure.is_passing else None
-            look.look_again_s = None if look.failure.is_passing else REFUSED_LOOK_S
+                self._account_move(action, found)
+        observation.plan = plan
+        observation.requeue_after_s = plan.requeue_after_s
+        if self._deletion_check_error is not None and topic_deletion.decide_deletion(observed) == "check":
+            observation.error = self._deletion_check_error
+        if observation.failure is not None:
+            observation.error = str(observation.failure) if observation.failure.is_passing else None
+            observation.requeue_after_s = None if observation.failure.is_passing else REFUSED_RETRY_S
 
     def _observed(
-        self, look: TopicObservation, found: ObservedTopicState | None, trouble: str | None = None
+        self, observation: TopicObservation, found: ObservedTopicState | None, problem: str | None = None
     ) -> ObservedTopic:
-        evidence = gone(found, look.desired, self._known, self._objects, self._absences, self._kept_owners)
+        evidence = owner_absence(
+            found, observation.desired, self._known, self._objects, self._absences, self._kept_owners
+        )
         return ObservedTopic(
-            name=look.name,
+            name=observation.name,
             topic=found,
-            brokers=self._picture.brokers,
-            rivals=() if look.desired is None else self._known.rivals(look.desired),
-            owner_is_there=evidence is None or (look.desired is None and bool(self._known.by_topic.get(look.name))),
-            gone=None if evidence is None else replace(evidence, may_delete=self._may_delete),
-            trouble=trouble,
+            brokers=self._snapshot.brokers,
+            rivals=() if observation.desired is None else self._known.rivals(observation.desired),
+            has_owner=evidence is None
+            or (observation.desired is None and bool(self._known.by_topic.get(observation.name))),
+            absence=None if evidence is None else replace(evidence, may_delete=self._may_delete),
+            unreachable=problem,
             has_cluster=self._brokers is not None,
             loads=self._loads or {},
             room=self._room,
             may_move=may_move(self._objects, self._cluster),
-            failure=look.failure,
+            failure=observation.failure,
         )
 
     async def _check_deletion(self) -> None:
-        if self._may_delete is not None or self._may_not_tell is not None:
+        if self._may_delete is not None or self._deletion_check_error is not None:
             return
         try:
-            self._may_delete = not await is_taken_down(self._kube, "Topic", *self._cluster)
+            self._may_delete = not await is_being_torn_down(self._kube, "Topic", *self._cluster)
         except KubeError as e:
-            self._may_not_tell = f"cannot tell whether the namespace or the resource definition is going: {e}"
+            self._deletion_check_error = f"cannot check whether the namespace or the CRD is being deleted: {e}"
 
-    def _moves(self, look: TopicObservation, found: ObservedTopicState | None) -> bool:
-        if look.desired is None or found is None:
+    def _moves(self, observation: TopicObservation, found: ObservedTopicState | None) -> bool:
+        if observation.desired is None or found is None:
             return False
-        return any(isinstance(a, ReassignTopic) for a in reconcile(look.desired, self._observed(look, found)).actions)
+        return any(
+            isinstance(a, ReassignTopic)
+            for a in reconcile(observation.desired, self._observed(observation, found)).actions
+        )
 
-    def _take_note(self, action: ReassignTopic, found: ObservedTopicState) -> None:
-        """Of where replicas go: the next topic's go where there are fewer."""
+    def _account_move(self, action: ReassignTopic, found: ObservedTopicState) -> None:
+        """Count new replicas per broker, so that the next topic's replicas go to less loaded brokers."""
         self.moved += len(action.targets)
         self._room = max(self._room - len(action.targets), 0)
         if self._loads is None:
@@ -240,7 +265,7 @@ class TopicBatch:
 
 
 def loads_of(topics: Iterable[ObservedTopicState]) -> Counter[int]:
-    """Replicas by broker."""
+    """Return the number of replicas by broker."""
     return Counter(b for topic in topics for p in topic.partitions for b in wanted_replicas(p))
 
 

@@ -1,6 +1,4 @@
-"""Looks at topics, many at a time: by cluster one observation, a plan for each, few requests, and statuses where they
-differ. Made by `main`, run by `engine.runner`.
-"""
+"""Reconciles `Topic` objects in batches, grouped by cluster. Created by `main`, called by `engine.runner`."""
 
 from __future__ import annotations
 
@@ -9,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from penstock_operator.engine.absence import KeptOwners, do_lists_count
+from penstock_operator.engine.absence import KeptOwners, are_lists_conclusive
+from penstock_operator.engine.invalid_objects import report_invalid
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue, ReconcileResult
-from penstock_operator.engine.refusals import tell_refused
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.model.topic import Topic
@@ -19,19 +17,26 @@ from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, Object
 from penstock_operator.reconcile.topic.reconcile import claim
 from penstock_operator.topics.batch import TopicBatch, TopicObservation
 from penstock_operator.topics.health import TopicHealth
-from penstock_operator.topics.leftovers import Leftovers
-from penstock_operator.topics.observation import TopicDesires, cluster_of, last_word, name_of, topic_name_of, wishes
+from penstock_operator.topics.observation import (
+    DesiredTopics,
+    cluster_of,
+    desired_topics,
+    final_policy,
+    name_of,
+    topic_name_of,
+)
+from penstock_operator.topics.orphans import OrphanedTopics
 from penstock_operator.topics.problems import ClusterKey, TopicProblems
 from penstock_operator.topics.status_writer import TopicStatusWriter
 
 BATCH = 500
 RESYNC_TOPICS = 2000
-"""How many topics each resync looks at: what nobody told (a setting that somebody changed) is found in turns."""
+"""Number of topics that each resync queues, in rotation, to find drift such as changed settings."""
 RIVAL_DELAY_S = 0.5
 
 
 class TopicController:
-    """`now` is a monotonic clock and `wall` the wall clock, both in seconds."""
+    """The `engine.ports.ResourceController` of Topics. `now` is monotonic, `wall` is Unix time, both in seconds."""
 
     batch = BATCH
 
@@ -46,105 +51,111 @@ class TopicController:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._kube, self._objects, self._connections, self._queue = kube, objects, connections, queue
-        self._troubles = TopicProblems(now)
+        self._problems = TopicProblems(now)
         self._absences: dict[str, int] = {}
-        """By owner UID: complete lists in a row that lacked it."""
+        """By owner UID: number of consecutive complete lists without it."""
         self._kept_owners = KeptOwners()
-        self._teller = TopicStatusWriter(kube, now, lambda: _rfc3339(wall()))
-        self.health = TopicHealth(objects, connections, self._troubles, self._put)
-        self._leftovers = Leftovers(kube, objects, connections, self._absences, self._put, wall, self._kept_owners)
+        self._status_writer = TopicStatusWriter(kube, now, lambda: _rfc3339(wall()))
+        self.health = TopicHealth(objects, connections, self._problems, self._put)
+        self._orphans = OrphanedTopics(kube, objects, connections, self._absences, self._put, wall, self._kept_owners)
         self._wall = wall
         self._next = 0
 
     async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
+        """Reconcile a batch, grouped by cluster."""
         by_cluster: dict[ClusterKey, list[TopicObservation]] = {}
-        verdicts: dict[ObjectKey, ReconcileResult] = {}
+        results: dict[ObjectKey, ReconcileResult] = {}
         for key in keys:
             try:
-                verdict = self._sort(key, by_cluster)
+                result = self._assign_to_cluster(key, by_cluster)
             except InvalidResource as e:
-                verdict = await self._refuse(key, e)
-            if verdict is not None:
-                verdicts[key] = verdict
-        for answers in await asyncio.gather(*(self._look(cluster, looks) for cluster, looks in by_cluster.items())):
-            verdicts.update(answers)
-        return verdicts
+                result = await self._report_invalid(key, e)
+            if result is not None:
+                results[key] = result
+        for answers in await asyncio.gather(
+            *(self._reconcile_cluster(cluster, observations) for cluster, observations in by_cluster.items())
+        ):
+            results.update(answers)
+        return results
 
     async def resync(self) -> None:
-        """Topics whose object went while nobody looked; and some of all topics, in turns."""
-        topics = self._objects.of(TOPICS)
+        """Queue the next `RESYNC_TOPICS` topics, and handle topics whose object was deleted while no operator ran."""
+        topics = self._objects.list_objects(TOPICS)
         if topics:
             part = min(RESYNC_TOPICS, len(topics))
             for index in range(self._next, self._next + part):
                 self._put(key_of(topics[index % len(topics)]))
             self._next = (self._next + part) % len(topics)
-        await self._leftovers.sweep()
+        await self._orphans.delete_orphans()
 
     async def watch(self) -> None:
-        """Runs while this operator acts, until cancelled: sees what changes at the brokers without anybody's telling,
-        and has those topics looked at."""
+        """Poll topics at the brokers and queue changed ones, until cancelled. A background task of the leader."""
         await self.health.watch()
 
-    def _sort(self, key: ObjectKey, by_cluster: dict[ClusterKey, list[TopicObservation]]) -> ReconcileResult | None:
-        """Puts a key to its cluster, or answers at once where nothing is to be looked at. Raises `InvalidResource`."""
+    def _assign_to_cluster(
+        self, key: ObjectKey, by_cluster: dict[ClusterKey, list[TopicObservation]]
+    ) -> ReconcileResult | None:
+        """Add a key to its cluster, or return a result if there is nothing to do. Raises `InvalidResource`."""
         body = self._objects.get(TOPICS, key.namespace, key.name)
         if body is None:
             last = self._objects.deleted(TOPICS, key.namespace, key.name)
             if last is not None:
-                self._note_last_word(last)
+                self._record_final_policy(last)
                 by_cluster.setdefault(cluster_of(last), []).append(
                     TopicObservation(key, topic_name_of(last), None, last)
                 )
             return None if last is not None else ReconcileResult()
         desired = parse("Topic", body)
-        echo = self._teller.echo(key, desired)
+        echo = self._status_writer.echo(key, desired)
         if echo is not None:
             return echo
         by_cluster.setdefault(cluster_of(body), []).append(TopicObservation(key, desired.topic_name, desired, body))
         return None
 
-    async def _refuse(self, key: ObjectKey, error: InvalidResource) -> ReconcileResult:
+    async def _report_invalid(self, key: ObjectKey, error: InvalidResource) -> ReconcileResult:
         body = self._objects.get(TOPICS, key.namespace, key.name)
         if body is None:
             return ReconcileResult()
-        self._teller.forget(key)
-        return await tell_refused(self._kube, TOPICS, body, error, _rfc3339(self._wall()))
+        self._status_writer.forget(key)
+        return await report_invalid(self._kube, TOPICS, body, error, _rfc3339(self._wall()))
 
-    def _note_last_word(self, last: Object) -> None:
-        if last_word(last) != "Delete":
-            self._kept_owners.note(str(last["metadata"].get("uid") or ""))
+    def _record_final_policy(self, last: Object) -> None:
+        if final_policy(last) != "Delete":
+            self._kept_owners.add(str(last["metadata"].get("uid") or ""))
 
-    async def _look(self, cluster: ClusterKey, looks: list[TopicObservation]) -> dict[ObjectKey, ReconcileResult]:
-        known = wishes(self._objects, cluster)
+    async def _reconcile_cluster(
+        self, cluster: ClusterKey, observations: list[TopicObservation]
+    ) -> dict[ObjectKey, ReconcileResult]:
+        known = desired_topics(self._objects, cluster)
         batch = TopicBatch(
             cluster,
-            self._connections.of(*cluster),
+            self._connections.gateway_for(*cluster),
             self._kube,
             self._objects,
             known,
-            self._troubles,
-            self._absences if do_lists_count(self._objects.get(CLUSTERS, *cluster), self._wall()) else {},
+            self._problems,
+            self._absences if are_lists_conclusive(self._objects.get(CLUSTERS, *cluster), self._wall()) else {},
             self.health.loads(cluster),
             self.health.moving(cluster),
             self._kept_owners,
         )
-        await batch.run(looks)
-        self.health.began_to_move(cluster, batch.moved)
-        self._call_rivals(known, looks)
-        ends = await asyncio.gather(*(self._teller.tell(look) for look in looks))
-        return dict(zip([look.key for look in looks], ends, strict=True))
+        await batch.run(observations)
+        self.health.count_started_moves(cluster, batch.moved)
+        self._requeue_rivals(known, observations)
+        ends = await asyncio.gather(*(self._status_writer.publish(observation) for observation in observations))
+        return dict(zip([observation.key for observation in observations], ends, strict=True))
 
-    def _call_rivals(self, known: TopicDesires, looks: list[TopicObservation]) -> None:
-        """Other objects for a topic are looked at where what they say of it is not what it should be now."""
-        for look in looks:
-            others = known.by_topic.get(look.name, ())
-            if look.desired is None:
+    def _requeue_rivals(self, known: DesiredTopics, observations: list[TopicObservation]) -> None:
+        """Queue other objects for the same topic if their Conflict condition is outdated."""
+        for observation in observations:
+            others = known.by_topic.get(observation.name, ())
+            if observation.desired is None:
                 for body in others:
                     self._put(key_of(body))
             elif len(others) > 1:
-                self._call_each(look.desired, known.rivals(look.desired))
+                self._requeue_outdated(observation.desired, known.rivals(observation.desired))
 
-    def _call_each(self, desired: Topic, rivals: Sequence[Topic]) -> None:
+    def _requeue_outdated(self, desired: Topic, rivals: Sequence[Topic]) -> None:
         first = min((desired, *rivals), key=claim)
         for rival in rivals:
             says_conflict = any(c.reason == "Conflict" for c in rival.status.conditions)
@@ -152,11 +163,12 @@ class TopicController:
                 self._put(ObjectKey("Topic", rival.metadata.namespace, rival.metadata.name), RIVAL_DELAY_S)
 
     def _put(self, key: ObjectKey, delay_s: float = 0.0) -> None:
-        self._teller.forget(key)
+        self._status_writer.forget(key)
         self._queue.put(key, delay_s)
 
 
 def key_of(body: Object) -> ObjectKey:
+    """Return the queue key of a Topic."""
     return ObjectKey("Topic", *name_of(body))
 
 

@@ -1,8 +1,8 @@
-"""Sees what changes at the brokers without anybody's telling: replicas that fall behind, leaders that go, topics that
-somebody else makes, grows or deletes. Run by `controller`.
+"""Polls the topics of all clusters for changes without a Kubernetes event: replicas out of sync, lost leaders, topics
+created, changed or deleted by other clients. Run by `controller`.
 
-One request a cluster and look, for all of its topics. How often depends on how long that takes, so that it stays a
-small part of everybody's work, however many topics there are.
+Each poll is one request per cluster. The interval grows with its duration, so that polling remains a small share of the
+load with many topics.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from penstock_operator.topics.problems import ClusterKey, TopicProblems
 
 EVERY_S = 5.0
 SHARE = 50
-"""A look that takes a second is the only one in so many seconds."""
+"""Minimum ratio of the interval to the duration of a poll."""
 
 log = structlog.get_logger("penstock.operator.topics")
 
 Summary = tuple[UUID, int, int, int, int, int]
-"""Id, partitions, least replicas, in sync, without a leader, moving."""
+"""Id, partitions, minimum replicas, in-sync partitions, offline partitions, moving partitions."""
 
 
 @dataclass(slots=True)
@@ -43,60 +43,60 @@ class _HealthHistory:
 
 
 class TopicHealth:
-    """`put` has a key looked at."""
+    """Polls topic health. `put` queues a key."""
 
     def __init__(
-        self, objects: Objects, connections: ConnectionPool, troubles: TopicProblems, put: Callable[[ObjectKey], None]
+        self, objects: Objects, connections: ConnectionPool, problems: TopicProblems, put: Callable[[ObjectKey], None]
     ) -> None:
-        self._objects, self._connections, self._troubles, self._put = objects, connections, troubles, put
-        self._seen: dict[ClusterKey, _HealthHistory] = {}
+        self._objects, self._connections, self._problems, self._put = objects, connections, problems, put
+        self._history: dict[ClusterKey, _HealthHistory] = {}
 
     def loads(self, cluster: ClusterKey) -> Mapping[int, int] | None:
-        """Replicas by broker, as of the last look; None before it."""
-        seen = self._seen.get(cluster)
-        return None if seen is None else seen.loads
+        """Return the number of replicas by broker as of the last poll; None before the first poll."""
+        history = self._history.get(cluster)
+        return None if history is None else history.loads
 
     def moving(self, cluster: ClusterKey) -> int:
-        """Partitions that moved at the last look."""
-        seen = self._seen.get(cluster)
-        return 0 if seen is None else seen.moving
+        """Return the number of moving partitions as of the last poll."""
+        history = self._history.get(cluster)
+        return 0 if history is None else history.moving
 
-    def began_to_move(self, cluster: ClusterKey, partitions: int) -> None:
-        """Counts them until the next look does: batches of one cluster share what may move at a time."""
-        seen = self._seen.get(cluster)
-        if seen is not None:
-            seen.moving += partitions
+    def count_started_moves(self, cluster: ClusterKey, partitions: int) -> None:
+        """Add started moves until the next poll counts them: the batches of a cluster share one limit."""
+        history = self._history.get(cluster)
+        if history is not None:
+            history.moving += partitions
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Poll until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
             try:
-                await self.look()
+                await self.check_clusters()
             except Exception:
-                log.exception("topics.health")
+                log.exception("topic health poll failed")
             await asyncio.sleep(max(EVERY_S, (loop.time() - began) * SHARE))
 
-    async def look(self) -> None:
-        """One look at each cluster that has topics."""
-        clusters = {cluster_of(body) for body in self._objects.of(TOPICS)}
-        there = {name_of(body) for body in self._objects.of(CLUSTERS)}
-        for gone in self._seen.keys() - (clusters & there):
-            del self._seen[gone]
-        await asyncio.gather(*(self._look_at(cluster) for cluster in sorted(clusters & there)))
+    async def check_clusters(self) -> None:
+        """Poll each cluster that has Topic objects once."""
+        clusters = {cluster_of(body) for body in self._objects.list_objects(TOPICS)}
+        there = {name_of(body) for body in self._objects.list_objects(CLUSTERS)}
+        for gone in self._history.keys() - (clusters & there):
+            del self._history[gone]
+        await asyncio.gather(*(self._check_cluster(cluster) for cluster in sorted(clusters & there)))
 
-    async def _look_at(self, cluster: ClusterKey) -> None:
-        brokers = self._connections.of(*cluster)
-        if brokers is None or self._troubles.message(cluster) is not None:
+    async def _check_cluster(self, cluster: ClusterKey) -> None:
+        brokers = self._connections.gateway_for(*cluster)
+        if brokers is None or self._problems.message(cluster) is not None:
             return
         topics = await self._topics(cluster, brokers)
         if topics is None:
             return
-        before = self._seen.get(cluster)
+        before = self._history.get(cluster)
         now = {name: summary(topic) for name, topic in topics.items()}
-        self._seen[cluster] = _HealthHistory(now, loads_of(topics.values()), sum(s[5] for s in now.values()))
-        recovered = self._troubles.answered(cluster)
+        self._history[cluster] = _HealthHistory(now, loads_of(topics.values()), sum(s[5] for s in now.values()))
+        recovered = self._problems.answered(cluster)
         if before is None and not recovered:
             return
         known = before.summaries if before is not None else {}
@@ -109,11 +109,12 @@ class TopicHealth:
         try:
             return await brokers.topics(settings=False)
         except BrokersError as e:
-            self._troubles.failed(cluster, str(e))
+            self._problems.failed(cluster, str(e))
             return None
 
 
 def summary(topic: ObservedTopicState) -> Summary:
+    """Return the figures of a topic; a change of them queues its objects."""
     partitions = topic.partitions
     return (
         topic.topic_id,

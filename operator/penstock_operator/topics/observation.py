@@ -1,4 +1,4 @@
-"""Finds out what `reconcile.topic` has to know of many topics of one cluster. Used by `controller` and `leftovers`."""
+"""Collects inputs of `reconcile.topic` from the cache. Used by `controller`, `batch` and `orphans`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.model.topic import Topic
 from penstock_operator.ports.brokers import OWNER, ObservedTopicState
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, Object
-from penstock_operator.reconcile.topic.types import TopicGoneReason
+from penstock_operator.reconcile.topic.types import OwnerAbsence
 from penstock_operator.topics.problems import ClusterKey
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDesires:
-    """The objects of a cluster by the topic that they want."""
+class DesiredTopics:
+    """Topic objects of a cluster by topic name."""
 
     by_topic: Mapping[str, tuple[Object, ...]]
 
     def wants(self, name: str, uid: str) -> bool:
+        """Whether the object with this UID specifies the topic."""
         return any(o["metadata"].get("uid") == uid for o in self.by_topic.get(name, ()))
 
     def rivals(self, of: Topic) -> tuple[Topic, ...]:
+        """Return other valid objects for the same topic."""
         found = []
         for other in self.by_topic.get(of.topic_name, ()):
             if other["metadata"].get("uid") != of.metadata.uid:
@@ -37,67 +39,69 @@ class TopicDesires:
         return tuple(found)
 
 
-def wishes(objects: Objects, cluster: ClusterKey) -> TopicDesires:
+def desired_topics(objects: Objects, cluster: ClusterKey) -> DesiredTopics:
+    """Return the Topic objects of a cluster by topic name."""
     found: defaultdict[str, list[Object]] = defaultdict(list)
     for body in objects.in_cluster(TOPICS, *cluster):
         found[topic_name_of(body)].append(body)
-    return TopicDesires({name: tuple(bodies) for name, bodies in found.items()})
+    return DesiredTopics({name: tuple(bodies) for name, bodies in found.items()})
 
 
 def topic_name_of(body: Mapping[str, Any]) -> str:
+    """Return the topic name of a Topic object."""
     return str(body.get("spec", {}).get("topicName") or body["metadata"]["name"])
 
 
 def name_of(body: Mapping[str, Any]) -> tuple[str, str]:
-    """Namespace and name."""
+    """Return namespace and name of an object."""
     return str(body["metadata"].get("namespace") or ""), str(body["metadata"]["name"])
 
 
 def cluster_of(body: Mapping[str, Any]) -> ClusterKey:
+    """Return namespace and name of the Cluster of a Topic object."""
     name = body.get("spec", {}).get("clusterRef", {}).get("name") or ""
     return str(body["metadata"].get("namespace") or ""), str(name)
 
 
 def may_move(objects: Objects, cluster: ClusterKey) -> bool:
-    """Whether the `Cluster` lets replicas be moved without being asked."""
+    """Whether the Cluster allows automatic moves: not paused, and `moving.automatic` is true."""
     body = objects.get(CLUSTERS, *cluster)
     spec = body.get("spec", {}) if body is not None else {}
     return not spec.get("paused") and spec.get("moving", {}).get("automatic", True) is not False
 
 
-def gone(
+def owner_absence(
     topic: ObservedTopicState | None,
     desired: Topic | None,
-    known: TopicDesires,
+    known: DesiredTopics,
     objects: Objects,
     absences: Mapping[str, int],
     kept_owners: Container[str] = (),
-) -> TopicGoneReason | None:
-    """What is known of the object that a topic belongs to; None where it is there, or where the topic is nobody's.
-    `kept_owners` has the UIDs of deleted objects whose topics stay, for longer than `objects` has them: what was found
-    out when they went counts, whatever is true now. A DELETED event from before the present `Cluster` was there may
-    have been of a namespace that went: it proves no more than a list."""
+) -> OwnerAbsence | None:
+    """Return what is known about the missing owner of a topic; None if the owner exists or the topic has none.
+    `kept_owners`: UIDs of deleted objects whose topics are retained by a decision made when they were deleted. A
+    DELETED event older than the present Cluster may come from a deleted namespace, so it proves no more than a list."""
     owner = topic.settings.get(OWNER) if topic is not None else None
     if topic is None or not owner or known.wants(topic.name, owner):
         return None
     if owner in kept_owners:
-        return TopicGoneReason(True, "Retain", absences.get(owner, 0))
-    last = objects.deleted_of_uid(TOPICS, owner)
+        return OwnerAbsence(True, "Retain", absences.get(owner, 0))
+    last = objects.deleted_by_uid(TOPICS, owner)
     if last is None:
-        return TopicGoneReason(lists_without=absences.get(owner, 0))
-    policy = last_word(last)
+        return OwnerAbsence(lists_without=absences.get(owner, 0))
+    policy = final_policy(last)
     if policy == "Delete" and not objects.has_same_cluster(TOPICS, owner):
-        return TopicGoneReason(lists_without=absences.get(owner, 0))
+        return OwnerAbsence(lists_without=absences.get(owner, 0))
     same_name = desired is not None and last["metadata"]["name"] == desired.metadata.name
-    return TopicGoneReason(True, policy, absences.get(owner, 0), same_name)
+    return OwnerAbsence(True, policy, absences.get(owner, 0), same_name)
 
 
-def last_word(body: Object) -> DeletionPolicy:
-    """What a deleted object said of its topic: nothing is done for one that was paused."""
+def final_policy(body: Object) -> DeletionPolicy:
+    """Return the deletion policy of a deleted object; a paused object retains its topic."""
     spec = body.get("spec", {})
     return "Delete" if spec.get("deletionPolicy") == "Delete" and not spec.get("paused") else "Retain"
 
 
 async def live(kube: Kube, namespace: str) -> Sequence[Object]:
-    """All Topics of a namespace, by a complete list of the API server's own. Raises `KubeError`."""
+    """Return all Topics of a namespace from the API server. Raises `KubeError`."""
     return await kube.list(TOPICS, namespace)

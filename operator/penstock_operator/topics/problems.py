@@ -1,7 +1,6 @@
-"""Clusters whose brokers do not answer: since when, and when they are asked again. Used by `controller` and `health`.
+"""Tracks clusters whose brokers do not answer. Used by `batch` and `health`.
 
-Without this each batch of topics would wait for the same time-outs, and a broker that is away for a moment would be a
-write for each of its topics.
+Without it, each batch would wait for the same timeouts, and a short outage would cause a status write per topic.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ ClusterKey = tuple[str, str]
 """Namespace and name."""
 
 GRACE_S = 15.0
-"""For which a silence is not worth a status."""
-PAUSE_S = 3.0
-"""For which nobody asks again after a failure."""
+"""Duration of an outage that is not written to statuses, in seconds."""
+RETRY_INTERVAL_S = 3.0
+"""Minimum time between a failure and the next request, in seconds."""
 
 
 @dataclass(slots=True)
@@ -26,26 +25,28 @@ class _TopicProblem:
 
 
 class TopicProblems:
-    """`now` is a monotonic clock in seconds."""
+    """Outages by cluster. `now` is a monotonic clock in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._by_cluster: dict[ClusterKey, _TopicProblem] = {}
 
     def failed(self, cluster: ClusterKey, message: str) -> None:
+        """Record a failed request."""
         now = self._now()
         known = self._by_cluster.get(cluster)
         self._by_cluster[cluster] = _TopicProblem(known.since if known else now, now, message)
 
     def answered(self, cluster: ClusterKey) -> bool:
-        """Returns whether it had not before."""
+        """Record a successful request. Return whether it ended an outage."""
         return self._by_cluster.pop(cluster, None) is not None
 
     def message(self, cluster: ClusterKey) -> str | None:
-        """The last failure, where it is too early to ask again."""
+        """Return the last error if it is too early for another request, otherwise None."""
         known = self._by_cluster.get(cluster)
-        return known.message if known is not None and self._now() - known.last < PAUSE_S else None
+        return known.message if known is not None and self._now() - known.last < RETRY_INTERVAL_S else None
 
     def is_lasting(self, cluster: ClusterKey) -> bool:
+        """Whether the outage has lasted for `GRACE_S`."""
         known = self._by_cluster.get(cluster)
         return known is not None and self._now() - known.since >= GRACE_S

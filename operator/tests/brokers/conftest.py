@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.gateway import Gateway
-from penstock_operator.brokers.line import BrokerLine
 
 BROKER_TESTS = Path(__file__).parents[3] / "broker" / "tests"
 sys.path[:0] = [str(BROKER_TESTS / "node"), str(BROKER_TESTS / "state")]
@@ -31,7 +31,7 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 async def gateway(trio: Cluster) -> AsyncIterator[Gateway]:
-    made = Gateway(BrokerLine(trio.bootstrap))
+    made = Gateway(AdminConnection(trio.bootstrap))
     yield made
     await made.close()
 

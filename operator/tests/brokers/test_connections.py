@@ -21,28 +21,28 @@ def no_service(namespace: str, name: str) -> None:
 async def test_a_clusters_brokers_are_behind_its_service() -> None:
     there = bodies()
     connections = BrokerConnections(lambda ns, name: there.get((ns, name)), no_service)
-    found = connections.of("ns", "c")
+    found = connections.gateway_for("ns", "c")
     assert found is not None
-    assert found._line.bootstrap == "c.ns.svc:9092"
-    assert connections.of("ns", "c") is found
-    assert connections.of("ns", "other") is None
+    assert found._connection.bootstrap == "c.ns.svc:9092"
+    assert connections.gateway_for("ns", "c") is found
+    assert connections.gateway_for("ns", "other") is None
     await connections.close()
 
 
 async def test_a_cluster_made_anew_or_at_another_port_is_connected_anew() -> None:
     there = bodies()
     connections = BrokerConnections(lambda ns, name: there.get((ns, name)), no_service)
-    first = connections.of("ns", "c")
+    first = connections.gateway_for("ns", "c")
     there["ns", "c"]["metadata"]["uid"] = "2"
-    second = connections.of("ns", "c")
+    second = connections.gateway_for("ns", "c")
     assert second is not first
     there["ns", "c"]["spec"]["port"] = 9192
-    third = connections.of("ns", "c")
+    third = connections.gateway_for("ns", "c")
     assert third is not None
     assert third is not second
-    assert third._line.bootstrap == "c.ns.svc:9192"
+    assert third._connection.bootstrap == "c.ns.svc:9192"
     there.clear()
-    assert connections.of("ns", "c") is None
+    assert connections.gateway_for("ns", "c") is None
     await connections.close()
 
 
@@ -51,23 +51,23 @@ async def test_an_address_may_be_given_instead() -> None:
     connections = BrokerConnections(
         lambda ns, name: there.get((ns, name)), no_service, override="ns/c=127.0.0.1:1;127.0.0.1:2"
     )
-    found = connections.of("ns", "c")
+    found = connections.gateway_for("ns", "c")
     assert found is not None
-    assert found._line.bootstrap == "127.0.0.1:1"
+    assert found._connection.bootstrap == "127.0.0.1:1"
     await connections.close()
 
 
 async def test_a_service_that_is_not_there_yet_is_not_looked_up() -> None:
     there, services = bodies(port=1), {}
     connections = BrokerConnections(lambda ns, name: there.get((ns, name)), lambda ns, name: services.get((ns, name)))
-    found = connections.of("ns", "c")
+    found = connections.gateway_for("ns", "c")
     assert found is not None
     with pytest.raises(BrokersError, match="no Service for") as refused:
-        await found.picture()
+        await found.describe_cluster()
     assert refused.value.is_passing
     services["ns", "c"] = {}
     with pytest.raises(BrokersError) as unknown:
-        await found.picture()
+        await found.describe_cluster()
     assert unknown.value.code != "NoService"
     await connections.close()
 

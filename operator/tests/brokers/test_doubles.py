@@ -13,7 +13,7 @@ from penstock_operator.ports.brokers import OWNER, BrokerGateway, BrokersError, 
 
 async def test_they_are_what_the_port_says() -> None:
     brokers: BrokerGateway = InMemoryBrokers()
-    assert (await brokers.picture()).controller_id == 0
+    assert (await brokers.describe_cluster()).controller_id == 0
 
 
 async def test_a_topic_is_created_once_and_others_in_the_request_do_not_mind() -> None:
@@ -60,9 +60,9 @@ async def test_a_draining_broker_is_removable_when_it_holds_nothing() -> None:
     brokers = InMemoryBrokers(range(3))
     brokers.add_topic("t", [(0, 1), (1, 2)])
     await brokers.change_brokers([ConfigPatch("2", {DRAINING: "true"})])
-    assert not (await brokers.picture()).brokers[2].is_removable
+    assert not (await brokers.describe_cluster()).brokers[2].is_removable
     brokers.progress()
-    assert (await brokers.picture()).brokers[2].is_removable
+    assert (await brokers.describe_cluster()).brokers[2].is_removable
 
 
 async def test_a_broker_that_stops_leaves_the_isr_and_leads_nothing() -> None:
@@ -97,7 +97,7 @@ async def test_failures_come_on_demand() -> None:
     assert [name for name, error in answers.items() if error] == ["a"]
     brokers.unreachable = timed_out()
     with pytest.raises(BrokersError):
-        await brokers.picture()
+        await brokers.describe_cluster()
     assert brokers.calls["topics"] == 2
 
 

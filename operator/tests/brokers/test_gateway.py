@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 
 from penstock.client import Consumer, Node, Producer, RequestTimedOut, TopicPartition
+from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.gateway import DOMAIN, DRAINING, Gateway
-from penstock_operator.brokers.line import BrokerLine
 from penstock_operator.ports.brokers import (
     DELETION_POLICY,
     OWNER,
@@ -38,11 +38,11 @@ async def seen(gateway: Gateway, name: str, holds: Callable[[ObservedTopicState]
     """The topic, once the broker that is asked has heard of it, and of what is to hold."""
     found: list[ObservedTopicState] = []
 
-    async def is_there() -> bool:
+    async def has_service() -> bool:
         found[:] = (await gateway.topics([name])).values()
         return bool(found) and bool(holds(found[0]))
 
-    await until(is_there, f"topic {name}")
+    await until(has_service, f"topic {name}")
     return found[0]
 
 
@@ -72,11 +72,11 @@ async def test_min_insync_replicas_is_told_as_it_counts(gateway: Gateway) -> Non
 
 
 async def test_who_is_there(gateway: Gateway) -> None:
-    picture = await gateway.picture()
-    assert [broker.broker_id for broker in picture.brokers] == [1, 2, 3]
-    assert picture.controller_id in (1, 2, 3)
-    assert picture.cluster_id
-    assert all(broker.version and not broker.is_draining for broker in picture.brokers)
+    snapshot = await gateway.describe_cluster()
+    assert [broker.broker_id for broker in snapshot.brokers] == [1, 2, 3]
+    assert snapshot.controller_id in (1, 2, 3)
+    assert snapshot.cluster_id
+    assert all(broker.version and not broker.is_draining for broker in snapshot.brokers)
 
 
 async def test_topics_are_created_with_their_settings_and_told_of_with_what_is_set_for_them(
@@ -162,7 +162,7 @@ async def test_a_broker_is_drained_and_tells_when_it_can_go(gateway: Gateway, na
     assert await gateway.change_brokers([drain]) == {"3": None}
 
     async def is_removable() -> bool:
-        return (await gateway.picture()).brokers[2].is_removable
+        return (await gateway.describe_cluster()).brokers[2].is_removable
 
     try:
         # What other tests left with three replicas cannot go anywhere.
@@ -182,7 +182,7 @@ async def test_a_failure_domain_is_set_and_seen(gateway: Gateway) -> None:
     assert await gateway.change_brokers([ConfigPatch("2", {DOMAIN: "zone-b/node-2"})]) == {"2": None}
 
     async def is_seen() -> bool:
-        return (await gateway.picture()).brokers[1].failure_domain == "zone-b/node-2"
+        return (await gateway.describe_cluster()).brokers[1].failure_domain == "zone-b/node-2"
 
     await until(is_seen, "the failure domain")
     assert await gateway.change_brokers([ConfigPatch("2", {DOMAIN: None})]) == {"2": None}
@@ -204,19 +204,19 @@ async def test_groups_are_told_of_with_lag_and_settings(gateway: Gateway, trio: 
         return found is not None and bool(found.settings) and bool(found.offsets)
 
     await until(is_told, "the group with its settings")
-    state = (await gateway.groups([group, "nobody"]))[group]
+    state = (await gateway.groups([group, "unknown"]))[group]
     assert (state.state, state.members) == ("Empty", 0)
     assert state.settings == {RESET_ID: "r1", OWNER: "uid-2"}
     (offset,) = state.offsets
     assert (offset.committed, offset.start, offset.end) == (2, 0, 5)
     assert offset.lag_ms is not None
     assert group in await gateway.group_ids()
-    assert "nobody" not in await gateway.groups(["nobody"])
+    assert "unknown" not in await gateway.groups(["unknown"])
     assert await gateway.offsets_at({(name, 0): -2}) == {(name, 0): 0}
     assert await gateway.offsets_at({(name, 0): 1 << 50}) == {(name, 0): 5}
-    answers = await gateway.delete_groups([group, "nobody"])
+    answers = await gateway.delete_groups([group, "unknown"])
     assert answers[group] is None
-    assert answers["nobody"] is not None
+    assert answers["unknown"] is not None
 
 
 async def test_offsets_of_a_group_with_members_are_refused(gateway: Gateway, trio: object, name: str) -> None:
@@ -235,7 +235,7 @@ async def test_nobody_answering_is_an_error_that_passes_and_ends() -> None:
     with socket.socket() as nobody:  # It has the port, and does not listen.
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
-        gateway = Gateway(BrokerLine(f"127.0.0.1:{port}"))
+        gateway = Gateway(AdminConnection(f"127.0.0.1:{port}"))
         with pytest.raises(BrokersError, match=str(port)) as raised:
             await gateway.topics()
         assert raised.value.is_passing
@@ -248,9 +248,9 @@ async def test_a_listener_that_says_nothing_does_not_hold_anybody_up_for_ever() 
         writer.close()
 
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
-        gateway = Gateway(BrokerLine(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", request_timeout_ms=300))
+        gateway = Gateway(AdminConnection(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", request_timeout_ms=300))
         with pytest.raises(BrokersError) as raised:
-            await gateway.picture()
+            await gateway.describe_cluster()
         assert raised.value.is_passing
         await gateway.close()
 
@@ -260,7 +260,7 @@ async def test_a_broker_that_does_not_answer_is_taken_for_what_it_told_last(gate
         async def broker_configs(self, broker_id: int, names: object) -> None:
             raise RequestTimedOut(f"broker {broker_id} is silent")
 
-    there = (await gateway.picture()).brokers
+    there = (await gateway.describe_cluster()).brokers
     assert all(broker.answers for broker in there)
     node = Node(there[0].broker_id, there[0].host, there[0].port, None)
     assert await gateway._broker(Silence(), node) == replace(there[0], answers=False)  # type: ignore[arg-type]
@@ -270,7 +270,7 @@ async def test_a_broker_that_does_not_answer_is_taken_for_what_it_told_last(gate
 
 async def test_it_goes_on_when_the_controller_dies(gateway: Gateway, trio: object, name: str) -> None:
     await created(gateway, name, 1, 3)
-    controller = (await gateway.picture()).controller_id
+    controller = (await gateway.describe_cluster()).controller_id
     trio.brokers[controller].kill()  # type: ignore[attr-defined]
 
     async def can_change() -> bool:
@@ -284,6 +284,6 @@ async def test_it_goes_on_when_the_controller_dies(gateway: Gateway, trio: objec
 
     await until(can_change, "another controller")
     await seen(gateway, name, lambda t: t.settings.get("segment.ms") == "9000")
-    assert (await gateway.picture()).controller_id != controller
+    assert (await gateway.describe_cluster()).controller_id != controller
     trio.begin(controller).ready()  # type: ignore[attr-defined]
     await seen(gateway, name, lambda t: len(t.partitions[0].isr) == 3)

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.client import Admin, Reassignment, TopicInfo, TopicPartition
 from penstock.client.types import PartitionInfo
+from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.gateway import Gateway
-from penstock_operator.brokers.line import BrokerLine
 from penstock_operator.reconcile.topic.placement import present_replicas, wanted_replicas
 
 AT = TopicPartition("t", 0)
@@ -38,8 +38,8 @@ class OpenLine:
     def __init__(self, admin: ChangingAdmin) -> None:
         self.admin = admin
 
-    async def call(self, what: str, ask: Callable[[Admin], Awaitable[Any]]) -> Any:
-        return await ask(cast(Admin, self.admin))
+    async def call(self, what: str, query: Callable[[Admin], Awaitable[Any]]) -> Any:
+        return await query(cast(Admin, self.admin))
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ class OpenLine:
 async def test_a_move_that_begins_or_ends_meanwhile_counts_as_under_way(
     before: Reassignment | None, after: Reassignment | None, described: tuple[int, ...]
 ) -> None:
-    gateway = Gateway(cast(BrokerLine, OpenLine(ChangingAdmin(before, after, described))))
+    gateway = Gateway(cast(AdminConnection, OpenLine(ChangingAdmin(before, after, described))))
     (part,) = (await gateway.topics(settings=False))["t"].partitions
     assert (part.adding, part.removing) == ((3,), (2,))
     assert (wanted_replicas(part), present_replicas(part)) == ((0, 1, 3), (0, 1, 2))
 
 
 async def test_what_stands_still_is_as_it_is_described() -> None:
-    gateway = Gateway(cast(BrokerLine, OpenLine(ChangingAdmin(None, None, (0, 1, 2)))))
+    gateway = Gateway(cast(AdminConnection, OpenLine(ChangingAdmin(None, None, (0, 1, 2)))))
     (part,) = (await gateway.topics(settings=False))["t"].partitions
     assert (part.replicas, part.adding, part.removing) == ((0, 1, 2), (), ())

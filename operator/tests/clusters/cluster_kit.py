@@ -34,7 +34,7 @@ class Connected:
     def __init__(self, brokers: BrokerGateway | None) -> None:
         self.brokers = brokers
 
-    def of(self, namespace: str, cluster: str) -> BrokerGateway | None:
+    def gateway_for(self, namespace: str, cluster: str) -> BrokerGateway | None:
         return self.brokers
 
 
@@ -67,7 +67,7 @@ class World:
         self.pods_made = 0
         self.most_away = 0
         """The most brokers that were away at the same time."""
-        self.restarted: list[int] = []
+        self.restart_action: list[int] = []
         """Brokers in the order in which their pods went."""
         self.start()
         for number in range(6):
@@ -102,11 +102,11 @@ class World:
         for key in due:
             del self.queue.due[key]
             self.looks += 1
-            verdict = (await self.controller.reconcile([key]))[key]
-            if verdict.error is not None:
+            result = (await self.controller.reconcile([key]))[key]
+            if result.error is not None:
                 self.queue.put(key, 5.0)
-            elif verdict.look_again_s is not None:
-                self.queue.put(key, verdict.look_again_s)
+            elif result.requeue_after_s is not None:
+                self.queue.put(key, result.requeue_after_s)
 
     async def run(self, seconds: float = 60.0) -> None:
         until = self.time + seconds
@@ -117,22 +117,22 @@ class World:
 
     def pods(self) -> None:
         """What Kubernetes' own controllers and kubelets do."""
-        for body in self.kube.objects.of(STATEFUL_SETS, NS):
+        for body in self.kube.objects.list_objects(STATEFUL_SETS, NS):
             for ordinal in range(body["spec"]["replicas"]):
                 if self.kube.read(PODS, NS, names.pod(NAME, ordinal)) is None:
                     self._make(body, ordinal)
             for ordinal in range(body["spec"]["replicas"], 20):
                 if self.kube.read(PODS, NS, names.pod(NAME, ordinal)) is not None:
                     self.kube.remove(PODS, NS, names.pod(NAME, ordinal))
-        for service in self.kube.objects.of(SERVICES, NS):
+        for service in self.kube.objects.list_objects(SERVICES, NS):
             self._give_address(service)
         there = {}
-        for pod in self.kube.objects.of(PODS, NS):
+        for pod in self.kube.objects.list_objects(PODS, NS):
             there[int(pod["metadata"]["name"].rpartition("-")[2])] = self._start(pod)
         for number in list(self.brokers.registered):
             if not there.get(number):
                 self.brokers.forget(number)
-                self.restarted.append(number)
+                self.restart_action.append(number)
         self.most_away = max(self.most_away, sum(not ready for ready in there.values()))
 
     def _make(self, body: Object, ordinal: int) -> None:
@@ -210,11 +210,11 @@ class World:
         return self.brokers.settings_of_brokers.get(str(broker), {}).get(name)
 
     @property
-    def told(self) -> list[str]:
-        return [happening.reason for _, happening in self.kube.told]
+    def recorded(self) -> list[str]:
+        return [event.reason for _, event in self.kube.recorded]
 
     def images(self) -> set[str]:
-        return {pod["spec"]["containers"][0]["image"] for pod in self.kube.objects.of(PODS, NS)}
+        return {pod["spec"]["containers"][0]["image"] for pod in self.kube.objects.list_objects(PODS, NS)}
 
 
 async def formed(**spec: Any) -> World:

@@ -76,11 +76,11 @@ async def test_a_setting_that_needs_a_restart_rolls_all_brokers_one_at_a_time_an
     world.most_away = 0
     world.apply(config={"log.max.open.files": "64"})
     await world.run(120)
-    assert world.restarted == [1, 2, 0], "broker 0 is the controller"
+    assert world.restart_action == [1, 2, 0], "broker 0 is the controller"
     assert world.most_away == 1
     assert world.condition("Rolled") == ("True", "AsWanted")
-    assert world.told.count("BrokerRestarted") == 3
-    assert "RolledBlocked" not in world.told
+    assert world.recorded.count("BrokerRestarted") == 3
+    assert "RolledBlocked" not in world.recorded
     config = world.kube.read(CONFIG_MAPS, NS, "c-broker")
     assert config is not None
     assert config["data"]["penstock.toml"] == '"log.max.open.files" = "64"\n'
@@ -92,10 +92,10 @@ async def test_a_setting_that_can_change_while_brokers_run_restarts_none_and_is_
     world.apply(config={})
     await world.run(20)
     assert world.setting("", "log.retention.hours") is None
-    assert world.restarted == []
-    notes = world.kube.read(CONFIG_MAPS, NS, "c-broker")
-    assert notes is not None
-    assert notes["metadata"]["annotations"]["penstock.io/settings"] == THROTTLE
+    assert world.restart_action == []
+    annotations = world.kube.read(CONFIG_MAPS, NS, "c-broker")
+    assert annotations is not None
+    assert annotations["metadata"]["annotations"]["penstock.io/settings"] == THROTTLE
 
 
 async def test_a_roll_waits_while_a_replica_is_not_in_sync_and_says_so() -> None:
@@ -105,10 +105,10 @@ async def test_a_roll_waits_while_a_replica_is_not_in_sync_and_says_so() -> None
     world.brokers._see_to_leaders()
     world.apply(image="penstock:2")
     await world.run(90)
-    assert world.restarted == []
+    assert world.restart_action == []
     assert world.condition("Rolled") == ("False", "Blocked")
     assert "1 replicas of broker 2 are not in sync" in world.message("Rolled")
-    assert "RolledBlocked" in world.told
+    assert "RolledBlocked" in world.recorded
     world.brokers.restart(2)
     await world.run(60)
     assert world.images() == {"penstock:2"}
@@ -119,12 +119,12 @@ async def test_what_a_restart_keeps_from_being_written_is_told_before_it() -> No
     world.brokers.add_topic("wide", [(0, 1, 2)] * 4)
     world.brokers.add_topic("low", [(0, 1)], settings={"min.insync.replicas": "1"})
     world.brokers.add_topic("tight", [(0, 1), (1, 2)])
-    said: list[str] = []
+    reported: list[str] = []
     real = world.kube.delete
 
     async def delete(*place: Any, **more: Any) -> bool:
-        said.append(world.message("Rolled"))
-        assert "RolledRolling" in world.told
+        reported.append(world.message("Rolled"))
+        assert "RolledRolling" in world.recorded
         return await real(*place, **more)
 
     world.kube.delete = delete  # type: ignore[method-assign]
@@ -132,16 +132,19 @@ async def test_what_a_restart_keeps_from_being_written_is_told_before_it() -> No
     await world.turn()
     between = []
     while world.condition("Rolled")[0] == "False":
-        between += [world.message("Rolled")] if said else []  # from the first restart on
+        between += [world.message("Rolled")] if reported else []  # from the first restart on
         await world.run(1)
     assert world.images() == {"penstock:2"}
-    assert len(said) == 3
+    assert len(reported) == 3
     assert len(between) > 5
     assert all("such as those of topic tight" in message for message in between), "also while the next one waits"
-    assert "2 partitions, such as those of topic tight (2 replicas, min.insync.replicas 2), take no records" in said[0]
-    assert all("such as those of topic tight" in message for message in said)
-    assert any("min.insync.replicas" in happening.message for _, happening in world.kube.told)
-    assert world.message("Rolled") == "all brokers run as wanted"
+    assert (
+        "2 partitions, such as those of topic tight (2 replicas, min.insync.replicas 2), reject writes with acks=all"
+        in reported[0]
+    )
+    assert all("such as those of topic tight" in message for message in reported)
+    assert any("min.insync.replicas" in event.message for _, event in world.kube.recorded)
+    assert world.message("Rolled") == "all brokers run the desired configuration"
 
 
 async def test_the_brokers_default_of_min_insync_replicas_counts() -> None:
@@ -159,7 +162,7 @@ async def test_a_roll_waits_while_min_insync_replicas_is_not_known_and_says_so()
     world.brokers.fail_next("min_insync", BrokersError("settings of topics: no answer"), times=10)
     world.apply(image="penstock:2")
     await world.run(20)
-    assert world.restarted == []
+    assert world.restart_action == []
     assert "settings of topics: no answer" in world.message("Rolled")
     world.brokers.mend()
     real = world.brokers.min_insync
@@ -169,8 +172,8 @@ async def test_a_roll_waits_while_min_insync_replicas_is_not_known_and_says_so()
 
     world.brokers.min_insync = knows_nothing  # type: ignore[method-assign]
     await world.run(60)
-    assert world.restarted == []
-    assert "min.insync.replicas of topic t is not known" in world.message("Rolled")
+    assert world.restart_action == []
+    assert "min.insync.replicas of topic t is unknown" in world.message("Rolled")
     world.brokers.min_insync = real  # type: ignore[method-assign]
     await world.run(60)
     assert world.images() == {"penstock:2"}
@@ -208,7 +211,7 @@ async def test_a_roll_waits_while_brokers_cannot_be_asked() -> None:
     world.connections.brokers = None
     world.apply(image="penstock:2")
     await world.run(60)
-    assert world.restarted == []
+    assert world.restart_action == []
     assert world.condition("Ready") == ("Unknown", "BrokersUnreachable")
 
 
@@ -216,7 +219,7 @@ async def test_a_bad_change_stops_at_the_first_broker_and_the_next_change_mends_
     world = await formed()
     world.apply(image="bad:1")
     await world.run(60)
-    assert world.restarted == [1]
+    assert world.restart_action == [1]
     assert world.condition("Rolled") == ("False", "Blocked")
     assert "ImagePullBackOff" in world.message("Rolled")
     world.apply(image="penstock:2")
@@ -232,7 +235,7 @@ async def test_a_bad_change_that_is_taken_back_restarts_only_the_broker_that_had
     world.apply()
     await world.run(60)
     assert world.images() == {"penstock:1"}
-    assert world.restarted == [1]
+    assert world.restart_action == [1]
 
 
 async def test_a_cluster_that_never_came_up_is_mended_by_the_next_change() -> None:
@@ -296,7 +299,7 @@ async def test_the_annotation_restart_rolls_all() -> None:
     body["metadata"]["annotations"] = {names.RESTART: "today"}
     world.kube.put(CLUSTERS, body)
     await world.run(120)
-    assert sorted(world.restarted) == [0, 1, 2]
+    assert sorted(world.restart_action) == [0, 1, 2]
 
 
 async def test_drift_of_what_is_owned_is_repaired_and_what_others_add_stays() -> None:
@@ -347,7 +350,7 @@ async def test_deleting_the_cluster_keeps_the_claims() -> None:
     world.kube.remove(CLUSTERS, NS, NAME)
     await world.run(5)
     assert world.kube.read(STATEFUL_SETS, NS, "c-broker") is None
-    assert len(world.kube.objects.of(CLAIMS, NS)) == 3
+    assert len(world.kube.objects.list_objects(CLAIMS, NS)) == 3
     writes = world.kube.writes
     await world.run(60)
     assert world.kube.writes == writes
@@ -384,33 +387,33 @@ async def test_draining_that_a_person_began_is_left_alone() -> None:
 async def test_brokers_that_etcds_absence_made_unready_are_not_restarted_though_all_are_outdated() -> None:
     world = await formed()
     world.brokers.add_topic("t", [(0, 1, 2)])
-    pods = {pod["metadata"]["uid"] for pod in world.kube.objects.of(PODS, NS)}
-    for pod in world.kube.objects.of(PODS, NS):
+    pods = {pod["metadata"]["uid"] for pod in world.kube.objects.list_objects(PODS, NS)}
+    for pod in world.kube.objects.list_objects(PODS, NS):
         unready = {"type": "Ready", "status": "False", "lastTransitionTime": world.stamp()}
         world.kube.put(PODS, {**pod, "status": {**pod["status"], "conditions": [unready]}})
     world.apply(image="penstock:2")
     await world.run(60)
-    assert {pod["metadata"]["uid"] for pod in world.kube.objects.of(PODS, NS)} == pods
+    assert {pod["metadata"]["uid"] for pod in world.kube.objects.list_objects(PODS, NS)} == pods
     assert "broker 0 is not ready" in world.message("Rolled")
 
 
 async def test_a_silence_is_written_once_in_whatever_words_brokers_are_silent() -> None:
     world = await formed()
-    words = itertools.count()
-    real = world.brokers.picture
+    messages = itertools.count()
+    real = world.brokers.describe_cluster
 
     async def silent() -> BrokerSnapshot:
-        raise BrokersError(f"no broker can be reached: try {next(words)}")
+        raise BrokersError(f"no broker can be reached: try {next(messages)}")
 
-    world.brokers.picture = silent  # type: ignore[method-assign]
+    world.brokers.describe_cluster = silent  # type: ignore[method-assign]
     for silence in (1, 2):
         before = world.kube.changes["patch_status"]
         await world.controller.resync()
         await world.run(120)
         assert world.kube.changes["patch_status"] == before + 1
         assert world.condition("Ready") == ("Unknown", "BrokersUnreachable")
-        world.brokers.picture = real  # type: ignore[method-assign]
+        world.brokers.describe_cluster = real  # type: ignore[method-assign]
         await world.run(60)
         assert world.condition("Ready") == ("True", "Serving")
-        world.brokers.picture = silent  # type: ignore[method-assign]
-        assert next(words) < 100 * silence, "and nobody asks without a pause"
+        world.brokers.describe_cluster = silent  # type: ignore[method-assign]
+        assert next(messages) < 100 * silence, "and the operator does not query without a pause"

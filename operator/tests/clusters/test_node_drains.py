@@ -35,7 +35,7 @@ async def test_a_drain_of_nodes_takes_the_next_broker_when_the_last_is_in_sync_a
     assert world.cluster.status.ready_replicas == 3
     assert world.condition("Healthy") == ("False", "UnderReplicated")
     assert allowed(world) == (0, "AlwaysAllow")
-    assert world.restarted == [2], "and nothing else goes"
+    assert world.restart_action == [2], "and nothing else goes"
     catches_up = True
     real(2)
     await world.run(10)

@@ -24,7 +24,13 @@ from penstock_operator.ports.kube import (
     KubeResource,
     Object,
 )
-from penstock_operator.reconcile.cluster.actions import Apply, ChangeBrokers, ReassignPartitions, ResizeSet, RestartPod
+from penstock_operator.reconcile.cluster.actions import (
+    ApplyObject,
+    ChangeBrokers,
+    ReassignPartitions,
+    RestartPod,
+    ScaleDownStatefulSet,
+)
 from penstock_operator.specs import cluster_annotations, names
 from penstock_operator.specs.settings import DRAINING
 
@@ -41,7 +47,7 @@ async def test_what_merely_has_the_clusters_label_is_not_taken_for_its_stateful_
     for name, replicas in (("a-exporter", 1), (names.stateful_set(NAME), 5), ("z-exporter", 1)):
         kube.put(STATEFUL_SETS, labelled(name, spec={"replicas": replicas}))
         kube.put(CONFIG_MAPS, labelled(name))
-    seen = await ClusterObserver(kube, kube.objects, Connected(None)).look(world.cluster, ClusterMemory(), "", 0.0)
+    seen = await ClusterObserver(kube, kube.objects, Connected(None)).observe(world.cluster, ClusterMemory(), "", 0.0)
     assert {name for _, name in seen.live} == {names.stateful_set(NAME)}
 
 
@@ -52,9 +58,11 @@ async def test_a_service_of_somebody_else_is_left_as_it_is_and_told() -> None:
     world.apply()
     await world.run(30)
     assert world.kube.read(SERVICES, NS, NAME) == before
-    assert not world.kube.objects.of(STATEFUL_SETS, NS), "brokers would be asked by that name, and be somebody else's"
+    assert not world.kube.objects.list_objects(STATEFUL_SETS, NS), (
+        "brokers are reached by that name, which belongs to another owner"
+    )
     assert world.condition("Progressing") == ("False", "Failing")
-    assert "Service c is there already and is not this Cluster's" in world.message("Progressing")
+    assert "Service c exists and belongs to another owner" in world.message("Progressing")
     world.kube.remove(SERVICES, NS, NAME)
     await world.run(60)
     assert world.condition("Ready") == ("True", "Serving")
@@ -75,11 +83,11 @@ async def test_a_cluster_that_cannot_be_read_says_so_and_keeps_what_was_known() 
     assert status["clusterId"] == before.cluster_id
     others = {c["type"]: c["observedGeneration"] for c in status["conditions"] if c["type"] != "Ready"}
     assert others == {c.type: c.observed_generation for c in before.conditions if c.type != "Ready"}
-    assert world.told.count("Invalid") == 1
+    assert world.recorded.count("Invalid") == 1
     writes = world.kube.writes
     await world.controller.resync()
     await world.run(10)
-    assert (world.kube.writes, world.told.count("Invalid")) == (writes, 1)
+    assert (world.kube.writes, world.recorded.count("Invalid")) == (writes, 1)
     world.apply()
     await world.run(10)
     assert world.condition("Ready") == ("True", "Serving")
@@ -104,7 +112,7 @@ async def test_a_label_that_somebody_took_away_is_given_back_and_then_all_is_qui
     version = world.kube.put(SERVICES, bare)["metadata"]["resourceVersion"]
     # As a watch by labels tells it: what it was, gone as of now.
     gone = {**body, "metadata": {**body["metadata"], "resourceVersion": version}}
-    world.kube.objects.saw(SERVICES, gone, is_deleted=True)
+    world.kube.objects.apply_event(SERVICES, gone, is_deleted=True)
     world.kube.release()
     await world.run(20)
     found = world.kube.read(SERVICES, NS, NAME)
@@ -118,7 +126,7 @@ async def test_a_label_that_somebody_took_away_is_given_back_and_then_all_is_qui
 async def test_the_status_of_a_cluster_that_went_meanwhile_is_not_written_to_the_next_of_its_name() -> None:
     world = await formed()
 
-    def of(namespace: str, cluster: str) -> Any:
+    def gateway_for(namespace: str, cluster: str) -> Any:
         if world.cluster.metadata.uid != "second":
             spec = world.kube.remove(CLUSTERS, NS, NAME)["spec"]
             world.kube.put(CLUSTERS, {"metadata": {"name": NAME, "namespace": NS, "uid": "second"}, "spec": spec})
@@ -126,7 +134,7 @@ async def test_the_status_of_a_cluster_that_went_meanwhile_is_not_written_to_the
         return world.brokers
 
     world.time += 10
-    world.connections.of = of  # type: ignore[method-assign]
+    world.connections.gateway_for = gateway_for  # type: ignore[method-assign]
     world.apply(brokers={"replicas": 4})
     await world.turn()
     assert world.cluster.metadata.uid == "second"
@@ -136,11 +144,11 @@ async def test_the_status_of_a_cluster_that_went_meanwhile_is_not_written_to_the
 async def test_a_stateful_set_that_changed_since_it_was_looked_at_is_not_made_smaller() -> None:
     world = await formed(brokers={"replicas": 3})
     small = {**world.stateful_set, "spec": {**world.stateful_set["spec"], "replicas": 1}}
-    action = ResizeSet(small, (1, 2), version="1")
-    told, problem = await ActionRunner(world.kube, world.connections).act(
+    action = ScaleDownStatefulSet(small, (1, 2), version="1")
+    events, problem = await ActionRunner(world.kube, world.connections).act(
         world.cluster, (action,), ClusterMemory(), 0.0
     )
-    assert (told, world.replicas) == ([], 3)
+    assert (events, world.replicas) == ([], 3)
     assert "has been modified" in problem
 
 
@@ -151,7 +159,7 @@ async def test_an_object_that_cannot_be_written_keeps_no_other_waiting(resource:
     world.kube.fail("apply", error, times=1_000_000, resource=resource)
     world.apply(config={"log.retention.hours": "48"})
     await world.run(30)
-    assert world.condition("Ready") == ("True", "Serving"), "brokers run, and are told their settings"
+    assert world.condition("Ready") == ("True", "Serving"), "brokers run and receive their settings"
     assert world.setting("", "log.retention.hours") == "48"
     assert world.condition("Progressing") == ("False", "Failing")
     assert "exceeded quota" in world.message("Progressing")
@@ -170,7 +178,7 @@ async def test_what_is_noted_is_written_before_it_is_begun() -> None:
     world.apply(brokers={"replicas": 3}, image="penstock:2", config={"log.max.open.files": "64"})
     await world.run(60)
     assert world.brokers.settings_of_brokers == before
-    assert (world.restarted, world.replicas, world.images()) == ([], 5, {"penstock:1"})
+    assert (world.restart_action, world.replicas, world.images()) == ([], 5, {"penstock:1"})
     world.kube.recover()
     await world.run(300)
     assert (world.replicas, world.images()) == (3, {"penstock:2"})
@@ -183,9 +191,9 @@ async def test_replicas_do_not_move_where_brokers_could_not_be_told_how_fast() -
     move, restart = ReassignPartitions({("t", 0): (0, 1)}), RestartPod("c-broker-1", "", 1)
     world.brokers.fail_for("change_brokers", "1", BrokersError("no answer"))
     acting = ActionRunner(world.kube, world.connections)
-    told, problem = await acting.act(world.cluster, (tell, move, restart), ClusterMemory(), 0.0)
+    events, problem = await acting.act(world.cluster, (tell, move, restart), ClusterMemory(), 0.0)
     assert world.brokers.calls["reassign"] == 0
-    assert [happening.reason for happening in told] == ["BrokerRestarted"], "which needs no setting"
+    assert [event.reason for event in events] == ["BrokerRestarted"], "which needs no setting"
     assert problem == "settings of broker 1: no answer"
 
 
@@ -198,9 +206,9 @@ async def test_a_cluster_on_the_volumes_of_an_earlier_one_has_as_many_members_of
     await world.run(60)
     assert world.kube.writes == before, "noted once"
     world.kube.remove(CLUSTERS, NS, NAME)
-    for pod in list(world.kube.objects.of(PODS, NS)):
+    for pod in list(world.kube.objects.list_objects(PODS, NS)):
         world.kube.remove(PODS, NS, pod["metadata"]["name"])
-    assert world.kube.objects.of(CLAIMS, NS), "volumes are kept"
+    assert world.kube.objects.list_objects(CLAIMS, NS), "volumes are kept"
     world.start()
     world.apply(brokers={"replicas": later}, etcd=SIDECAR)
     await world.turn()
@@ -220,25 +228,25 @@ async def test_a_change_that_rests_on_a_late_copy_does_not_take_pods_away() -> N
     world.apply(image="penstock:2")
     body = world.kube.read(CLUSTERS, NS, NAME)
     assert body is not None
-    world.kube.objects.saw(CLUSTERS, body)
-    verdict = (await world.controller.reconcile([ObjectKey("Cluster", NS, NAME)]))[ObjectKey("Cluster", NS, NAME)]
+    world.kube.objects.apply_event(CLUSTERS, body)
+    result = (await world.controller.reconcile([ObjectKey("Cluster", NS, NAME)]))[ObjectKey("Cluster", NS, NAME)]
     assert world.stateful_set["spec"]["replicas"] == 5
-    assert "has been modified" in str(verdict.error), "and it is looked at again"
+    assert "has been modified" in str(result.error), "and it is looked at again"
 
 
 async def test_pods_that_no_copy_tells_of_are_not_taken_away() -> None:
     world = await formed(brokers={"replicas": 5})
     live = world.stateful_set
     gone = {**live, "metadata": {**live["metadata"], "resourceVersion": "1000000"}}
-    world.kube.objects.saw(STATEFUL_SETS, gone, is_deleted=True)
-    for pod in world.kube.objects.of(PODS, NS):
+    world.kube.objects.apply_event(STATEFUL_SETS, gone, is_deleted=True)
+    for pod in world.kube.objects.list_objects(PODS, NS):
         gone = {**pod, "metadata": {**pod["metadata"], "resourceVersion": "1000000"}}
-        world.kube.objects.saw(PODS, gone, is_deleted=True)
+        world.kube.objects.apply_event(PODS, gone, is_deleted=True)
     world.kube.hold()
     body = world.kube.read(CLUSTERS, NS, NAME)
     assert body is not None
     spec = {**body["spec"], "brokers": {"replicas": 3}}
-    world.kube.objects.saw(CLUSTERS, {**body, "spec": spec, "status": {}, "metadata": {
+    world.kube.objects.apply_event(CLUSTERS, {**body, "spec": spec, "status": {}, "metadata": {
         **body["metadata"], "resourceVersion": "1000000"}})  # fmt: skip
     await world.controller.reconcile([ObjectKey("Cluster", NS, NAME)])
     assert world.stateful_set["spec"]["replicas"] == 5
@@ -254,11 +262,11 @@ async def test_what_does_not_matter_to_a_change_does_not_hold_it_up(change: str)
         world.kube.put(STATEFUL_SETS, {**live, "spec": spec})
     else:
         world.kube.put(STATEFUL_SETS, {**live, "status": {"readyReplicas": 2}})
-    action = Apply(STATEFUL_SETS, wanted, "another number", seen=live)
-    told, problem = await ActionRunner(world.kube, world.connections).act(
+    action = ApplyObject(STATEFUL_SETS, wanted, "another number", seen=live)
+    events, problem = await ActionRunner(world.kube, world.connections).act(
         world.cluster, (action,), ClusterMemory(), 0.0
     )
-    assert (told, problem, world.replicas) == ([], "", 4)
+    assert (events, problem, world.replicas) == ([], "", 4)
 
 
 @pytest.mark.parametrize("text", ["7", "1", "0", "-3", "2" * 5000, "three"])
@@ -281,7 +289,7 @@ async def test_a_cluster_whose_status_was_lost_is_drained_before_it_gets_smaller
     world.brokers.add_topic("t", [(2, 3, 4)])
     world.start()
     world.connections.brokers = None
-    for pod in world.kube.objects.of(PODS, NS):
+    for pod in world.kube.objects.list_objects(PODS, NS):
         unready = {"type": "Ready", "status": "False", "lastTransitionTime": world.stamp()}
         world.kube.put(PODS, {**pod, "status": {**pod["status"], "conditions": [unready]}})
     world.kube.put(CLUSTERS, {**world.apply(brokers={"replicas": 3}), "status": {}})

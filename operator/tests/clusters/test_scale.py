@@ -31,7 +31,7 @@ def is_balanced(world: World) -> bool:
     return not any(move.moves_data for move in plan_moves(brokers, existing(topics)))
 
 
-def noted(world: World) -> dict[str, str]:
+def recorded(world: World) -> dict[str, str]:
     body = world.kube.read(CONFIG_MAPS, NS, "c-broker")
     assert body is not None
     return {k.removeprefix("penstock.io/"): v for k, v in body["metadata"]["annotations"].items()}
@@ -59,7 +59,7 @@ async def test_new_brokers_get_their_share_of_replicas_and_the_status_tells_how_
     assert len({total for total, _ in seen}) == 1, "the total is that of the beginning"
     assert len(seen) > 5, "and what is left becomes less"
     assert world.cluster.status.moving is None
-    assert "moving" not in noted(world)
+    assert "moving" not in recorded(world)
     assert world.condition("Scaled") == ("True", "AsWanted")
     assert world.condition("Progressing") == ("False", "Done")
 
@@ -104,7 +104,7 @@ async def test_fewer_brokers_are_drained_first_and_go_all_at_once() -> None:
     assert set(sizes) == {5, 3}, "one change of the StatefulSet"
     assert set(held(world)) == {0, 1, 2}
     assert world.condition("Scaled") == ("True", "AsWanted")
-    assert "BrokersRemoved" in world.told
+    assert "BrokersRemoved" in world.recorded
 
 
 async def test_a_broker_that_was_removed_is_used_again_when_it_comes_back() -> None:
@@ -112,12 +112,12 @@ async def test_a_broker_that_was_removed_is_used_again_when_it_comes_back() -> N
     world.apply(brokers={"replicas": 3})
     await world.run(60)
     assert world.replicas == 3
-    assert noted(world)["draining"] == "3"
+    assert recorded(world)["draining"] == "3"
     world.apply(brokers={"replicas": 4})
     await world.run(60)
     assert world.setting(3, DRAINING) is None
     assert held(world)[3] > 0
-    assert "draining" not in noted(world)
+    assert "draining" not in recorded(world)
 
 
 async def test_a_broker_that_was_drained_by_an_operator_without_its_notes_is_used_again() -> None:
@@ -160,7 +160,7 @@ async def test_fewer_brokers_than_a_topic_wants_replicas_are_refused_and_the_top
         assert f"orders ({factor})" in world.message("Scaled")
         assert world.replicas == 4
         assert [world.setting(n, DRAINING) for n in range(4)] == [None] * 4
-        assert world.told.count("ScaledTooFewBrokers") == 1
+        assert world.recorded.count("ScaledTooFewBrokers") == 1
     else:
         assert world.replicas == 3
 
@@ -182,15 +182,15 @@ async def test_a_broker_never_goes_while_it_holds_a_replica_that_came_last() -> 
     world = await formed(brokers={"replicas": 4})
     world.moves_a_turn = 0
     world.apply(brokers={"replicas": 3})
-    real, put = world.brokers.picture, []
+    real, put = world.brokers.describe_cluster, []
 
     async def late():  # type: ignore[no-untyped-def]
-        picture = await real()
-        if not put and any(broker.is_removable for broker in picture.brokers):
+        snapshot = await real()
+        if not put and any(broker.is_removable for broker in snapshot.brokers):
             put.append(world.brokers.add_topic("late", [(3,)]))
-        return picture
+        return snapshot
 
-    world.brokers.picture = late  # type: ignore[method-assign]
+    world.brokers.describe_cluster = late  # type: ignore[method-assign]
     await world.run(20)
     assert put
     assert world.replicas == 4, "brokers said that it can go, and then it was given something"
@@ -274,9 +274,9 @@ async def test_more_brokers_beside_a_sidecar_etcd_are_not_more_members_and_resta
     world.apply(brokers={"replicas": 5}, etcd=SIDECAR)
     await world.run(60)
     assert world.stateful_set["spec"]["template"] == template
-    assert world.restarted == []
+    assert world.restart_action == []
     single = await formed(brokers={"replicas": 1}, etcd=SIDECAR)
-    assert noted(single)["etcd-members"] == "1"
+    assert recorded(single)["etcd-members"] == "1"
 
 
 async def test_a_broker_that_holds_nothing_gets_its_share() -> None:

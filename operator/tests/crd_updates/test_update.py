@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from penstock_operator.crds import VERSION_ANNOTATION, BadDefinition, main, read, until_served, update, version_of
+from penstock_operator.crds import (
+    VERSION_ANNOTATION,
+    BadDefinition,
+    main,
+    read_definitions,
+    update,
+    version_of,
+    wait_until_served,
+)
 from penstock_operator.ports.kube import KubeResource, Object
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,22 +32,22 @@ def definition(version: str | None, *, served: bool = True) -> Object:
 class Server:
     """Holds one CRD; serves it from the `served_after`th look on."""
 
-    def __init__(self, there: Object | None, served_after: int = 0) -> None:
-        self.there, self.applied = there, 0
+    def __init__(self, current: Object | None, served_after: int = 0) -> None:
+        self.current, self.applied = current, 0
         self._looks_left = served_after
 
     async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
         assert (resource.plural, namespace, name) == ("customresourcedefinitions", "", "topics.penstock.io")
         self._looks_left -= 1
-        return self.there if self._looks_left < 0 else None
+        return self.current if self._looks_left < 0 else None
 
     async def apply(self, resource: KubeResource, namespace: str, body: Object) -> Object:
-        self.there, self.applied = body, self.applied + 1
+        self.current, self.applied = body, self.applied + 1
         return body
 
 
 @pytest.mark.parametrize(
-    ("there", "ours", "applied"),
+    ("current", "shipped", "applied"),
     [
         (None, "0.1.0", True),
         (definition(None), "0.1.0", True),
@@ -51,41 +59,41 @@ class Server:
         (definition("0.1.1"), "0.1", False),
     ],
 )
-async def test_what_is_newer_is_left_and_everything_else_replaced(there: Any, ours: str, applied: bool) -> None:
-    server, said = Server(there), []
-    await update([definition(ours)], server, said.append)
+async def test_what_is_newer_is_left_and_everything_else_replaced(current: Any, shipped: str, applied: bool) -> None:
+    server, lines = Server(current), []
+    await update([definition(shipped)], server, lines.append)
     assert server.applied == applied
-    assert server.there is not None
-    assert version_of(server.there) == max(version_of(there) if there else (), version_of(definition(ours)))
-    (line,) = said
-    assert ("left as it is" in line) == (not applied)
+    assert server.current is not None
+    assert version_of(server.current) == max(version_of(current) if current else (), version_of(definition(shipped)))
+    (line,) = lines
+    assert ("unchanged" in line) == (not applied)
 
 
 async def test_it_waits_until_the_api_server_serves_them_and_names_those_that_it_does_not() -> None:
-    assert await until_served([definition("1")], Server(definition("1"), served_after=2), 30.0) == []
+    assert await wait_until_served([definition("1")], Server(definition("1"), served_after=2), 30.0) == []
     never = Server(definition("1", served=False))
-    assert await until_served([definition("1")], never, 0.3) == ["topics.penstock.io"]
+    assert await wait_until_served([definition("1")], never, 0.3) == ["topics.penstock.io"]
 
 
 def test_the_crds_of_this_tree_are_all_there_with_their_version() -> None:
-    names = {d["metadata"]["name"] for d in read(ROOT / "crds")}
+    names = {d["metadata"]["name"] for d in read_definitions(ROOT / "crds")}
     assert names == {f"{plural}.penstock.io" for plural in ("clusters", "topics", "consumergroups")}
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("kind: ConfigMap", "holds no CustomResourceDefinition"),
-        ("{", "is no YAML"),
+        ("kind: ConfigMap", "does not contain a CustomResourceDefinition"),
+        ("{", "is not valid YAML"),
         ("kind: CustomResourceDefinition\nmetadata: {name: a}", f"has no annotation {VERSION_ANNOTATION}"),
-        (None, r"holds no \*.yaml"),
+        (None, r"contains no \*.yaml"),
     ],
 )
 def test_files_that_are_no_crds_are_refused_by_name(tmp_path: Path, text: str | None, words: str) -> None:
     if text is not None:
         (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(BadDefinition, match=words):
-        read(tmp_path)
+        read_definitions(tmp_path)
 
 
 def test_the_command_says_how_it_is_used_and_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

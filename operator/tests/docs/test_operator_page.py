@@ -45,8 +45,8 @@ def test_metrics_are_those_that_are_told() -> None:
     status = {"lag": 1, "lagSeconds": 2}
     body = {"metadata": {"name": "g", "namespace": "ns"}, "spec": {"clusterRef": {"name": "c"}}, "status": status}
     metrics.watch_groups(lambda: [body])
-    metrics.wrote("patch", "topics")
-    metrics.repaired("topics", 1)
+    metrics.record_write("patch", "topics")
+    metrics.record_repairs("topics", 1)
     metrics.watch_queue(lambda kind: 0, lambda kind: 0)
     told = set()
     for metric in metrics.registry.collect():
@@ -117,7 +117,7 @@ ROOMS = {
     "Topic": ("reconcile/topic/*.py", "topics/*.py"),
     "ConsumerGroup": ("reconcile/group/*.py", "groups/*.py"),
 }
-SHARED = ("reconcile/refused.py", "engine/refusals.py")
+SHARED = ("reconcile/invalid_status.py", "engine/invalid_objects.py")
 
 
 def said_by(*patterns: str) -> set[str]:

@@ -36,7 +36,7 @@ class Failures:
         self._for[call, name] = (error or timed_out(f"{call} of {name}"), times)
 
     def mend(self) -> None:
-        """Nothing fails any more."""
+        """Remove all planned failures."""
         self.unreachable = None
         self._next.clear()
         self._for.clear()

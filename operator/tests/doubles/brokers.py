@@ -91,7 +91,7 @@ class InMemoryBrokers(Groups):
         return made
 
     def recreate(self, name: str) -> ObservedTopicState:
-        """As if somebody had deleted the topic and created it again: another identity, no settings."""
+        """Simulate that another client deletes and recreates the topic: another id, no settings."""
         made = replace(self.topics_by_name[name], topic_id=self._new_id(), settings={})
         self.topics_by_name[name] = made
         return made
@@ -130,7 +130,7 @@ class InMemoryBrokers(Groups):
         return ended
 
     def answer_as_of_now(self) -> None:
-        """From now on `topics` tells what is there now, as a broker that is behind would; `catch_up` ends it."""
+        """From now on `topics` returns the current state, as a broker that is behind; `catch_up` ends it."""
         self._stale = dict(self.topics_by_name)
 
     def catch_up(self) -> None:
@@ -142,8 +142,8 @@ class InMemoryBrokers(Groups):
 
     # The port
 
-    async def picture(self) -> BrokerSnapshot:
-        self._called("picture")
+    async def describe_cluster(self) -> BrokerSnapshot:
+        self._called("describe_cluster")
         alive = [number for number in sorted(self.registered) if number not in self.down]
         return BrokerSnapshot(
             self.cluster_id, alive[0] if alive else -1, tuple(self._broker(n) for n in sorted(self.registered))

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock_operator.engine.copies import Copies
+from penstock_operator.engine.object_cache import ObjectCache
 from penstock_operator.ports.kube import (
     BUDGETS,
     CLAIMS,
@@ -58,8 +58,8 @@ class FakeKube:
         self.stored: dict[Place, Object] = {}
         self.calls: Counter[str] = Counter()
         self.changes: Counter[str] = Counter()
-        self.told: list[tuple[str, KubeEvent]] = []
-        """Events: "Kind/namespace/name" and what was said."""
+        self.recorded: list[tuple[str, KubeEvent]] = []
+        """Recorded Events: "Kind/namespace/name" and the Event."""
         self.terminating: set[str] = set()
         self.missing_namespaces: set[str] = set()
         self.crds_gone: set[KubeResource] = set()
@@ -67,7 +67,7 @@ class FakeKube:
         self.forbidden: set[KubeResource] = set()
         self.page = 500
         self.seen: Callable[[KubeResource, Object, bool, bool], None] | None = None
-        """Called with each change, as watches would be told: what, whether it is new, whether it is deleted."""
+        """Called with each change, like a watch: resource, object, whether it is new, whether it is deleted."""
         self._failures: list[tuple[str, KubeResource | None, Exception, list[int]]] = []
         self._applied: dict[Place, Object] = {}
         self._versions = itertools.count(1)
@@ -75,14 +75,14 @@ class FakeKube:
         self._version = 0
         self._clock = now
         self._held: list[tuple[KubeResource, Object, bool]] | None = None
-        self.objects = Copies(now or (lambda: 0.0))
+        self.objects = ObjectCache(now or (lambda: 0.0))
         for resource in KINDS:
-            self.objects.expect(resource, ())
+            self.objects.expect_lists(resource, ())
 
     # What a test does to it
 
     def put(self, resource: KubeResource, body: Object) -> Object:
-        """Creates, or replaces what is not status, as somebody else would."""
+        """Create an object, or replace all but its status, as another client would."""
         place = _place(resource, body)
         known = self.stored.get(place)
         new = copy.deepcopy(body)
@@ -97,7 +97,7 @@ class FakeKube:
         return self._changed(place, known, new)
 
     def remove(self, resource: KubeResource, namespace: str, name: str) -> Object:
-        """Deletes as somebody else would; dependents go too."""
+        """Delete an object and its dependents, as another client would."""
         return self._delete((resource, namespace, name))
 
     def read(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
@@ -118,7 +118,7 @@ class FakeKube:
     def release(self) -> None:
         held, self._held = self._held or [], None
         for resource, body, is_deleted in held:
-            self.objects.saw(resource, body, is_deleted=is_deleted)
+            self.objects.apply_event(resource, body, is_deleted=is_deleted)
 
     @property
     def writes(self) -> int:
@@ -240,11 +240,11 @@ class FakeKube:
         self._delete((resource, namespace, name))
         return True
 
-    async def tell(self, about: Object, happenings: Sequence[KubeEvent]) -> None:
-        self.calls["tell"] += 1
+    async def record_events(self, about: Object, events: Sequence[KubeEvent]) -> None:
+        self.calls["record_events"] += 1
         metadata = about["metadata"]
         about_name = f"{about.get('kind', '?')}/{metadata.get('namespace', '')}/{metadata['name']}"
-        self.told.extend((about_name, happening) for happening in happenings)
+        self.recorded.extend((about_name, event) for event in events)
         await asyncio.sleep(0)
 
     # Inside
@@ -332,7 +332,7 @@ class FakeKube:
         if self._held is not None:
             self._held.append((resource, body, is_deleted))
         else:
-            self.objects.saw(resource, body, is_deleted=is_deleted)
+            self.objects.apply_event(resource, body, is_deleted=is_deleted)
 
 
 def _place(resource: KubeResource, body: Object) -> Place:

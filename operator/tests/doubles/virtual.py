@@ -23,7 +23,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             ready = real_select(0)
             if ready:
                 return ready
-            assert timeout is not None, "nothing will ever happen any more: a deadlock"
+            assert timeout is not None, "no timer is pending: a deadlock"
             self._virtual_now += timeout
             return ready
 

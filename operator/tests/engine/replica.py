@@ -15,13 +15,19 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.logging import configure
-from penstock_operator.engine.assembly import ControllerSet, OperatorIdentity, OperatorRuntime, assembled, hull
+from penstock_operator.engine.assembly import (
+    ControllerSet,
+    OperatorIdentity,
+    OperatorRuntime,
+    build_operator,
+    create_runtime,
+)
 from penstock_operator.engine.freshness import Freshness
 from penstock_operator.engine.operator import Operator
 from penstock_operator.engine.ports import ReconcileResult
 from penstock_operator.engine.watching import quiet_kopf
 from penstock_operator.kube.client import KubeClient
-from penstock_operator.kube.events import Events
+from penstock_operator.kube.events import EventRecorder
 from penstock_operator.kube.http import Requests, configuration
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube
@@ -39,12 +45,12 @@ class Signing:
 
     async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
         self.looks.extend(keys)
-        return {key: verdict for key in keys for verdict in [await self._look(key)]}
+        return {key: result for key in keys for result in [await self._look(key)]}
 
     async def _look(self, key: ObjectKey) -> ReconcileResult:
-        body = self._made.copies.get(CONSUMER_GROUPS, key.namespace, key.name)
+        body = self._made.cache.get(CONSUMER_GROUPS, key.namespace, key.name)
         if body is None:
-            if self._made.copies.deleted(CONSUMER_GROUPS, key.namespace, key.name) is not None:
+            if self._made.cache.deleted(CONSUMER_GROUPS, key.namespace, key.name) is not None:
                 self.deleted.append(key.name)
             return ReconcileResult()
         wanted = {"state": self.name, "observedGeneration": body["metadata"]["generation"]}
@@ -60,14 +66,14 @@ def make(name: str, namespaces: tuple[str, ...]) -> tuple[Operator, OperatorRunt
     clock, ends = SystemClock(), [Requests(configuration()), Requests(configuration(), threads=2)]
 
     def connect(freshness: Freshness) -> tuple[Kube, Kube]:
-        events = Events(ends[0], clock, name, lambda error: None)
+        events = EventRecorder(ends[0], clock, name, lambda error: None)
         return KubeClient(ends[0], events, freshness.written), KubeClient(ends[1], events)
 
-    made = hull(clock, connect)
+    made = create_runtime(clock, connect)
     controller = Signing(made, name)
     home = namespaces[0] if namespaces else "ns"
     who = OperatorIdentity(namespaces, name, home, "test-operator")
-    return assembled(who, made, ControllerSet({"ConsumerGroup": controller}), resync_s=1.0), made, controller, ends
+    return build_operator(who, made, ControllerSet({"ConsumerGroup": controller}), resync_s=1.0), made, controller, ends
 
 
 async def main(name: str, port: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 from doubles.kube import FakeKube
 
 from penstock_operator.engine import absence
-from penstock_operator.engine.absence import KeptOwners, do_lists_count, is_taken_down
+from penstock_operator.engine.absence import KeptOwners, are_lists_conclusive, is_being_torn_down
 from penstock_operator.ports.kube import TOPICS, KubeError
 
 NS = "ns"
@@ -20,7 +20,7 @@ def kube() -> FakeKube:
 
 
 async def is_down(kube: FakeKube) -> bool:
-    return await is_taken_down(kube, "Topic", NS, "main")
+    return await is_being_torn_down(kube, "Topic", NS, "main")
 
 
 async def test_an_object_that_went_alone_is_told_from_one_that_went_with_the_rest(kube: FakeKube) -> None:
@@ -72,12 +72,12 @@ def test_lists_prove_something_only_of_a_cluster_that_has_been_there_for_a_while
     cluster: dict[str, str] | None, counts: bool
 ) -> None:
     now = datetime(2026, 3, 1, 12, 0, tzinfo=UTC).timestamp()
-    assert do_lists_count(None if cluster is None else {"metadata": cluster}, now) == counts
+    assert are_lists_conclusive(None if cluster is None else {"metadata": cluster}, now) == counts
 
 
 def test_owners_are_forgotten_when_there_are_too_many_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absence, "MAX_REMEMBERED", 2)
+    monkeypatch.setattr(absence, "MAX_KEPT_OWNERS", 2)
     kept = KeptOwners()
     for uid in ("a", "b", "c"):
-        kept.note(uid)
+        kept.add(uid)
     assert [uid in kept for uid in ("a", "b", "c")] == [False, True, True]

@@ -99,5 +99,5 @@ async def test_failures_come_on_demand_and_events_are_kept() -> None:
         with pytest.raises(KubeError):
             await kube.patch_status(TOPICS, "ns", "orders", {})
     assert await kube.patch_status(TOPICS, "ns", "orders", {"partitions": 1})
-    await kube.tell(body, [KubeEvent("Normal", "Created", "it is there")])
-    assert kube.told == [("Topic/ns/orders", KubeEvent("Normal", "Created", "it is there"))]
+    await kube.record_events(body, [KubeEvent("Normal", "Created", "it is there")])
+    assert kube.recorded == [("Topic/ns/orders", KubeEvent("Normal", "Created", "it is there"))]

@@ -85,7 +85,7 @@ async def test_kill_9_of_the_leader_costs_less_than_20_s_and_sigterm_less_than_t
     replicas.processes["a"].send_signal(signal.SIGKILL)
     # 15 s until the lease is free, 2 s until the other looks: the rest is this machine's.
     took = await signed_by(server, "second", "b", 40)
-    assert took > 5, "a lease that somebody holds is not taken"
+    assert took > 5, "a Lease that another process holds is not acquired"
     await replicas.start("a")
     await asyncio.sleep(6)
     replicas.processes["b"].send_signal(signal.SIGTERM)

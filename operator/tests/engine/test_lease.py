@@ -1,4 +1,4 @@
-"""The lease: one acts, another takes over in time, nobody acts when another may. In virtual time."""
+"""The lease: one process leads, another takes over in time, and never two lead at once. In virtual time."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Replica:
         self.lease = LeaderLease(kube, LoopClock(), "ns", "penstock-operator", name, self._changed)
         self.task: asyncio.Task[None] | None = None
 
-    def _changed(self, leads: bool) -> None:
-        self.changes.append((asyncio.get_running_loop().time(), leads))
+    def _changed(self, is_leader: bool) -> None:
+        self.changes.append((asyncio.get_running_loop().time(), is_leader))
 
     def start(self) -> Replica:
         self.task = asyncio.create_task(self.lease.run())
         return self
 
     def kill(self) -> None:
-        """kill -9: it says nothing any more. Its deadline counts all the same, as it did before."""
+        """Simulate kill -9: no more requests. The lease still expires."""
         assert self.task is not None
         self.task.cancel()
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         return self.lease.is_held()
 
 
@@ -83,8 +83,8 @@ async def test_of_two_that_start_together_one_leads() -> None:
     replicas = [Replica(kube, name).start() for name in ("a", "b", "c")]
     for _ in range(600):
         await asyncio.sleep(0.1)
-        assert sum(replica.leads for replica in replicas) <= 1
-    assert sum(replica.leads for replica in replicas) == 1
+        assert sum(replica.is_leader for replica in replicas) <= 1
+    assert sum(replica.is_leader for replica in replicas) == 1
     assert sum(len(replica.changes) for replica in replicas) == 1, "leadership does not wander"
 
 
@@ -95,7 +95,7 @@ async def test_of_three_that_see_a_free_lease_at_the_same_moment_one_gets_it() -
     replicas = [Replica(kube, name).start() for name in ("a", "b", "c")]
     for _ in range(100):
         await asyncio.sleep(0.1)
-        assert sum(replica.leads for replica in replicas) <= 1
+        assert sum(replica.is_leader for replica in replicas) <= 1
     assert sum(len(replica.changes) for replica in replicas) == 1
 
 
@@ -103,11 +103,11 @@ async def test_of_three_that_see_a_free_lease_at_the_same_moment_one_gets_it() -
 async def test_after_a_kill_the_other_leads_within_20_s() -> None:
     kube = FakeKube()
     a = Replica(kube, "a").start()
-    await until(lambda: a.leads, 1)
+    await until(lambda: a.is_leader, 1)
     b = Replica(kube, "b").start()
     await asyncio.sleep(33.3)
     a.kill()
-    assert await until(lambda: b.leads, 20) > 5
+    assert await until(lambda: b.is_leader, 20) > 5
     assert kube.read(LEASES, "ns", "penstock-operator")["spec"]["leaseTransitions"] == 1
 
 
@@ -115,14 +115,14 @@ async def test_after_a_kill_the_other_leads_within_20_s() -> None:
 async def test_one_that_stops_gives_the_lease_up_and_the_other_leads_at_once() -> None:
     kube = FakeKube()
     a = Replica(kube, "a").start()
-    await until(lambda: a.leads, 1)
+    await until(lambda: a.is_leader, 1)
     b = Replica(kube, "b").start()
     await asyncio.sleep(30)
     a.kill()
     await a.lease.release()
-    assert not a.leads
+    assert not a.is_leader
     assert a.changes[-1][1] is False
-    await until(lambda: b.leads, 3)
+    await until(lambda: b.is_leader, 3)
 
 
 @virtually
@@ -131,23 +131,23 @@ async def test_one_that_cannot_renew_stops_before_another_begins() -> None:
         kube = FakeKube()
         path = Unreachable(kube)
         a, b = Replica(path, "a").start(), None
-        await until(lambda a=a: a.leads, 1)
+        await until(lambda a=a: a.is_leader, 1)
         b = Replica(kube, "b").start()
         await asyncio.sleep(23.4)
         setattr(path, way, True)
         both = 0
         for _ in range(250):
             await asyncio.sleep(0.1)
-            both += a.leads and b.leads
+            both += a.is_leader and b.is_leader
         assert both == 0
-        assert b.leads
-        assert not a.leads
+        assert b.is_leader
+        assert not a.is_leader
         ended, began = a.changes[-1][0], b.changes[-1][0]
         assert began - ended >= 2, "there is a margin between them"
         setattr(path, way, False)
         await asyncio.sleep(20)
-        assert b.leads
-        assert not a.leads
+        assert b.is_leader
+        assert not a.is_leader
         a.kill()
         b.kill()
 
@@ -157,13 +157,13 @@ async def test_a_short_outage_of_the_api_server_costs_nothing() -> None:
     kube = FakeKube()
     path = Unreachable(kube)
     a = Replica(path, "a").start()
-    await until(lambda: a.leads, 1)
+    await until(lambda: a.is_leader, 1)
     for _ in range(10):
         await asyncio.sleep(20)
         path.is_away = True
         await asyncio.sleep(5.5)
         path.is_away = False
-    assert a.leads
+    assert a.is_leader
     assert len(a.changes) == 1
 
 
@@ -174,24 +174,24 @@ async def test_clocks_of_different_machines_are_not_compared() -> None:
     a.lease._clock = LoopClock()
     a.lease._clock.leap_ms = -3_600_000
     a.start()
-    await until(lambda: a.leads, 1)
+    await until(lambda: a.is_leader, 1)
     b = Replica(kube, "b").start()
     await asyncio.sleep(60)
-    assert a.leads
-    assert not b.leads
+    assert a.is_leader
+    assert not b.is_leader
 
 
 @virtually
 async def test_a_lease_that_somebody_deletes_or_takes_by_hand_is_not_held_by_two() -> None:
     kube = FakeKube()
     a, b = Replica(kube, "a").start(), Replica(kube, "b").start()
-    await until(lambda: a.leads or b.leads, 3)
+    await until(lambda: a.is_leader or b.is_leader, 3)
     kube.remove(LEASES, "ns", "penstock-operator")
     await asyncio.sleep(60)
-    assert a.leads != b.leads
-    await kube.patch(LEASES, "ns", "penstock-operator", {"spec": {"holderIdentity": "somebody"}})
-    await until(lambda: not a.leads and not b.leads, DURATION_S)
-    await until(lambda: a.leads or b.leads, 2 * DURATION_S)
+    assert a.is_leader != b.is_leader
+    await kube.patch(LEASES, "ns", "penstock-operator", {"spec": {"holderIdentity": "another"}})
+    await until(lambda: not a.is_leader and not b.is_leader, DURATION_S)
+    await until(lambda: a.is_leader or b.is_leader, 2 * DURATION_S)
 
 
 @virtually

@@ -40,7 +40,7 @@ async def test_ten_thousand_events_for_one_object_are_one_look() -> None:
     queue = queue_of()
     for _ in range(10_000):
         queue.put(key("a"))
-    assert await queue.take("Topic", 100) == [key("a")]
+    assert await queue.pop_batch("Topic", 100) == [key("a")]
     assert queue.depth("Topic") == 0
 
 
@@ -52,11 +52,11 @@ async def test_five_thousand_objects_at_once_are_all_looked_at_once() -> None:
         queue.put(key(number))
     taken: list[ObjectKey] = []
     while len(taken) < 5_000:
-        batch = await queue.take("Topic", 100)
+        batch = await queue.pop_batch("Topic", 100)
         assert len(batch) == 100
         taken += batch
         for one in batch:
-            queue.done(one, ReconcileResult())
+            queue.complete(one, ReconcileResult())
     assert len(set(taken)) == 5_000
     assert (queue.depth("Topic"), queue.waiting()) == (0, 0)
 
@@ -65,15 +65,15 @@ async def test_five_thousand_objects_at_once_are_all_looked_at_once() -> None:
 async def test_a_key_that_is_being_looked_at_is_not_given_out_and_looked_at_again_afterwards() -> None:
     queue = queue_of()
     queue.put(key("a"))
-    await queue.take("Topic", 10)
+    await queue.pop_batch("Topic", 10)
     queue.put(key("a"))
     queue.put(key("a"))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(100):
-            await queue.take("Topic", 10)
-    queue.done(key("a"), ReconcileResult())
-    assert await queue.take("Topic", 10) == [key("a")]
-    queue.done(key("a"), ReconcileResult())
+            await queue.pop_batch("Topic", 10)
+    queue.complete(key("a"), ReconcileResult())
+    assert await queue.pop_batch("Topic", 10) == [key("a")]
+    queue.complete(key("a"), ReconcileResult())
     assert queue.depth("Topic") == 0
 
 
@@ -84,19 +84,19 @@ async def test_failures_wait_longer_each_time_and_never_longer_than_the_bound() 
     pauses = []
     for _ in range(12):
         began = now()
-        assert await queue.take("Topic", 10) == [key("a")]
+        assert await queue.pop_batch("Topic", 10) == [key("a")]
         pauses.append(now() - began)
-        queue.done(key("a"), ReconcileResult(error="no"))
+        queue.complete(key("a"), ReconcileResult(error="no"))
     assert pauses[:4] == pytest.approx([0, FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S])
     assert pauses[-1] == pytest.approx(MAX_PAUSE_S)
-    await queue.take("Topic", 10)
-    queue.done(key("a"), ReconcileResult())
+    await queue.pop_batch("Topic", 10)
+    queue.complete(key("a"), ReconcileResult())
     queue.put(key("a"))
     began = now()
-    await queue.take("Topic", 10)
+    await queue.pop_batch("Topic", 10)
     assert now() == began
-    queue.done(key("a"), ReconcileResult(error="again"))
-    await queue.take("Topic", 10)
+    queue.complete(key("a"), ReconcileResult(error="again"))
+    await queue.pop_batch("Topic", 10)
     assert now() - began == pytest.approx(FIRST_PAUSE_S), "a success begins the pauses anew"
 
 
@@ -106,14 +106,14 @@ async def test_an_event_brings_a_failing_key_forward_but_not_at_once() -> None:
     queue = queue_of()
     queue.put(key("a"))
     for _ in range(8):
-        await queue.take("Topic", 1)
-        queue.done(key("a"), ReconcileResult(error="no"))
+        await queue.pop_batch("Topic", 1)
+        queue.complete(key("a"), ReconcileResult(error="no"))
     looks, began = 0, now()
     while now() - began < 60:
         queue.put(key("a"))
-        await queue.take("Topic", 1)
+        await queue.pop_batch("Topic", 1)
         looks += 1
-        queue.done(key("a"), ReconcileResult(error="no"))
+        queue.complete(key("a"), ReconcileResult(error="no"))
     assert looks == pytest.approx(60 / MIN_PAUSE_S, abs=2)
 
 
@@ -124,11 +124,11 @@ async def test_jitter_spreads_keys_that_failed_together() -> None:
     queue = queue_of(random.Random(seed).random)
     for number in range(100):
         queue.put(key(number))
-    for one in await queue.take("Topic", 100):
-        queue.done(one, ReconcileResult(error="no"))
+    for one in await queue.pop_batch("Topic", 100):
+        queue.complete(one, ReconcileResult(error="no"))
     moments: Counter[float] = Counter()
     while sum(moments.values()) < 100:
-        taken = await queue.take("Topic", 100)
+        taken = await queue.pop_batch("Topic", 100)
         moments[now()] += len(taken)
     assert len(moments) > 50
     assert max(moments) - min(moments) <= FIRST_PAUSE_S / 2
@@ -141,16 +141,16 @@ async def test_a_later_wish_does_not_put_an_earlier_one_off() -> None:
     queue.put(key("a"), 50)
     queue.put(key("a"), 10)
     queue.put(key("a"), 90)
-    assert await queue.take("Topic", 10) == [key("a")]
+    assert await queue.pop_batch("Topic", 10) == [key("a")]
     assert now() - began == pytest.approx(10)
-    queue.done(key("a"), ReconcileResult(look_again_s=30))
-    assert await queue.take("Topic", 10) == [key("a")]
+    queue.complete(key("a"), ReconcileResult(requeue_after_s=30))
+    assert await queue.pop_batch("Topic", 10) == [key("a")]
     assert now() - began == pytest.approx(40)
-    queue.done(key("a"), ReconcileResult())
+    queue.complete(key("a"), ReconcileResult())
     assert queue.waiting() == 0
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1_000):
-            await queue.take("Topic", 10)
+            await queue.pop_batch("Topic", 10)
 
 
 @virtually
@@ -160,7 +160,7 @@ async def test_a_cluster_with_thousands_of_topics_does_not_keep_another_ones_wai
         queue.put(key(number, "big"))
     for number in range(3):
         queue.put(key(number, "small"))
-    batch = await queue.take("Topic", 10)
+    batch = await queue.pop_batch("Topic", 10)
     assert Counter(one.namespace for one in batch) == {"big": 7, "small": 3}
 
 
@@ -169,7 +169,7 @@ async def test_kinds_do_not_wait_for_each_other() -> None:
     queue = queue_of()
     for number in range(1_000):
         queue.put(key(number))
-    waiting = asyncio.create_task(queue.take("Cluster", 10))
+    waiting = asyncio.create_task(queue.pop_batch("Cluster", 10))
     await asyncio.sleep(0)
     queue.put(key("c", kind="Cluster"))
     assert await waiting == [key("c", kind="Cluster")]
@@ -179,8 +179,8 @@ async def test_kinds_do_not_wait_for_each_other() -> None:
 async def test_keys_put_back_are_there_again_at_once() -> None:
     queue = queue_of()
     queue.put(key("a"))
-    queue.put_back(await queue.take("Topic", 10))
-    assert await queue.take("Topic", 10) == [key("a")]
+    queue.put_back(await queue.pop_batch("Topic", 10))
+    assert await queue.pop_batch("Topic", 10) == [key("a")]
 
 
 @virtually

@@ -21,7 +21,7 @@ def key(number: int | str) -> ObjectKey:
 
 
 class Looking:
-    """A controller that counts, and does with bad keys as it is told."""
+    """A controller that counts keys and fails for bad ones as configured."""
 
     batch = 64
 
@@ -56,10 +56,10 @@ class Looking:
 
 class Going:
     def __init__(self) -> None:
-        self.controller, self.leads = Looking(), True
+        self.controller, self.is_leader = Looking(), True
         self.metrics = OperatorMetrics()
         self.queue = WorkQueue(lambda: 0.5, lambda one: (one.namespace, ""))
-        self.runner = ReconcileRunner("Topic", self.controller, self.queue, self.metrics, lambda: self.leads)
+        self.runner = ReconcileRunner("Topic", self.controller, self.queue, self.metrics, lambda: self.is_leader)
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> Going:
@@ -143,14 +143,14 @@ async def test_a_key_of_which_nothing_is_said_is_looked_at_again() -> None:
 @virtually
 async def test_without_leadership_nothing_is_looked_at_and_nothing_is_lost() -> None:
     going = Going()
-    going.leads = False
+    going.is_leader = False
     for number in range(100):
         going.queue.put(key(number))
     going.start()
     await asyncio.sleep(30)
     assert not going.controller.looks
     assert going.controller.resyncs == 0
-    going.leads = True
+    going.is_leader = True
     await asyncio.sleep(5)
     assert len(going.controller.looks) == 100
     await going.stop()

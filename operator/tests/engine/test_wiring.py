@@ -13,7 +13,7 @@ import pytest
 import replica
 from doubles.api_server import ApiServer
 
-from penstock_operator.engine import sweep as sweeping
+from penstock_operator.engine import relist
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, LEASES, NODES, PODS, TOPICS
 
 
@@ -88,7 +88,7 @@ async def test_what_was_there_and_what_comes_is_looked_at(server: ApiServer, sta
     server.kube.put(CONSUMER_GROUPS, group("after", "elsewhere"))
     await until(lambda: going.status("after", "elsewhere") == "a", "in every namespace")
     server.kube.remove(CONSUMER_GROUPS, "ns", "before")
-    await until(lambda: going.controller.deleted == ["before"], "a deletion is told")
+    await until(lambda: going.controller.deleted == ["before"], "a deletion is reported")
 
 
 async def test_kopf_writes_nothing_and_needs_no_rights_beyond_list_and_watch(
@@ -118,14 +118,14 @@ async def test_a_namespaced_operator_asks_for_its_own_namespaces_alone(
     await until(lambda: going.status("mine") == "a", "mine is signed")
     await asyncio.sleep(0.3)
     assert going.status("theirs", "other") is None
-    assert going.made.copies.of(CONSUMER_GROUPS, "other") == ()
+    assert going.made.cache.list_objects(CONSUMER_GROUPS, "other") == ()
 
 
 async def test_what_went_while_a_watch_was_broken_is_found_out(
     server: ApiServer, start: Callable[..., Going], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kopf lists anew after 410 Gone, and does not tell which objects were gone by then."""
-    monkeypatch.setattr(sweeping, "AFTER_RELIST_S", 0.2)
+    monkeypatch.setattr(relist, "AFTER_RELIST_S", 0.2)
     server.kube.put(CONSUMER_GROUPS, group("stays"))
     server.kube.put(CONSUMER_GROUPS, group("goes"))
     going = start()
@@ -136,8 +136,8 @@ async def test_what_went_while_a_watch_was_broken_is_found_out(
     server.kube.seen = seen
     server.forget_history()
     server.break_watches()
-    await until(lambda: going.made.copies.get(CONSUMER_GROUPS, "ns", "goes") is None, "it is gone from the copies")
-    assert going.made.copies.get(CONSUMER_GROUPS, "ns", "stays")
+    await until(lambda: going.made.cache.get(CONSUMER_GROUPS, "ns", "goes") is None, "it is gone from the copies")
+    assert going.made.cache.get(CONSUMER_GROUPS, "ns", "stays")
     assert going.controller.deleted == [], "a list that lacks it is not a DELETED event"
 
 
@@ -150,10 +150,10 @@ async def test_events_of_what_a_cluster_owns_call_for_the_cluster(
     labels = {"penstock.io/cluster": "c"}
     server.kube.put(PODS, {"metadata": {"name": "c-broker-0", "namespace": "ns", "labels": labels}})
     server.kube.put(PODS, {"metadata": {"name": "other", "namespace": "ns"}})
-    await until(lambda: going.made.copies.get(PODS, "ns", "c-broker-0") is not None, "the pod is seen")
+    await until(lambda: going.made.cache.get(PODS, "ns", "c-broker-0") is not None, "the pod is seen")
     assert going.made.queue.depth("Cluster") == 1
     assert 'penstock_operator_queue_depth{kind="Cluster"} 1.0' in (await going.get("/metrics"))[1]
-    assert going.made.copies.get(PODS, "ns", "other") is None
+    assert going.made.cache.get(PODS, "ns", "other") is None
 
 
 async def test_nodes_are_optional(server: ApiServer, start: Callable[..., Going]) -> None:
@@ -161,7 +161,7 @@ async def test_nodes_are_optional(server: ApiServer, start: Callable[..., Going]
     server.kube.put(CONSUMER_GROUPS, group("g"))
     going = start("ns")
     await until(lambda: going.status("g") == "a", "it works without nodes")
-    assert not going.made.copies.is_listed(NODES)
+    assert not going.made.cache.is_listed(NODES)
     assert server.requests["WATCH", "nodes"] == 0
 
 
@@ -195,7 +195,7 @@ async def test_a_cluster_that_becomes_ready_calls_for_its_groups(
     await until(lambda: len(going.controller.looks) > before, "it is looked at again")
     looks = await still(lambda: len(going.controller.looks))
     server.kube.put(CLUSTERS, {**cluster, "metadata": {**cluster["metadata"], "labels": {"a": "b"}}})
-    seen = going.made.copies
+    seen = going.made.cache
     await until(lambda: "labels" in seen.get(CLUSTERS, "ns", "c")["metadata"], "the label is seen")
     assert await still(lambda: len(going.controller.looks)) == looks
 
@@ -223,16 +223,18 @@ async def test_what_was_deleted_while_another_replica_acted_is_not_taken_for_a_p
     before = server.kube.put(CONSUMER_GROUPS, group("before"))["metadata"]["uid"]
     after = server.kube.put(CONSUMER_GROUPS, group("after"))["metadata"]["uid"]
     going = start("ns")
-    copies = going.made.copies
-    await until(lambda: len(copies.of(CONSUMER_GROUPS)) == 2 and bool(copies.of(CLUSTERS)), "all is seen")
+    cache = going.made.cache
+    await until(
+        lambda: len(cache.list_objects(CONSUMER_GROUPS)) == 2 and bool(cache.list_objects(CLUSTERS)), "all is seen"
+    )
     await until(lambda: server.requests["WATCH", "consumergroups"] > 0, "it watches")
     server.kube.remove(CONSUMER_GROUPS, "ns", "before")
-    await until(lambda: copies.deleted(CONSUMER_GROUPS, "ns", "before") is not None, "it is told")
-    assert copies.has_same_cluster(CONSUMER_GROUPS, before)
+    await until(lambda: cache.deleted(CONSUMER_GROUPS, "ns", "before") is not None, "it is reported")
+    assert cache.has_same_cluster(CONSUMER_GROUPS, before)
     server.kube.put(LEASES, lease | {"spec": held | {"holderIdentity": ""}})
     await until(lambda: going.status("after") == "a", "it acts")
-    assert copies.deleted_of_uid(CONSUMER_GROUPS, before) is not None, "what it said is still known"
-    assert not copies.has_same_cluster(CONSUMER_GROUPS, before)
+    assert cache.deleted_by_uid(CONSUMER_GROUPS, before) is not None, "what it said is still known"
+    assert not cache.has_same_cluster(CONSUMER_GROUPS, before)
     server.kube.remove(CONSUMER_GROUPS, "ns", "after")
-    await until(lambda: going.controller.deleted.count("after") > 0, "it is told")
-    assert copies.has_same_cluster(CONSUMER_GROUPS, after)
+    await until(lambda: going.controller.deleted.count("after") > 0, "it is reported")
+    assert cache.has_same_cluster(CONSUMER_GROUPS, after)

@@ -8,7 +8,7 @@ import pytest
 from doubles.virtual import run_virtually
 from world import World, in_a_world
 
-from penstock_operator.groups.discovery import in_turn
+from penstock_operator.groups.discovery import rotate
 from penstock_operator.groups.pacing import EVERY_S
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, BrokersError
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, KubeError
@@ -293,10 +293,10 @@ def test_a_group_whose_object_is_gone_is_found_among_many_that_are_not_shown(max
 
 
 def test_turns_go_around() -> None:
-    assert in_turn(["a", "b", "c"], "", 2) == ["a", "b"]
-    assert in_turn(["a", "b", "c"], "b", 2) == ["c", "a"]
-    assert in_turn(["a", "c"], "b", 5) == ["c", "a"]
-    assert in_turn([], "b", 5) == []
+    assert rotate(["a", "b", "c"], "", 2) == ["a", "b"]
+    assert rotate(["a", "b", "c"], "b", 2) == ["c", "a"]
+    assert rotate(["a", "c"], "b", 5) == ["c", "a"]
+    assert rotate([], "b", 5) == []
 
 
 @in_a_world

@@ -1,4 +1,4 @@
-"""What becomes of a group whose ConsumerGroup is deleted: what its user said, whoever saw it."""
+"""Groups whose ConsumerGroup is deleted: the object's policy decides."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_nothing_is_deleted_while_all_is_being_taken_down(what: str) -> None:
             world.kube.crds_gone.add(CONSUMER_GROUPS)
         await asyncio.sleep(600)
         assert committed(world) == 7
-        assert world.queue.failing("ConsumerGroup") == 0, "that is no failure, and is not tried for ever"
+        assert world.queue.failing("ConsumerGroup") == 0, "that is not a failure, and is not retried forever"
         world.kube.terminating.clear()
         world.kube.crds_terminating.clear()
         world.kube.crds_gone.clear()

@@ -16,7 +16,7 @@ from penstock_operator.engine.routing import Routing
 from penstock_operator.engine.runner import ReconcileRunner
 from penstock_operator.groups.controller import GroupController
 from penstock_operator.groups.discovery import Discovery
-from penstock_operator.groups.pacing import Pacing
+from penstock_operator.groups.pacing import StatusPacing
 from penstock_operator.groups.views import GroupViews
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Object
 
@@ -37,7 +37,7 @@ class World:
         self.kube.put(CLUSTERS, {"metadata": {"name": name, "namespace": namespace}, "spec": {}})
         return made
 
-    def of(self, namespace: str, cluster: str) -> InMemoryBrokers | None:
+    def gateway_for(self, namespace: str, cluster: str) -> InMemoryBrokers | None:
         """`Connections`."""
         return self.brokers.get((namespace, cluster))
 
@@ -46,14 +46,14 @@ class World:
         return self.brokers["ns", "c"]
 
     def _make(self) -> None:
-        copies, clock = self.kube.objects, LoopClock()
+        cache, clock = self.kube.objects, LoopClock()
         queue = self.queue = WorkQueue(lambda: 0.5, lambda key: (key.namespace, ""))
-        views = GroupViews(copies)
-        pacing = Pacing(clock, lambda: 0.5)
-        copies._listeners.clear()
-        self.routing = Routing(copies, queue)
-        self.controller = GroupController(self.kube, copies, self, clock, views, pacing)
-        self.discovery = Discovery(self.kube, copies, self, queue, clock, views, self.max_discovered)
+        views = GroupViews(cache)
+        pacing = StatusPacing(clock, lambda: 0.5)
+        cache._listeners.clear()
+        self.routing = Routing(cache, queue)
+        self.controller = GroupController(self.kube, cache, self, clock, views, pacing)
+        self.discovery = Discovery(self.kube, cache, self, queue, clock, views, self.max_discovered)
         self.runner = ReconcileRunner("ConsumerGroup", self.controller, queue, OperatorMetrics(), lambda: True)
 
     async def start(self) -> None:
@@ -82,10 +82,10 @@ class World:
         return (self.shown(name) or {}).get("status") or {}
 
     def names(self) -> list[str]:
-        return sorted(place[2] for place in self.kube.stored if place[0] == CONSUMER_GROUPS)
+        return sorted(cluster_key[2] for cluster_key in self.kube.stored if cluster_key[0] == CONSUMER_GROUPS)
 
     def reasons(self) -> list[str]:
-        return [happening.reason for _, happening in self.kube.told]
+        return [event.reason for _, event in self.kube.recorded]
 
 
 AT = ("orders", 0)

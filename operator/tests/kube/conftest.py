@@ -12,7 +12,7 @@ from doubles.api_server import ApiServer
 
 from penstock.runtime.clock import SystemClock
 from penstock_operator.kube.client import KubeClient
-from penstock_operator.kube.events import Events
+from penstock_operator.kube.events import EventRecorder
 from penstock_operator.kube.http import Requests, configuration
 
 REAL = os.environ.get("PENSTOCK_TEST_CLUSTER", "")
@@ -31,7 +31,7 @@ class Client:
         self.written: list[tuple[str, str, str]] = []
         self.failed: list[Exception] = []
         self.requests = Requests(configuration(), timeout_s=10)
-        self.events = Events(self.requests, SystemClock(), "test", self.failed.append)
+        self.events = EventRecorder(self.requests, SystemClock(), "test", self.failed.append)
         self.kube = KubeClient(self.requests, self.events, self._written)
 
     def _written(self, method: str, resource: object, body: dict[str, object] | None) -> None:

@@ -161,8 +161,8 @@ async def test_events_are_written_once_and_counted_in_a_series(client: Any) -> N
     kube, ns, name = client.kube, client.namespace, name_of("told")
     made = await kube.create(CONSUMER_GROUPS, ns, group(name))
     for _ in range(5):
-        await kube.tell(made, [KubeEvent("Warning", "ResetRefused", "the group has members" + "!" * 2_000)])
-    await kube.tell(made, [KubeEvent("Normal", "ResetDone", "done")])
+        await kube.record_events(made, [KubeEvent("Warning", "ResetRefused", "the group has members" + "!" * 2_000)])
+    await kube.record_events(made, [KubeEvent("Normal", "ResetDone", "done")])
     assert client.failed == []
     events = [e for e in await kube.list(EVENTS, ns) if e["regarding"]["name"] == name]
     by_reason = {e["reason"]: e for e in events}

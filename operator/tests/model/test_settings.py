@@ -1,4 +1,4 @@
-"""Which Kafka settings a resource may hold, and what is said of others."""
+"""Kafka settings that a resource can have, and the errors for others."""
 
 from __future__ import annotations
 

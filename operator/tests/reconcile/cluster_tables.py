@@ -61,7 +61,7 @@ def topics(**parts: ObservedPartition | Iterable[ObservedPartition]) -> dict[str
     }
 
 
-def said(
+def reported(
     brokers: Iterable[int],
     there: Mapping[str, ObservedTopicState] | None = None,
     *,
@@ -85,7 +85,7 @@ def said(
 
 
 def observed(
-    pods: Iterable[ObservedPod] = (), said: ReportedState | None = None, *, replicas: int | None = None, **more: Any
+    pods: Iterable[ObservedPod] = (), reported: ReportedState | None = None, *, replicas: int | None = None, **more: Any
 ) -> ObservedCluster:
     """`replicas` of the StatefulSet; there is none where it is None."""
     live = dict(more.pop("live", {}))
@@ -94,5 +94,5 @@ def observed(
             "metadata": {"name": "c-broker", "uid": "sts"},
             "spec": {"replicas": replicas},
         }
-    error = "" if said is not None else "no answer"
-    return ObservedCluster(now=NOW, live=live, pods=tuple(pods), said=said, brokers_error=error, **more)
+    error = "" if reported is not None else "no answer"
+    return ObservedCluster(now=NOW, live=live, pods=tuple(pods), reported=reported, brokers_error=error, **more)

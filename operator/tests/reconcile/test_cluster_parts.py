@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from reconcile.cluster_tables import NOW, cluster, observed, part, pod, said, topics
+from reconcile.cluster_tables import NOW, cluster, observed, part, pod, reported, topics
 
 from penstock.placement.model import Move, PartitionKey
 from penstock_operator.ports.brokers import ConfigPatch
-from penstock_operator.reconcile.cluster.moves import AT_A_TIME, next_moves, open_moves
+from penstock_operator.reconcile.cluster.moves import MAX_MOVING_PARTITIONS, next_moves, open_moves
 from penstock_operator.reconcile.cluster.observed import read_claim, read_pod
 from penstock_operator.reconcile.cluster.partitions import summary
 from penstock_operator.reconcile.cluster.settings import domain_changes, running_changes
@@ -30,8 +30,8 @@ def test_partitions_are_summed_up() -> None:
     assert dict(found.in_sync) == {0: 3, 1: 3, 2: 2}
     assert dict(found.alone) == {3: 1}
     assert dict(found.held) == {0: 3, 1: 3, 2: 3, 3: 2}
-    assert found.wanting_more_than(2) == "a (3), c (3)"
-    assert found.wanting_more_than(3) == ""
+    assert found.topics_needing_more_than(2) == "a (3), c (3)"
+    assert found.topics_needing_more_than(3) == ""
 
 
 @pytest.mark.parametrize(
@@ -49,21 +49,21 @@ def test_partitions_are_summed_up() -> None:
 def test_a_broker_is_told_where_it_stands(
     zones: dict[str, str] | None, before: dict[str, str], change: dict[str, str | None] | None
 ) -> None:
-    seen = observed([pod(0)], said([0], settings={0: before}), zones=zones)
+    seen = observed([pod(0)], reported([0], settings={0: before}), zones=zones)
     found = domain_changes(cluster(1), seen)
     assert found == (() if change is None else (ConfigPatch("0", change),))
 
 
 @pytest.mark.parametrize("there", [pod(0, node=None), pod(0, is_terminating=True), pod(1)])
 def test_a_broker_without_a_place_is_told_nothing(there: object) -> None:
-    assert domain_changes(cluster(1), observed([there], said([0]))) == ()  # type: ignore[list-item]
+    assert domain_changes(cluster(1), observed([there], reported([0]))) == ()  # type: ignore[list-item]
 
 
 WANTED = {THROTTLE: "50000000", "log.retention.hours": "5"}
 
 
 @pytest.mark.parametrize(
-    ("config", "before", "noted", "changes", "notes"),
+    ("config", "before", "recorded", "changes", "annotations"),
     [
         ({"log.retention.hours": "5"}, [{}, {}], set(), {"": WANTED}, set(WANTED)),
         ({"log.retention.hours": "5"}, [WANTED, WANTED], set(WANTED), {}, set(WANTED)),
@@ -82,21 +82,21 @@ WANTED = {THROTTLE: "50000000", "log.retention.hours": "5"}
 def test_settings_for_all_brokers_are_set_and_taken_back(
     config: dict[str, str],
     before: list[dict[str, str]],
-    noted: set[str],
+    recorded: set[str],
     changes: dict[str, dict[str, str | None]],
-    notes: set[str],
+    annotations: set[str],
 ) -> None:
-    seen = observed([], said([0, 1], settings=dict(enumerate(before))))
-    found, after = running_changes(cluster(2, config=config), seen, ClusterAnnotations(settings=frozenset(noted)))
+    seen = observed([], reported([0, 1], settings=dict(enumerate(before))))
+    found, after = running_changes(cluster(2, config=config), seen, ClusterAnnotations(settings=frozenset(recorded)))
     assert {change.name: dict(change.settings) for change in found} == changes
-    assert after.settings == notes
+    assert after.settings == annotations
 
 
 def test_moves_are_begun_in_batches_and_the_plan_is_kept_while_it_fits() -> None:
     there = topics(**{f"t{n}": [part([0])] * 10 for n in range(60)})
-    seen = observed([], said([0, 1], there))
+    seen = observed([], reported([0, 1], there))
     moves = next_moves(seen, None)
-    assert len(moves.begin) == AT_A_TIME
+    assert len(moves.begin) == MAX_MOVING_PARTITIONS
     assert moves.left == 300
     assert moves.planned is not None
     (name, index), after = next(iter(moves.begin.items()))
@@ -104,23 +104,23 @@ def test_moves_are_begun_in_batches_and_the_plan_is_kept_while_it_fits() -> None
     parts = list(there[name].partitions)
     parts[index] = part([*after, 0], [0], adding=after, removing=(0,))
     begun[name] = replace(there[name], partitions=tuple(parts))
-    again = next_moves(replace(seen, said=said([0, 1], begun)), moves.planned)
+    again = next_moves(replace(seen, reported=reported([0, 1], begun)), moves.planned)
     assert again.planned is moves.planned
-    assert len(again.begin) == AT_A_TIME - 1
+    assert len(again.begin) == MAX_MOVING_PARTITIONS - 1
     assert (name, index) not in again.begin
     assert again.left == 300
 
 
 def test_a_plan_that_no_longer_fits_is_made_anew() -> None:
     there = topics(t=[part([0]), part([0])])
-    planned = next_moves(observed([], said([0, 1], there)), None).planned
+    planned = next_moves(observed([], reported([0, 1], there)), None).planned
     assert planned is not None
     assert open_moves(planned, planned.brokers, there)
     assert open_moves(planned, planned.brokers[:1], there) is None, "other brokers"
     move = planned.moves[0]
     parts = [part([0]), part([0])]
     parts[move.key.partition] = part([5])
-    assert open_moves(planned, planned.brokers, topics(t=parts)) is None, "somebody else moved it"
+    assert open_moves(planned, planned.brokers, topics(t=parts)) is None, "another client moved it"
     assert open_moves(planned, planned.brokers, {}) == [], "deleted since"
     assert move == Move(PartitionKey("t", move.key.partition), (0,), (1,))
 

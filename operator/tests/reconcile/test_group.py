@@ -1,4 +1,4 @@
-"""ConsumerGroup: wanted × observed → what is done, what is said."""
+"""ConsumerGroup: desired × observed → actions and status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock_operator.reconcile.group.names import (
     winners,
 )
 from penstock_operator.reconcile.group.reconcile import coarse_seconds, reconcile
-from penstock_operator.reconcile.group.reset import questions, ranges_asked, topics_asked
+from penstock_operator.reconcile.group.reset import offset_queries, range_partitions, topics_to_describe
 from penstock_operator.reconcile.group.types import CommitOffsets, GroupSettingsPatch, ObservedGroup
 
 AT, LATER = "2026-11-21T08:00:00Z", "2026-11-21T09:00:00Z"
@@ -39,9 +39,11 @@ def wanted(status: ConsumerGroupStatus | None = None, **spec: Any) -> ConsumerGr
     )
 
 
-def state(*offsets: ObservedOffset, members: int = 0, said: str | None = None, **settings: str) -> ObservedGroupState:
+def state(
+    *offsets: ObservedOffset, members: int = 0, reported: str | None = None, **settings: str
+) -> ObservedGroupState:
     names = {"owner": OWNER, "policy": DELETION_POLICY, "reset": RESET_ID}
-    shown = said or ("Stable" if members else "Empty")
+    shown = reported or ("Stable" if members else "Empty")
     return ObservedGroupState(
         "billing", shown, members, offsets, {names[key]: value for key, value in settings.items()}
     )
@@ -74,9 +76,9 @@ def conditions(status: ConsumerGroupStatus) -> dict[str, tuple[str, str]]:
         (ObservedGroup(state(*HERE, members=2)), ("True", "Known"), ("True", "Consuming")),
         (ObservedGroup(state(*HERE)), ("True", "Known"), ("False", "NotConsuming")),
         (ObservedGroup(state(at("orders", 0, 5, 5))), ("True", "Known"), ("True", "CaughtUp")),
-        (ObservedGroup(state(members=1, said="PreparingRebalance")), ("True", "Known"), ("True", "Consuming")),
+        (ObservedGroup(state(members=1, reported="PreparingRebalance")), ("True", "Known"), ("True", "Consuming")),
         (ObservedGroup(None), ("True", "Absent"), ("Unknown", "Absent")),
-        (ObservedGroup(state(said="Dead", owner="u1")), ("True", "Absent"), ("Unknown", "Absent")),
+        (ObservedGroup(state(reported="Dead", owner="u1")), ("True", "Absent"), ("Unknown", "Absent")),
         (
             ObservedGroup(error="no broker answers"),
             ("Unknown", "BrokersUnreachable"),
@@ -149,16 +151,16 @@ def go(desired: ConsumerGroup, seen: ObservedGroup) -> Any:
         (wanted(reset=RESET), ObservedGroup(IDLE, offsets=EARLY), "Planned", "", False),
         (wanted(PLANNED, reset=RESET), ObservedGroup(IDLE, offsets=EARLY), "Planned", "", True),
         # members
-        (wanted(reset=RESET), ObservedGroup(BUSY, offsets=EARLY), "Refused", "members (2)", False),
-        (wanted(PLANNED, reset=RESET), ObservedGroup(BUSY, offsets=EARLY), "Refused", "as soon as", False),
+        (wanted(reset=RESET), ObservedGroup(BUSY, offsets=EARLY), "Refused", "2 members", False),
+        (wanted(PLANNED, reset=RESET), ObservedGroup(BUSY, offsets=EARLY), "Refused", "when the group is empty", False),
         (
             wanted(PLANNED, reset=RESET),
-            ObservedGroup(state(*HERE, said="PreparingRebalance"), offsets=EARLY),
+            ObservedGroup(state(*HERE, reported="PreparingRebalance"), offsets=EARLY),
             "Refused",
             "members",
             False,
         ),
-        # somebody wants to see it only
+        # dry run
         (
             wanted(PLANNED, reset=OffsetReset(id="one", to="earliest", dry_run=True)),
             ObservedGroup(IDLE, offsets=EARLY),
@@ -169,7 +171,7 @@ def go(desired: ConsumerGroup, seen: ObservedGroup) -> Any:
         (wanted(PLANNED, reset=RESET, paused=True), ObservedGroup(IDLE, offsets=EARLY), "Planned", "paused", False),
         # done, by what the brokers keep, or by the status
         (wanted(PLANNED, reset=RESET), ObservedGroup(state(*HERE, reset="one")), "Done", "", False),
-        (wanted(reset=RESET), ObservedGroup(state(*HERE, reset="one")), "Done", "done before", False),
+        (wanted(reset=RESET), ObservedGroup(state(*HERE, reset="one")), "Done", "already done", False),
         (
             wanted(ConsumerGroupStatus(reset=ResetStatus(id="one", phase="Done")), reset=RESET),
             ObservedGroup(state(*HERE)),
@@ -185,7 +187,7 @@ def go(desired: ConsumerGroup, seen: ObservedGroup) -> Any:
             wanted(reset=OffsetReset(id="one", to="earliest", topics=("nope",))),
             ObservedGroup(state(*HERE)),
             "Failed",
-            "no topic nope",
+            "topic nope does not exist",
             False,
         ),
         # a group that does not exist yet, with topics named
@@ -246,7 +248,7 @@ def test_the_plan_names_each_change_and_the_first_hundred_only() -> None:
     plan = go(wanted(reset=RESET), ObservedGroup(state(*many), offsets={("t", p): 0 for p in range(150)}))
     assert plan.status.reset.changes[0] == "t-0: 7 → 0"
     assert (len(plan.status.reset.changes), plan.status.reset.total_changes) == (100, 150)
-    assert [h.reason for h in plan.happenings] == ["ResetPlanned"]
+    assert [h.reason for h in plan.events] == ["ResetPlanned"]
 
 
 @pytest.mark.parametrize(
@@ -263,14 +265,14 @@ def test_the_plan_names_each_change_and_the_first_hundred_only() -> None:
 )
 def test_what_has_to_be_known_for_a_reset_is_asked(reset: OffsetReset, asked: dict[tuple[str, int], int]) -> None:
     partitions = {"orders": 3, "bills": 1}
-    assert questions(wanted(reset=reset), state(*HERE), partitions) == asked
-    assert topics_asked(wanted(reset=reset), None) == set(reset.topics)
+    assert offset_queries(wanted(reset=reset), state(*HERE), partitions) == asked
+    assert topics_to_describe(wanted(reset=reset), None) == set(reset.topics)
 
 
 def test_an_offset_by_number_is_kept_inside_of_the_log() -> None:
     reset = OffsetReset(id="one", to="offset", offset=50, topics=("orders",))
     desired = wanted(PLANNED, reset=reset)
-    assert ranges_asked(desired, None, {"orders": 2}) == (("orders", 0), ("orders", 1))
+    assert range_partitions(desired, None, {"orders": 2}) == (("orders", 0), ("orders", 1))
     seen = ObservedGroup(
         state(*HERE), partitions={"orders": 2}, ranges={("orders", 0): (60, 90), ("orders", 1): (0, 20)}
     )  # fmt: skip
@@ -279,8 +281,8 @@ def test_an_offset_by_number_is_kept_inside_of_the_log() -> None:
 
 def test_done_is_told_once() -> None:
     plan = go(wanted(PLANNED, reset=RESET), ObservedGroup(state(*HERE, reset="one")))
-    assert [h.reason for h in plan.happenings] == ["ResetDone"]
-    assert go(wanted(plan.status, reset=RESET), ObservedGroup(state(*HERE, reset="one"))).happenings == ()
+    assert [h.reason for h in plan.events] == ["ResetDone"]
+    assert go(wanted(plan.status, reset=RESET), ObservedGroup(state(*HERE, reset="one"))).events == ()
 
 
 # Starting offsets, ownership
@@ -293,10 +295,10 @@ START = StartingOffsets(topics=("orders",), at="latest")
     ("group", "paused", "commits"),
     [
         (None, False, True),
-        (state(said="Empty"), False, True),
+        (state(reported="Empty"), False, True),
         (state(*HERE), False, False),
         (state(members=1), False, False),
-        (state(said="PreparingRebalance"), False, False),
+        (state(reported="PreparingRebalance"), False, False),
         (None, True, False),
     ],
 )
@@ -304,7 +306,7 @@ def test_starting_offsets_are_for_a_group_that_has_none(
     group: ObservedGroupState | None, paused: bool, commits: bool
 ) -> None:
     desired = wanted(starting_offsets=START, paused=paused)
-    offsets = questions(desired, group, {"orders": 2})
+    offsets = offset_queries(desired, group, {"orders": 2})
     plan = reconcile(desired, ObservedGroup(group, partitions={"orders": 2}, offsets=offsets), AT)
     assert [type(action) for action in plan.actions] == ([CommitOffsets] if commits else [])
 
@@ -389,7 +391,7 @@ def test_fields_that_a_newer_schema_fills_in_are_nobodys_say() -> None:
 
 def test_a_time_before_1970_is_no_word_of_the_protocol() -> None:
     reset = OffsetReset(id="r", to="timestamp", timestamp="1969-12-31T23:59:59.999Z")
-    assert set(questions(wanted(reset=reset), state(*HERE), {}).values()) == {0}
+    assert set(offset_queries(wanted(reset=reset), state(*HERE), {}).values()) == {0}
 
 
 def test_a_partition_that_does_not_tell_where_it_ends_hides_neither_the_group_nor_the_others() -> None:

@@ -52,7 +52,7 @@ def test_who_is_behind_goes_first_and_the_preferred_leader_last() -> None:
 
 
 def test_a_preferred_leader_that_is_gone_is_not_what_a_smaller_factor_leaves() -> None:
-    """Nobody goes before those that stay are in sync: one that is gone for good would keep it waiting for ever."""
+    """No replica is removed before the kept ones are in sync: a lost broker would block the reassignment forever."""
     gone = ObservedPartition(1, (0, 1, 2), (1, 2))
     assert factor_targets([gone], 1, tree("", "", ""), {}, 10) == {0: (1,)}
 
@@ -102,6 +102,6 @@ def test_outcomes_are_legal_and_stable(paths: list[str], before: int, factor: in
     assert all(len(set(p.replicas)) == factor for p in after)
     assert factor_targets(after, factor, domains, {}, 100) == {}
     spread = spread_targets(after, domains, brokers(*paths), {}, 100)
-    settled = [at_rest(*spread.get(i, after[i].replicas)) for i in range(count)]
-    assert all(domains.legal(domains.mask_of(p.replicas), factor) for p in settled)
-    assert spread_targets(settled, domains, brokers(*paths), {}, 100) == {}
+    accepted_drift = [at_rest(*spread.get(i, after[i].replicas)) for i in range(count)]
+    assert all(domains.legal(domains.mask_of(p.replicas), factor) for p in accepted_drift)
+    assert spread_targets(accepted_drift, domains, brokers(*paths), {}, 100) == {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from reconcile.cluster_tables import away, broken, cluster, observed, part, pod, said, topics
+from reconcile.cluster_tables import away, broken, cluster, observed, part, pod, reported, topics
 
 from penstock_operator.model.cluster import MAX_BROKERS
 from penstock_operator.ports.kube import CONFIG_MAPS
@@ -26,7 +26,7 @@ def seen(
     there: int, *, registered: list[int] | None = None, parts: Any = None, replicas: int = 0, **more: Any
 ) -> ObservedCluster:
     numbers = list(range(there)) if registered is None else registered
-    return observed(map(pod, range(there)), said(numbers, parts, **more), replicas=replicas or there)
+    return observed(map(pod, range(there)), reported(numbers, parts, **more), replicas=replicas or there)
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Row:
     drains: tuple[int, ...] = ()
     undrains: tuple[int, ...] = ()
     shrinks: bool = False
-    noted: frozenset[int] = frozenset()
-    notes: frozenset[int] = field(default_factory=frozenset)
+    recorded: frozenset[int] = frozenset()
+    annotations: frozenset[int] = field(default_factory=frozenset)
     members: int = 0
     never_formed: bool = False
     knew: int = 0
@@ -49,36 +49,38 @@ class Row:
 TABLE = {
     "a new cluster": Row(3, observed(), 3, "AsWanted"),
     "as wanted": Row(3, seen(3), 3, "AsWanted"),
-    "more at once": Row(5, seen(3), 5, "ScalingUp", notes=frozenset({3, 4})),
+    "more at once": Row(5, seen(3), 5, "ScalingUp", annotations=frozenset({3, 4})),
     "more, also where brokers do not answer": Row(
-        5, observed(map(pod, range(3)), replicas=3), 5, "ScalingUp", notes=frozenset({3, 4})
+        5, observed(map(pod, range(3)), replicas=3), 5, "ScalingUp", annotations=frozenset({3, 4})
     ),
     "fewer: drained first": Row(
-        3, seen(5, parts=topics(t=part([1, 3, 4]))), 5, "Draining", drains=(3, 4), notes=frozenset({3, 4})
+        3, seen(5, parts=topics(t=part([1, 3, 4]))), 5, "Draining", drains=(3, 4), annotations=frozenset({3, 4})
     ),
     "fewer: the drain was begun": Row(
-        3, seen(4, parts=ON_LAST, draining=[3]), 4, "Draining", noted=frozenset({3}), notes=frozenset({3}),
+        3, seen(4, parts=ON_LAST, draining=[3]), 4, "Draining", recorded=frozenset({3}), annotations=frozenset({3}),
         says="1 replicas left",
     ),
     "fewer: empty, and says so": Row(
-        3, seen(4, draining=[3], removable=[3]), 3, "ScalingDown", shrinks=True, noted=frozenset({3}),
-        notes=frozenset({3}),
+        3, seen(4, draining=[3], removable=[3]), 3, "ScalingDown", shrinks=True, recorded=frozenset({3}),
+        annotations=frozenset({3}),
     ),
-    "fewer: it holds nothing and was not drained": Row(3, seen(4), 4, "Draining", drains=(3,), notes=frozenset({3})),
+    "fewer: it holds nothing and was not drained": Row(
+        3, seen(4), 4, "Draining", drains=(3,), annotations=frozenset({3})
+    ),
     "fewer: one of two is empty": Row(
         3, seen(5, parts=topics(t=part([0, 1, 4])), draining=[3, 4], removable=[3]), 5, "Draining",
-        noted=frozenset({3, 4}), notes=frozenset({3, 4}),
+        recorded=frozenset({3, 4}), annotations=frozenset({3, 4}),
     ),
     "fewer: it says removable and was given something since": Row(
-        3, seen(4, parts=ON_LAST, draining=[3], removable=[3]), 4, "Draining", noted=frozenset({3}),
-        notes=frozenset({3}),
+        3, seen(4, parts=ON_LAST, draining=[3], removable=[3]), 4, "Draining", recorded=frozenset({3}),
+        annotations=frozenset({3}),
     ),
     "fewer: the broker is away and holds nothing": Row(
-        3, seen(4, registered=[0, 1, 2]), 3, "ScalingDown", shrinks=True, notes=frozenset({3})
+        3, seen(4, registered=[0, 1, 2]), 3, "ScalingDown", shrinks=True, annotations=frozenset({3})
     ),
     "fewer: the broker is away and holds something": Row(
-        3, seen(4, registered=[0, 1, 2], parts=ON_LAST), 4, "Draining", notes=frozenset({3}),
-        says="broker 3 is away and holds replicas",
+        3, seen(4, registered=[0, 1, 2], parts=ON_LAST), 4, "Draining", annotations=frozenset({3}),
+        says="broker 3 is down and holds replicas",
     ),
     "fewer: who is to take replicas is away": Row(
         3, seen(4, registered=[0, 2, 3], parts=ON_LAST), 4, "Waiting", says="waits for broker 1"
@@ -93,7 +95,7 @@ TABLE = {
     "the StatefulSet is gone, the status was lost, and pods are away": Row(
         3, observed(map(away, range(5)), live=NOTED), 5, "Waiting", never_formed=True, says="no answer"
     ),
-    "somebody asks for more pods than a cluster can have": Row(
+    "more pods than a cluster can have": Row(
         3, observed(replicas=2_000_000), MAX_BROKERS, "Waiting", says="no answer"
     ),
     "fewer than a topic's replicas": Row(
@@ -101,40 +103,40 @@ TABLE = {
     ),
     "fewer than a topic's replicas, the drain was begun": Row(
         2, seen(4, parts=topics(t=part([0, 1, 2])), draining=[2, 3]), 4, "TooFewBrokers", undrains=(2, 3),
-        noted=frozenset({2, 3}), notes=frozenset({2, 3}),
+        recorded=frozenset({2, 3}), annotations=frozenset({2, 3}),
     ),
     "fewer, and a person drains one of those left": Row(
-        3, seen(4, parts=topics(t=part([0, 1, 2])), draining=[0]), 4, "TooFewBrokers", says="broker 0 is being drained"
+        3, seen(4, parts=topics(t=part([0, 1, 2])), draining=[0]), 4, "TooFewBrokers", says="broker 0 is drained manually"
     ),
     "fewer than members of etcd": Row(2, seen(4), 4, "BelowEtcdMembers", members=3, says="at least 3"),
     "taken back": Row(
-        4, seen(4, draining=[3]), 4, "AsWanted", undrains=(3,), noted=frozenset({3}), notes=frozenset({3})
+        4, seen(4, draining=[3]), 4, "AsWanted", undrains=(3,), recorded=frozenset({3}), annotations=frozenset({3})
     ),
-    "taken back, and done": Row(4, seen(4), 4, "AsWanted", noted=frozenset({3})),
+    "taken back, and done": Row(4, seen(4), 4, "AsWanted", recorded=frozenset({3})),
     "more again, and one that was drained before does not answer yet": Row(
-        4, seen(4, silent=[3]), 4, "AsWanted", noted=frozenset({3}), notes=frozenset({3})
+        4, seen(4, silent=[3]), 4, "AsWanted", recorded=frozenset({3}), annotations=frozenset({3})
     ),
     "more again, and one that was drained before answers": Row(
-        4, seen(4, draining=[3]), 4, "AsWanted", undrains=(3,), noted=frozenset({3}), notes=frozenset({3})
+        4, seen(4, draining=[3]), 4, "AsWanted", undrains=(3,), recorded=frozenset({3}), annotations=frozenset({3})
     ),
     "drained by a person": Row(4, seen(4, draining=[3]), 4, "AsWanted"),
     "the StatefulSet is gone, its pods are not": Row(
-        3, observed(map(pod, range(5)), said(FIVE, topics(t=part([0, 1, 4])))), 5, "Draining", drains=(3, 4),
-        notes=frozenset({3, 4}),
+        3, observed(map(pod, range(5)), reported(FIVE, topics(t=part([0, 1, 4])))), 5, "Draining", drains=(3, 4),
+        annotations=frozenset({3, 4}),
     ),
     "the StatefulSet is gone, and its pods too": Row(3, observed(), 5, "Waiting", knew=5),
     "the StatefulSet is gone, and the pod that was to go last": Row(
-        3, observed(map(pod, range(4)), said(range(4), topics(t=part([0, 1, 4])))), 5, "Draining", drains=(3,),
-        notes=frozenset({3, 4}), knew=5, says="broker 4 is away and holds replicas",
+        3, observed(map(pod, range(4)), reported(range(4), topics(t=part([0, 1, 4])))), 5, "Draining", drains=(3,),
+        annotations=frozenset({3, 4}), knew=5, says="broker 4 is down and holds replicas",
     ),
     "volumes of an earlier cluster with more members of etcd": Row(1, observed(), 3, "BelowEtcdMembers", members=3),
     "still fewer, of which one is taken back": Row(
         3, seen(5, parts=topics(t=part([0, 1, 2])), draining=[2, 3, 4]), 5, "Draining", undrains=(2,),
-        noted=frozenset({2, 3, 4}), notes=frozenset({2, 3, 4}),
+        recorded=frozenset({2, 3, 4}), annotations=frozenset({2, 3, 4}),
     ),
     "still fewer, of which one was taken back": Row(
-        3, seen(5, parts=topics(t=part([0, 1, 2])), draining=[3, 4]), 5, "Draining", noted=frozenset({2, 3, 4}),
-        notes=frozenset({3, 4}),
+        3, seen(5, parts=topics(t=part([0, 1, 2])), draining=[3, 4]), 5, "Draining", recorded=frozenset({2, 3, 4}),
+        annotations=frozenset({3, 4}),
     ),
 }  # fmt: skip
 
@@ -144,12 +146,12 @@ def test_how_many_pods_and_who_is_drained(name: str) -> None:
     row = TABLE[name]
     status = {"brokers": [{"id": number, "state": "Ready"} for number in range(row.knew)]}
     desired = cluster(row.wanted, status={"clusterId": None} if row.never_formed else status)
-    scale = plan_scale(desired, row.observed, ClusterAnnotations(draining=row.noted), row.members)
+    scale = plan_scale(desired, row.observed, ClusterAnnotations(draining=row.recorded), row.members)
     changes = {int(change.name): change.settings[DRAINING] for change in scale.changes}
     assert (scale.pods, scale.reason, scale.shrinks) == (row.pods, row.reason, row.shrinks)
     assert tuple(n for n, value in changes.items() if value == "true") == row.drains
     assert tuple(n for n, value in changes.items() if value is None) == row.undrains
-    assert scale.draining == row.notes
+    assert scale.draining == row.annotations
     assert row.says in scale.message
     assert scale.ok == (row.reason == "AsWanted" and not (row.shrinks and not row.never_formed))
     assert scale.pods >= row.wanted, "never fewer than wanted"
@@ -157,9 +159,9 @@ def test_how_many_pods_and_who_is_drained(name: str) -> None:
 
 def test_a_broker_that_may_still_be_drained_is_looked_at_again_soon() -> None:
     silent = plan_scale(cluster(4), seen(4, silent=[3]), ClusterAnnotations(draining=frozenset({3})), 0)
-    assert silent.look_again_s == 2.0
+    assert silent.requeue_after_s == 2.0
     told = plan_scale(cluster(4), seen(4), ClusterAnnotations(draining=frozenset({3})), 0)
-    assert told.look_again_s is None
+    assert told.requeue_after_s is None
 
 
 def test_moves_off_a_broker_that_stays_are_taken_back() -> None:

@@ -27,8 +27,8 @@ from penstock_operator.reconcile.topic.types import (
     CreateTopic,
     DeleteTopic,
     ObservedTopic,
+    OwnerAbsence,
     ReassignTopic,
-    TopicGoneReason,
 )
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
@@ -102,7 +102,7 @@ ROWS = [
     Row("more partitions", topic(partitions=3), seen(TWO), (AddPartitions,), FALSE_APPLYING, FALSE_APPLYING,
         progressing="True", says="up to 3"),
     Row("fewer partitions", topic(partitions=1), seen(TWO), (), ("False", "PartitionsCannotShrink"),
-        ("False", "PartitionsCannotShrink"), says="Ask for 2", tells=["PartitionsCannotShrink"]),
+        ("False", "PartitionsCannotShrink"), says="Set partitions to 2", tells=["PartitionsCannotShrink"]),
     Row("fewer partitions, and a setting", topic(partitions=1, config={"a": "1"}), seen(TWO), (AlterTopicConfig,),
         FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
     Row("a setting", topic(config={"retention.ms": "1"}), seen(TWO), (AlterTopicConfig,), FALSE_APPLYING,
@@ -142,7 +142,7 @@ ROWS = [
         FALSE_APPLYING, progressing="True"),
     Row("badly spread, and nothing moves by itself", topic(),
         seen(TWO, brokers=brokers("a/1", "a/2", "b/3"), may_move=False)),
-    Row("badly spread only as long as nobody knows where a new broker is", topic(),
+    Row("badly spread only until the domain of a new broker is known", topic(),
         seen(state(part(0, 2, 1)), brokers=brokers("a/1", "b/2", "a/3", "b/4", "")), ready=("True", "Ready")),
     Row("badly spread, and a replica is behind", topic(),
         seen(state(part(0, 1, isr=(0,))), brokers=brokers("a/1", "a/2", "b/3")), healthy="UnderReplicated"),
@@ -158,7 +158,7 @@ ROWS = [
         ("False", "Deleting"), "Deleting"),
     Row("deleted behind its back", topic(status=known()), seen(), (CreateTopic,), ("False", "Creating"),
         ("False", "Creating"), "Creating", "True"),
-    Row("made anew by somebody", topic(status=known()),
+    Row("recreated by another client", topic(status=known()),
         seen(ObservedTopicState("t", OTHER_ID, (part(0),), {})), (AlterTopicConfig,), FALSE_APPLYING, FALSE_APPLYING,
         progressing="True", tells=["IdentityChanged"]),
     Row("adopted", topic(), seen(ObservedTopicState("t", ID, (part(0),), {})), (AlterTopicConfig,), FALSE_APPLYING,
@@ -189,31 +189,31 @@ ROWS = [
         ("False", "Conflict"), ("False", "Conflict"), "Conflict", tells=["Conflict"]),
     Row("no such cluster", topic(), seen(has_cluster=False), (), ("Unknown", "ClusterNotFound"),
         ("Unknown", "ClusterNotFound"), "ClusterNotFound", "Unknown", says="create it", tells=["ClusterNotFound"]),
-    Row("nobody answers", topic(), seen(trouble="no broker answers"), (), ("Unknown", "Unreachable"),
+    Row("no broker answers", topic(), seen(unreachable="no broker answers"), (), ("Unknown", "Unreachable"),
         ("Unknown", "Unreachable"), "Unreachable", "Unknown", says="no broker answers"),
     Row("creation was refused", topic(), seen(failure=REFUSED), (), ("False", "Refused"), ("False", "Refused"),
         "Refused", says="no such setting", tells=["Refused"]),
     Row("a change was refused", topic(partitions=3), seen(TWO, failure=REFUSED), (), ("False", "Refused"),
         ("False", "Refused"), says="no such setting", tells=["Refused"]),
     Row("a change was put off", topic(partitions=3), seen(TWO, failure=LATER), (), ("False", "Retrying"),
-        ("False", "Retrying"), says="tried again"),
+        ("False", "Retrying"), says="retrying"),
     Row("its predecessor's topic goes first", topic(),
         seen(state(part(0), settings={OWNER: "old"}),
-             gone=TopicGoneReason(True, "Delete", same_name=True, may_delete=True)),
+             absence=OwnerAbsence(True, "Delete", same_name=True, may_delete=True)),
         (DeleteTopic,), ("False", "Replacing"), ("False", "Replacing"), "Replacing", "True"),
-    Row("its predecessor's topic goes first, once that may be told", topic(),
-        seen(state(part(0), settings={OWNER: "old"}), gone=TopicGoneReason(True, "Delete", same_name=True)),
+    Row("its predecessor's topic goes first, once the check is done", topic(),
+        seen(state(part(0), settings={OWNER: "old"}), absence=OwnerAbsence(True, "Delete", same_name=True)),
         (), ("False", "Replacing"), ("False", "Replacing"), "Replacing", "True"),
     Row("its predecessor's topic is adopted where it was to be kept", topic(),
         seen(state(part(0), settings={OWNER: "old"}),
-             gone=TopicGoneReason(True, "Retain", same_name=True, may_delete=True)),
+             absence=OwnerAbsence(True, "Retain", same_name=True, may_delete=True)),
         (AlterTopicConfig,), FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
     Row("the topic of a deleted object of another name is adopted", topic(),
-        seen(state(part(0), settings={OWNER: "old"}), gone=TopicGoneReason(True, "Delete", may_delete=True)),
+        seen(state(part(0), settings={OWNER: "old"}), absence=OwnerAbsence(True, "Delete", may_delete=True)),
         (AlterTopicConfig,), FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
     Row("an object that no list has is no deleted one", topic(),
         seen(state(part(0), settings={OWNER: "old", DELETION_POLICY: "Delete"}),
-             gone=TopicGoneReason(lists_without=9, may_delete=True)),
+             absence=OwnerAbsence(lists_without=9, may_delete=True)),
         (AlterTopicConfig,), FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
 ]  # fmt: skip
 
@@ -229,7 +229,7 @@ def test_what_is_done_and_what_the_status_says(row: Row) -> None:
     assert conditions["Healthy"].reason == row.healthy
     assert conditions["Progressing"].status == row.progressing
     assert row.says in conditions["Synced"].message
-    assert [happening.reason for happening in plan.happenings] == row.tells
+    assert [event.reason for event in plan.events] == row.tells
     assert {c.observed_generation for c in conditions.values()} == {plan.status.observed_generation} == {7}
     assert all(c.message for c in conditions.values())
 
@@ -243,45 +243,45 @@ def test_the_second_look_at_the_same_says_the_same_and_tells_nothing(row: Row) -
     if not first.status.kept_settings:
         assert again.actions == first.actions
     assert again.status == first.status
-    assert again.happenings == ()
+    assert again.events == ()
 
 
 GONE_ROWS = [
-    ("no object, nothing known", state(part(0)), TopicGoneReason(), None),
-    ("nobody's", ObservedTopicState("t", ID, (part(0),), {}), TopicGoneReason(True, "Delete", may_delete=True), None),
-    ("deleted, to be kept", state(part(0)), TopicGoneReason(True, "Retain", may_delete=True), None),
-    ("deleted, to go", state(part(0)), TopicGoneReason(True, "Delete", may_delete=True), "delete"),
-    ("deleted, to go, and it cannot be told whether all is going", state(part(0)), TopicGoneReason(True, "Delete"),
+    ("no object, nothing known", state(part(0)), OwnerAbsence(), None),
+    ("unowned", ObservedTopicState("t", ID, (part(0),), {}), OwnerAbsence(True, "Delete", may_delete=True), None),
+    ("deleted, to be kept", state(part(0)), OwnerAbsence(True, "Retain", may_delete=True), None),
+    ("deleted, to go", state(part(0)), OwnerAbsence(True, "Delete", may_delete=True), "delete"),
+    ("deleted, to go, and it is unknown whether the CRD is being deleted", state(part(0)), OwnerAbsence(True, "Delete"),
      None),
-    ("deleted with everything", state(part(0)), TopicGoneReason(True, "Delete", may_delete=False), "protect"),
+    ("deleted with everything", state(part(0)), OwnerAbsence(True, "Delete", may_delete=False), "protect"),
     ("the last word was to keep it", state(part(0), settings={DELETION_POLICY: "Delete"}),
-     TopicGoneReason(True, "Retain"),
+     OwnerAbsence(True, "Retain"),
      "protect"),
     ("one list without it", state(part(0), settings={DELETION_POLICY: "Delete"}),
-     TopicGoneReason(lists_without=1, may_delete=True), None),
+     OwnerAbsence(lists_without=1, may_delete=True), None),
     ("two lists without it", state(part(0), settings={DELETION_POLICY: "Delete"}),
-     TopicGoneReason(lists_without=2, may_delete=True), "delete"),
-    ("two lists without it, to be kept", state(part(0)), TopicGoneReason(lists_without=2, may_delete=True), None),
+     OwnerAbsence(lists_without=2, may_delete=True), "delete"),
+    ("two lists without it, to be kept", state(part(0)), OwnerAbsence(lists_without=2, may_delete=True), None),
     ("two lists without it, with everything", state(part(0), settings={DELETION_POLICY: "Delete"}),
-     TopicGoneReason(lists_without=2, may_delete=False), "protect"),
-    ("not there", None, TopicGoneReason(True, "Delete", may_delete=True), None),
+     OwnerAbsence(lists_without=2, may_delete=False), "protect"),
+    ("not there", None, OwnerAbsence(True, "Delete", may_delete=True), None),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("what", "found", "gone", "fate"), GONE_ROWS, ids=[row[0] for row in GONE_ROWS])
+@pytest.mark.parametrize(("what", "found", "gone", "decision"), GONE_ROWS, ids=[row[0] for row in GONE_ROWS])
 def test_what_becomes_of_a_topic_without_an_object(
-    what: str, found: ObservedTopicState | None, gone: TopicGoneReason, fate: str
+    what: str, found: ObservedTopicState | None, gone: OwnerAbsence, decision: str
 ) -> None:
-    (action,) = reconcile(None, seen(found, gone=gone)).actions or (None,)
-    if fate is None:
+    (action,) = reconcile(None, seen(found, absence=gone)).actions or (None,)
+    if decision is None:
         assert action is None
-    elif fate == "delete":
+    elif decision == "delete":
         assert isinstance(action, DeleteTopic)
         assert action.topic_id == ID
     else:
         assert isinstance(action, AlterTopicConfig)
         assert action.settings == {DELETION_POLICY: "Retain"}
-    assert reconcile(None, seen(found, gone=gone, owner_is_there=True)).actions == ()
+    assert reconcile(None, seen(found, absence=gone, has_owner=True)).actions == ()
 
 
 def test_the_status_counts_what_brokers_report_and_not_what_was_asked_for() -> None:

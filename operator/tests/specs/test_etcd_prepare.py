@@ -26,7 +26,7 @@ NAMES = ["c-broker-0", "c-broker-1", "c-broker-2"]
 
 
 def tried_again(call: Callable[[], str]) -> str:
-    """As an init container that fails is: etcd adds nobody in the first seconds after it has lost somebody."""
+    """Retry like a failed init container: etcd adds no member in the first seconds after it lost one."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -37,7 +37,7 @@ def tried_again(call: Callable[[], str]) -> str:
 
 
 def reserved_port() -> socket.socket:
-    """A socket with a port that is free at every address, and nobody's by chance for as long as it is open: only who
+    """A socket with a port that is free at every address, and unused by others as long as it is open: only who
     asks for that very port, as etcd does with SO_REUSEADDR, can listen on it."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -86,7 +86,7 @@ class Members:
 
     def ask(self, host: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         url = f"http://{host}:{self.script.PORT}{path}"
-        found: dict[str, Any] = self.script.ask(url, body)
+        found: dict[str, Any] = self.script.post_json(url, body)
         return found
 
     def put(self, host: str, key: str) -> None:
@@ -119,8 +119,13 @@ def test_members_form_a_cluster_and_one_that_lost_its_data_joins_again(members: 
     members.stop(1)
     subprocess.run(["rm", "-r", str(members.data(1))], check=True)
     others = [HOSTS[0], HOSTS[2]]
-    assert tried_again(lambda: members.script.join_again(HOSTS[1], NAMES[1], others, members.script.ask)) == "existing"
-    assert members.script.join_again(HOSTS[1], NAMES[1], others, members.script.ask) == "existing", "killed, and again"
+    assert (
+        tried_again(lambda: members.script.join_again(HOSTS[1], NAMES[1], others, members.script.post_json))
+        == "existing"
+    )
+    assert members.script.join_again(HOSTS[1], NAMES[1], others, members.script.post_json) == "existing", (
+        "killed, and again"
+    )
     members.start(1, "existing")
     members.put(HOSTS[1], "Qg==")
     found = members.ask(HOSTS[1], "/v3/kv/range", {"key": "QQ=="})
@@ -151,7 +156,7 @@ def test_a_member_without_data_waits_where_no_other_answers(script: ModuleType) 
     def call(url: str, body: dict[str, Any]) -> dict[str, Any]:
         raise OSError("refused")
 
-    with pytest.raises(OSError, match="no other member of etcd answers"):
+    with pytest.raises(OSError, match="no other member answers"):
         script.join_again(HOSTS[1], NAMES[1], [HOSTS[0], HOSTS[2]], call)
 
 

@@ -185,7 +185,7 @@ def test_the_settings_file_is_toml_that_the_broker_reads() -> None:
 )
 def test_brokers_are_restarted_for_what_they_read_at_their_start_alone(change: dict[str, Any], restarts: bool) -> None:
     def of(spec: dict[str, Any]) -> str:
-        made = stateful_set(spec, notes=ClusterAnnotations(draining=frozenset({4})))
+        made = stateful_set(spec, annotations=ClusterAnnotations(draining=frozenset({4})))
         return str(made["spec"]["template"]["metadata"]["annotations"][names.RESTART])
 
     before = stateful_set(VARIANTS["smallest"])["spec"]["template"]["metadata"]["annotations"][names.RESTART]

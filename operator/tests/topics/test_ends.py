@@ -1,4 +1,4 @@
-"""What becomes of a topic whose Topic is deleted: what its user said, on proof that somebody wanted it."""
+"""Topics whose Topic object is deleted: the policy decides, given evidence of a user's request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_with_policy_delete_the_topic_goes_with_its_object() -> None:
     world.delete("orders")
     await world.settle()
     assert world.brokers.topics_by_name == {}
-    assert world.told[-1] == ("orders", "Deleted")
+    assert world.recorded[-1] == ("orders", "Deleted")
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
@@ -83,7 +83,7 @@ async def test_an_object_that_is_not_paused_any_more_takes_its_topic_with_it() -
         policy = world.brokers.topics_by_name["orders"].settings[DELETION_POLICY]
         assert policy == ("Retain" if paused else "Delete")
         assert world.condition("orders", "Ready") == READY
-    assert [reason for _, reason in world.told] == ["Created"], "a note is no news"
+    assert [reason for _, reason in world.recorded] == ["Created"], "a note is no news"
     world.delete("orders")
     await world.settle()
     assert world.brokers.topics_by_name == {}
@@ -157,7 +157,7 @@ async def test_an_object_restored_from_a_backup_takes_its_topic_over() -> None:
     await world.resync()
     await world.resync()
     assert world.topic("orders").status.topic_id == before
-    assert world.told[-1] == ("orders", "Adopted")
+    assert world.recorded[-1] == ("orders", "Adopted")
 
 
 async def away(world: World, *names: str) -> None:
@@ -180,7 +180,7 @@ async def test_a_topic_whose_object_went_while_nobody_looked_goes_after_two_list
     assert "orders" in world.brokers.topics_by_name
     await world.resync()
     assert world.brokers.topics_by_name.keys() == {"another", "kept"}
-    assert world.told[-1] == ("c", "Deleted")
+    assert world.recorded[-1] == ("c", "Deleted")
 
 
 def made_again(world: World) -> None:
@@ -327,7 +327,7 @@ async def test_an_object_that_only_the_watch_had_lost_keeps_its_topic() -> None:
     world.apply("orders", deletionPolicy="Delete")
     world.apply("another")
     await world.settle()
-    world.kube.objects.complete(TOPICS, None, set(), "1000000")
+    world.kube.objects.apply_list(TOPICS, None, set(), "1000000")
     assert world.kube.objects.get(TOPICS, NS, "orders") is None
     world.time += 3600
     for _ in range(4):
@@ -379,13 +379,13 @@ async def test_without_the_right_to_try_nothing_is_deleted_and_it_is_tried_again
     world.delete("orders")
     await world.settle(0.5)
     assert "orders" in world.brokers.topics_by_name
-    assert "cannot tell" in world.errors[0]
+    assert "cannot check" in world.errors[0]
     await world.settle()
     assert world.brokers.topics_by_name == {}
 
 
 async def test_deletion_is_not_stuck_when_brokers_are_gone_and_is_done_when_they_are_back() -> None:
-    # Finalizers made objects of other operators stay for ever when their system was gone.
+    # Finalizers made objects of other operators hang forever when their system was gone.
     world = World()
     world.apply("orders", deletionPolicy="Delete")
     await world.settle()
@@ -457,7 +457,7 @@ async def test_what_went_with_its_definition_is_no_wish_though_brokers_were_away
     world.kube.fail("dry_run", KubeError(500, "InternalError", "etcd is away"))
     world.delete("orders")
     await world.settle()
-    assert any("cannot tell" in error for error in world.errors), "and it is tried again"
+    assert any("cannot check" in error for error in world.errors), "and it is tried again"
     world.kube.crds_terminating.clear()
     world.brokers.down.clear()
     await world.settle(30)

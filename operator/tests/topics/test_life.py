@@ -32,7 +32,7 @@ async def test_an_applied_topic_is_created_and_becomes_ready_with_one_status_wri
         "Progressing": "False",
     }
     assert world.kube.calls["patch_status"] == 1
-    assert world.told == [("orders", "Created")]
+    assert world.recorded == [("orders", "Created")]
 
 
 async def test_partitions_that_were_left_out_are_the_brokers_default_and_no_number_is_made_up() -> None:
@@ -61,7 +61,7 @@ async def test_more_partitions_and_other_settings_are_made_so_and_told() -> None
     assert there.settings["retention.ms"] == "2"
     assert "segment.ms" not in there.settings
     assert world.condition("orders", "Ready") == READY
-    assert world.told[1:] == [("orders", "SettingsChanged"), ("orders", "PartitionsAdded")]
+    assert world.recorded[1:] == [("orders", "SettingsChanged"), ("orders", "PartitionsAdded")]
 
 
 async def test_fewer_partitions_are_refused_with_the_reason_and_the_rest_is_done() -> None:
@@ -72,12 +72,12 @@ async def test_fewer_partitions_are_refused_with_the_reason_and_the_rest_is_done
     await world.settle()
     assert world.condition("orders", "Synced") == ("False", "PartitionsCannotShrink")
     assert world.condition("orders", "Ready") == ("False", "PartitionsCannotShrink")
-    assert "Ask for 5" in world.message("orders")
+    assert "Set partitions to 5" in world.message("orders")
     assert world.brokers.topics_by_name["orders"].settings["retention.ms"] == "2"
-    assert world.told.count(("orders", "PartitionsCannotShrink")) == 1
+    assert world.recorded.count(("orders", "PartitionsCannotShrink")) == 1
     await world.resync()
     await world.resync()
-    assert world.told.count(("orders", "PartitionsCannotShrink")) == 1
+    assert world.recorded.count(("orders", "PartitionsCannotShrink")) == 1
 
 
 async def test_a_setting_that_somebody_changed_is_repaired() -> None:
@@ -90,7 +90,7 @@ async def test_a_setting_that_somebody_changed_is_repaired() -> None:
     settings = world.brokers.topics_by_name["orders"].settings
     assert settings["retention.ms"] == "1"
     assert "segment.ms" not in settings
-    assert world.told[-1] == ("orders", "SettingsChanged")
+    assert world.recorded[-1] == ("orders", "SettingsChanged")
 
 
 async def test_more_replicas_are_copied_with_progress_and_ready_when_they_are_there() -> None:
@@ -122,11 +122,11 @@ async def test_a_topic_that_somebody_deleted_is_created_again_and_told() -> None
     await world.resync()
     assert world.condition("orders", "Ready") == READY
     assert world.topic("orders").status.topic_id not in (None, before)
-    assert ("orders", "Recreated") in world.told
+    assert ("orders", "Recreated") in world.recorded
 
 
 async def test_a_topic_that_somebody_made_anew_shows_its_new_identity() -> None:
-    # Elsewhere a topic that was created again went on with the offsets of the old one, and nobody was told.
+    # Elsewhere a topic that was created again went on with the offsets of the old one, silently.
     world = World()
     world.apply("orders", config={"retention.ms": "7"})
     await world.settle()
@@ -134,9 +134,9 @@ async def test_a_topic_that_somebody_made_anew_shows_its_new_identity() -> None:
     await world.resync()
     assert world.topic("orders").status.topic_id == str(made.topic_id)
     assert world.brokers.topics_by_name["orders"].settings["retention.ms"] == "7"
-    assert [reason for _, reason in world.told].count("IdentityChanged") == 1
+    assert [reason for _, reason in world.recorded].count("IdentityChanged") == 1
     await world.resync()
-    assert [reason for _, reason in world.told].count("IdentityChanged") == 1
+    assert [reason for _, reason in world.recorded].count("IdentityChanged") == 1
 
 
 async def test_a_paused_topic_is_left_alone_and_its_status_stays_true() -> None:
@@ -163,11 +163,11 @@ async def test_steady_state_writes_nothing_and_tells_nothing() -> None:
     for number in range(20):
         world.apply(f"t{number}", partitions=2, config={"cleanup.policy": "compact, delete"})
     await world.settle()
-    writes, told, changes = world.kube.writes, len(world.kube.told), changing(world.brokers)
+    writes, told, changes = world.kube.writes, len(world.kube.recorded), changing(world.brokers)
     for _ in range(5):
-        await world.controller.health.look()
+        await world.controller.health.check_clusters()
         await world.resync()
-    assert (world.kube.writes, len(world.kube.told), changing(world.brokers)) == (writes, told, changes)
+    assert (world.kube.writes, len(world.kube.recorded), changing(world.brokers)) == (writes, told, changes)
 
 
 def changing(brokers: InMemoryBrokers) -> int:

@@ -21,7 +21,7 @@ async def test_a_thousand_topics_take_a_few_requests_and_one_write_each() -> Non
     assert world.kube.calls["patch_status"] == count
     assert world.brokers.calls["create_topics"] == 3
     assert world.brokers.items["create_topics"] == count
-    assert world.brokers.calls["picture"] <= 4
+    assert world.brokers.calls["describe_cluster"] <= 4
     assert world.brokers.calls["topics"] <= 10
     assert world.brokers.calls["change_topics"] == 0
 
@@ -40,8 +40,8 @@ async def test_an_operator_that_starts_writes_nothing_for_topics_that_are_as_the
         world.queue.put(world.key(f"t{number}"))
     await world.resync()
     assert world.kube.writes == 0
-    assert world.kube.calls["tell"] == world.kube.calls["dry_run"] == world.kube.calls["list"] == 0
-    assert not world.brokers.calls.keys() - {"picture", "topics"}
+    assert world.kube.calls["record_events"] == world.kube.calls["dry_run"] == world.kube.calls["list"] == 0
+    assert not world.brokers.calls.keys() - {"describe_cluster", "topics"}
     assert world.brokers.calls["topics"] <= 20
 
 
@@ -75,5 +75,5 @@ async def test_brokers_that_answer_none_cost_one_request_and_not_one_for_each_ba
     for number in range(1600):
         world.apply(f"t{number}")
     await world.settle(0)
-    assert world.brokers.calls["picture"] == 1
+    assert world.brokers.calls["describe_cluster"] == 1
     assert world.kube.read(TOPICS, NS, "t1599")["status"]["conditions"][0]["reason"] == "Unreachable"

@@ -21,7 +21,7 @@ async def test_of_two_objects_for_one_topic_the_older_has_it_and_the_other_is_to
     assert world.condition("first", "Ready") == READY
     assert world.condition("second", "Ready") == ("False", "Conflict")
     assert "first" in world.message("second")
-    assert world.told.count(("second", "Conflict")) == 1
+    assert world.recorded.count(("second", "Conflict")) == 1
 
 
 async def test_the_other_gets_the_topic_when_the_first_is_gone() -> None:
@@ -33,7 +33,7 @@ async def test_the_other_gets_the_topic_when_the_first_is_gone() -> None:
     world.delete("first")
     await world.settle()
     assert world.condition("second", "Ready") == READY
-    assert world.topic("second").status.topic_id == before  # whoever wants it keeps it
+    assert world.topic("second").status.topic_id == before  # an object that specifies the topic keeps it
 
 
 async def test_one_that_turns_out_to_be_older_takes_the_topic_over() -> None:
@@ -143,7 +143,7 @@ async def test_brokers_that_are_away_for_a_moment_are_no_write() -> None:
     world.apply("orders")
     await world.settle()
     writes = world.kube.writes
-    world.brokers.fail_next("picture")
+    world.brokers.fail_next("describe_cluster")
     await world.resync()
     await world.settle(10)
     assert world.kube.writes == writes
@@ -154,7 +154,7 @@ async def test_brokers_that_stay_away_make_ready_unknown_and_their_return_mends_
     world = World()
     world.apply("orders", partitions=2)
     await world.settle()
-    await world.controller.health.look()
+    await world.controller.health.check_clusters()
     world.brokers.unreachable = BrokersError("connection refused", code="NoBrokerAvailable")
     await world.resync()
     await world.settle(60)
@@ -166,7 +166,7 @@ async def test_brokers_that_stay_away_make_ready_unknown_and_their_return_mends_
     world.brokers.mend()
     world.time += 30
     world.queue.due.clear()
-    await world.controller.health.look()  # sees that they are back
+    await world.controller.health.check_clusters()  # sees that they are back
     await world.settle()
     assert world.condition("orders", "Ready") == READY
 
@@ -190,7 +190,7 @@ async def test_one_topic_that_is_refused_does_not_keep_the_others() -> None:
     assert "no.such.setting" in world.message("bad")
     assert world.condition("good", "Ready") == READY
     assert world.condition("late", "Ready") == READY
-    assert world.told.count(("bad", "Refused")) == 1
+    assert world.recorded.count(("bad", "Refused")) == 1
 
 
 async def test_a_broker_that_is_behind_makes_nothing_happen_twice() -> None:
@@ -202,7 +202,7 @@ async def test_a_broker_that_is_behind_makes_nothing_happen_twice() -> None:
     world.brokers.catch_up()
     await world.settle(10)
     assert world.condition("orders", "Ready") == READY
-    assert world.told == [("orders", "Created")]
+    assert world.recorded == [("orders", "Created")]
     writes = [status for status in ("patch_status",) for _ in range(world.kube.calls[status])]
     assert len(writes) == 1
 
@@ -224,33 +224,33 @@ async def test_lost_replicas_are_seen_without_an_event_and_told_when_a_partition
     world.apply("wide", replicas=3)
     world.apply("narrow", replicas=1)
     await world.settle()
-    await world.controller.health.look()
+    await world.controller.health.check_clusters()
     world.brokers.stop(world.brokers.topics_by_name["narrow"].partitions[0].replicas[0])
-    await world.controller.health.look()
+    await world.controller.health.check_clusters()
     await world.settle()
     assert world.condition("narrow", "Ready") == ("False", "Offline")
     assert world.condition("wide", "Healthy") == ("False", "UnderReplicated")
     assert world.condition("wide", "Ready") == READY
-    assert ("narrow", "Offline") in world.told
+    assert ("narrow", "Offline") in world.recorded
     writes = world.kube.writes
-    await world.controller.health.look()
+    await world.controller.health.check_clusters()
     await world.settle()
     assert world.kube.writes == writes
     for broker in list(world.brokers.down):
         world.brokers.restart(broker)
-    await world.controller.health.look()
+    await world.controller.health.check_clusters()
     await world.settle()
     assert world.condition("narrow", "Ready") == READY
-    assert ("narrow", "Online") in world.told
+    assert ("narrow", "Online") in world.recorded
 
 
 async def test_a_topic_that_goes_is_seen_without_an_event() -> None:
     world = World()
     world.apply("orders")
     await world.settle()
-    await world.controller.health.look()
+    await world.controller.health.check_clusters()
     del world.brokers.topics_by_name["orders"]
-    await world.controller.health.look()
+    await world.controller.health.check_clusters()
     await world.settle()
     assert "orders" in world.brokers.topics_by_name
 
@@ -285,7 +285,7 @@ async def test_an_object_that_cannot_be_read_is_left_alone_and_says_why() -> Non
     assert (ready["status"], ready["reason"], ready["observedGeneration"]) == ("False", "InvalidSpec", 1)
     assert "spec.partitions" in ready["message"]
     assert read["status"]["observedGeneration"] == 1
-    assert world.told.count(("orders", "Invalid")) == 1
+    assert world.recorded.count(("orders", "Invalid")) == 1
     writes = world.kube.writes
     await world.resync()
     assert world.kube.writes == writes
@@ -295,7 +295,7 @@ async def test_an_object_that_cannot_be_read_is_left_alone_and_says_why() -> Non
 
 
 async def test_brokers_that_answer_and_tell_nothing_of_topics_are_a_trouble_that_lasts() -> None:
-    # As without a controller: who is there is told, and which replicas move is not.
+    # As without a controller: the brokers are reported, and moving replicas are not.
     world = World()
     world.apply("orders")
     await world.settle()
@@ -314,6 +314,6 @@ async def test_batches_share_how_many_partitions_may_move_at_a_time() -> None:
     for number, name in enumerate(("first", "second")):
         world.brokers.add_topic(name, [[number]] * 150)
         world.apply(name, replicas=2)
-    await world.controller.health.look()
+    await world.controller.health.check_clusters()
     await world.settle()
     assert world.brokers.moving == MAX_MOVING

@@ -1,4 +1,4 @@
-"""An operator that takes over: DELETED events that came while it did not act told of things that nobody looked into."""
+"""An operator that takes over: DELETED events that arrived before it was leader were not checked by anyone."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Connected:
     def __init__(self) -> None:
         self.by_cluster: dict[tuple[str, str], BrokerGateway] = {}
 
-    def of(self, namespace: str, cluster: str) -> BrokerGateway | None:
+    def gateway_for(self, namespace: str, cluster: str) -> BrokerGateway | None:
         return self.by_cluster.get((namespace, cluster))
 
 
@@ -66,7 +66,7 @@ class World:
     def take_over(self) -> None:
         """A replica that saw what the watches told begins to act, as `engine.operator` has it."""
         self.started()
-        self.kube.objects.distrust()
+        self.kube.objects.distrust_deletions()
         self.routing.put_all()
 
     # What users do
@@ -81,7 +81,7 @@ class World:
         """The object is deleted, and no DELETED event tells it: it is missing from the next list of the watch."""
         del self.kube.stored[TOPICS, NS, name]
         there = {(namespace, name) for resource, namespace, name in self.kube.stored if resource == TOPICS}
-        self.kube.objects.complete(TOPICS, None, there, "1000000")
+        self.kube.objects.apply_list(TOPICS, None, there, "1000000")
 
     # What happens then
 
@@ -96,14 +96,14 @@ class World:
             keys = sorted(key for key, at in topics.items() if at <= self.time)[: self.controller.batch]
             for key in keys:
                 del self.queue.due[key]
-            verdicts = await self.controller.reconcile(keys)
-            assert verdicts.keys() == set(keys), "each key has a verdict"
-            for key, verdict in verdicts.items():
-                if verdict.error is not None:
-                    self.errors.append(verdict.error)
+            results = await self.controller.reconcile(keys)
+            assert results.keys() == set(keys), "each key has a verdict"
+            for key, result in results.items():
+                if result.error is not None:
+                    self.errors.append(result.error)
                     self.queue.put(key, 1.0)
-                elif verdict.look_again_s is not None:
-                    self.queue.put(key, verdict.look_again_s)
+                elif result.requeue_after_s is not None:
+                    self.queue.put(key, result.requeue_after_s)
         raise AssertionError(f"it does not settle: {sorted(self.queue.due)[:5]}")
 
     async def resync(self) -> None:
@@ -129,9 +129,9 @@ class World:
         return {c.type: c for c in self.topic(name).status.conditions}[kind].message
 
     @property
-    def told(self) -> list[tuple[str, str]]:
+    def recorded(self) -> list[tuple[str, str]]:
         """Events: whose, and the reason."""
-        return [(about.rpartition("/")[2], happening.reason) for about, happening in self.kube.told]
+        return [(about.rpartition("/")[2], event.reason) for about, event in self.kube.recorded]
 
 
 def manifest(name: str, **spec: Any) -> Object:

@@ -1,1 +1,1 @@
-"""Reconcile a Cluster: compare its spec with what is observed, and decide what to change."""
+"""Planning of a Cluster: compares its spec with the observed state and returns actions."""

@@ -1,5 +1,4 @@
-"""What reconciling a cluster may do, and what has to have been done before. Carried out by `clusters.acting`, in the
-order of the plan."""
+"""Actions on a cluster and the dependencies between them. `clusters.action_runner` executes them in order."""
 
 from __future__ import annotations
 
@@ -12,44 +11,48 @@ from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, KubeResourc
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
-    """Makes an object as it is rendered."""
+class ApplyObject:
+    """Apply a rendered object."""
 
     resource: KubeResource
     body: Object
     why: str
-    """For the log: what was missing or different."""
+    """What was missing or different, for the log."""
     is_new: bool = False
-    """Whether none was seen. One that is not this cluster's may be there, as watches choose by labels."""
+    """Whether the cache has no such object. Watches select by label, so another owner's object may exist."""
     seen: Object | None = None
-    """What was looked at, where that must not have changed since: of a StatefulSet, whose number of pods is decided by
-    what is there, and not by the resource alone."""
+    """The observed object if it must not have changed since. Set for a StatefulSet, whose replicas depend on its
+    observed state."""
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class DeleteObject:
+    """Delete an object."""
+
     resource: KubeResource
     name: str
     uid: str
     orphan: bool = False
-    """Whether what it owns stays."""
+    """Whether its dependents are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class GrowClaim:
+class ExpandClaim:
+    """Increase the size of a PersistentVolumeClaim."""
+
     name: str
     size: str
 
     @property
     def key(self) -> str:
-        """How a refusal is remembered."""
+        """Key of a rejection of this change."""
         return f"{self.name}={self.size}"
 
 
 @dataclass(frozen=True, slots=True)
-class NoteClaim:
-    """Notes at a claim of etcd's how many members there are: claims outlive the Cluster, and one of the same name that
-    is made later has to begin with as many."""
+class AnnotateClaim:
+    """Record the number of etcd members in an annotation of an etcd claim. Claims outlive the Cluster, and a later
+    Cluster of the same name must start with as many members."""
 
     name: str
     members: int
@@ -57,7 +60,7 @@ class NoteClaim:
 
 @dataclass(frozen=True, slots=True)
 class RestartPod:
-    """Deletes a pod, for the StatefulSet to make it anew. Looked at once more, freshly, before it is done."""
+    """Delete a pod, so that the StatefulSet recreates it. Planned again from fresh data before execution."""
 
     name: str
     uid: str
@@ -65,40 +68,51 @@ class RestartPod:
 
 
 @dataclass(frozen=True, slots=True)
-class ResizeSet:
-    """The StatefulSet with fewer replicas. Looked at once more, freshly, before it is done."""
+class ScaleDownStatefulSet:
+    """Apply the StatefulSet with fewer replicas. Planned again from fresh data before execution."""
 
     body: Object
     removed: tuple[int, ...]
     version: str = ""
-    """The resource version that was looked at: another one is not resized."""
+    """Observed resource version; the write fails if the object has another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeBrokers:
+    """Change dynamic broker settings."""
+
     changes: tuple[ConfigPatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignPartitions:
-    """Replicas by partition; None has what is under way go back."""
+    """Start reassignments; None cancels the ongoing one of a partition."""
 
     targets: Mapping[tuple[str, int], tuple[int, ...] | None]
 
 
-ClusterAction = Apply | Remove | GrowClaim | NoteClaim | RestartPod | ResizeSet | ChangeBrokers | ReassignPartitions
+ClusterAction = (
+    ApplyObject
+    | DeleteObject
+    | ExpandClaim
+    | AnnotateClaim
+    | RestartPod
+    | ScaleDownStatefulSet
+    | ChangeBrokers
+    | ReassignPartitions
+)
 
-Step = Literal["notes", "pods", "settings", "moves", "other"]
+Step = Literal["annotations", "pods", "settings", "moves", "other"]
 
 
 def step_of(action: ClusterAction) -> Step:
-    """What others may have to wait for."""
+    """Return the step of an action, on which other actions may depend."""
     match action:
-        case Apply(resource=resource) if resource == CONFIG_MAPS:
-            return "notes"
-        case Apply(resource=resource) | Remove(resource=resource) if resource == STATEFUL_SETS:
+        case ApplyObject(resource=resource) if resource == CONFIG_MAPS:
+            return "annotations"
+        case ApplyObject(resource=resource) | DeleteObject(resource=resource) if resource == STATEFUL_SETS:
             return "pods"
-        case ResizeSet():
+        case ScaleDownStatefulSet():
             return "pods"
         case ChangeBrokers():
             return "settings"
@@ -109,17 +123,17 @@ def step_of(action: ClusterAction) -> Step:
 
 
 def needs(action: ClusterAction) -> frozenset[Step]:
-    """The steps none of which may have failed before in the same plan. The ConfigMap has the notes, which are written
-    before what they are about is begun, and the settings that pods start with; brokers are bounded and told where they
-    stand before replicas move. A Service, the budget, a claim: none of them needs another, and none is needed."""
+    """Return the steps that must not have failed earlier in the same plan. The ConfigMap holds the annotations, which
+    are written before the operation that they announce, and the settings with which pods start. Throttle and failure
+    domains are set before replicas move. Services, the disruption budget and claims are independent."""
     match action:
         case ReassignPartitions():
-            return frozenset({"notes", "settings", "moves"})
+            return frozenset({"annotations", "settings", "moves"})
         case ChangeBrokers():
-            return frozenset({"notes"})
+            return frozenset({"annotations"})
         case RestartPod():
-            return frozenset({"notes", "pods"})
+            return frozenset({"annotations", "pods"})
         case _ if step_of(action) == "pods":
-            return frozenset({"notes", "pods"})
+            return frozenset({"annotations", "pods"})
         case _:
             return frozenset()

@@ -1,4 +1,4 @@
-"""By which addresses clients outside reach each broker: what its own Service was given."""
+"""External addresses of the brokers, read from their Services."""
 
 from __future__ import annotations
 
@@ -8,32 +8,35 @@ from typing import Any
 
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.kube import SERVICES, Object
-from penstock_operator.reconcile.cluster.actions import Remove
+from penstock_operator.reconcile.cluster.actions import DeleteObject
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
 from penstock_operator.specs import names
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalListeners:
+    """External addresses and the Services to delete."""
+
     addresses: dict[int, str]
-    """HOST:PORT by broker, :PORT where the host is the node's. Those of load balancers come with time."""
+    """HOST:PORT by broker; :PORT if the host is the node's. Load balancers assign addresses asynchronously."""
     unknown_to: dict[int, str]
-    """For the notes."""
+    """`ClusterAnnotations.external_unknown_to` to record."""
     missing: tuple[int, ...] = ()
-    unwanted: tuple[Remove, ...] = ()
-    """Services of brokers that are not there any more."""
+    """Brokers without an address."""
+    unwanted: tuple[DeleteObject, ...] = ()
+    """Services of removed brokers."""
 
 
 def plan_external(
-    cluster: Cluster, observed: ObservedCluster, pods: int, noted: Mapping[int, str]
+    cluster: Cluster, observed: ObservedCluster, pods: int, recorded: Mapping[int, str]
 ) -> ExternalListeners:
-    """`pods`: how many brokers there are to be. `noted`: to which pods addresses were unknown."""
+    """Return the external listeners. `pods`: desired number of pods. `recorded`: the recorded `external_unknown_to`."""
     name, external = cluster.metadata.name, cluster.spec.external
     count = pods if external is not None else 0
     kept = {names.external_service(name, ordinal) for ordinal in range(count)}
     services = {n: body for (resource, n), body in observed.live.items() if resource == SERVICES}
     unwanted = tuple(
-        Remove(SERVICES, n, body["metadata"]["uid"])
+        DeleteObject(SERVICES, n, body["metadata"]["uid"])
         for n, body in sorted(services.items())
         if names.ORDINAL_LABEL in (body["metadata"].get("labels") or {}) and n not in kept and is_own(cluster, body)
     )
@@ -42,9 +45,9 @@ def plan_external(
         address = address_of(cluster, services.get(names.external_service(name, ordinal)))
         if address is not None:
             addresses[ordinal] = address
-    told, there = told_addresses(observed), {pod.ordinal: pod.uid for pod in observed.pods}
+    published, there = published_addresses(observed), {pod.ordinal: pod.uid for pod in observed.pods}
     unknown_to = {
-        ordinal: noted.get(ordinal, "") if told.get(ordinal) == address else there.get(ordinal, "")
+        ordinal: recorded.get(ordinal, "") if published.get(ordinal) == address else there.get(ordinal, "")
         for ordinal, address in addresses.items()
     }
     missing = tuple(ordinal for ordinal in range(count) if ordinal not in addresses)
@@ -52,11 +55,12 @@ def plan_external(
 
 
 def is_own(cluster: Cluster, body: Object) -> bool:
-    """Labels are anybody's: a copy that a user made has them, too."""
+    """Whether the Cluster owns an object. The labels do not prove it: a user's copy has them, too."""
     return any(owner.get("uid") == cluster.metadata.uid for owner in body["metadata"].get("ownerReferences") or ())
 
 
-def told_addresses(observed: ObservedCluster) -> dict[int, str]:
+def published_addresses(observed: ObservedCluster) -> dict[int, str]:
+    """Return the external addresses in the ConfigMap, by broker."""
     data: dict[str, Any] = (observed.config_map or {}).get("data") or {}
     return {
         int(key.removeprefix("external-")): str(text).strip()
@@ -66,6 +70,7 @@ def told_addresses(observed: ObservedCluster) -> dict[int, str]:
 
 
 def address_of(cluster: Cluster, service: Object | None) -> str | None:
+    """Return the external address of a broker's Service; None if it has none yet."""
     external = cluster.spec.external
     if service is None or external is None or service.get("spec", {}).get("type") != external.type:
         return None
@@ -79,4 +84,5 @@ def address_of(cluster: Cluster, service: Object | None) -> str | None:
 
 
 def bracketed(host: str) -> str:
+    """Return a host with an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host

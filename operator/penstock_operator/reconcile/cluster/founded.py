@@ -1,5 +1,5 @@
-"""Whether brokers have formed a cluster, ever: from then on they hold what cannot be made again, and none of them goes
-without having been emptied. Used by `reconcile.cluster` and its parts."""
+"""Whether the brokers have ever formed a cluster. From then on they may hold data, and a broker is removed only after
+it was drained. Used by the `reconcile.cluster` modules."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from penstock_operator.specs import etcd
 
 
 def is_founded(cluster: Cluster, observed: ObservedCluster) -> bool:
-    """The ConfigMap outlives a status that was lost; that of an earlier Cluster of this name, whose claims may be gone,
-    does not count, but what is noted at claims does."""
-    if cluster.status.cluster_id is not None or observed.said is not None or members_of_claims(observed):
+    """Whether a cluster was formed: by the status, the brokers' report, annotations of claims, or this Cluster's
+    ConfigMap, which survives a lost status. A ConfigMap of an earlier Cluster of the same name does not count."""
+    if cluster.status.cluster_id is not None or observed.reported is not None or members_of_claims(observed):
         return True
     body = observed.config_map or {"metadata": {}}
     owners = {owner.get("uid") for owner in body["metadata"].get("ownerReferences") or ()}
@@ -19,5 +19,5 @@ def is_founded(cluster: Cluster, observed: ObservedCluster) -> bool:
 
 
 def members_of_claims(observed: ObservedCluster) -> int:
-    """How many members the etcd has whose data are there, maybe an earlier Cluster's of this name; 0: not known."""
+    """Return the number of etcd members recorded at claims, possibly by an earlier Cluster of this name; 0: unknown."""
     return max((claim.members for claim in observed.claims if not claim.is_terminating), default=0)

@@ -1,5 +1,4 @@
-"""What there is of a cluster, as `reconcile.cluster` takes it: read from objects as the API server has them, and from
-what brokers say. Made by `clusters.observing`."""
+"""Observed state of a cluster, the input of `reconcile.cluster`. Built by `clusters.observer`."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Any
 
 from penstock_operator.ports.brokers import BrokerSnapshot, ObservedTopicState
 from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, KubeResource, Object
-from penstock_operator.reconcile.cluster.partitions import PartitionReconciler
+from penstock_operator.reconcile.cluster.partitions import PartitionSummary
 from penstock_operator.specs import cluster_annotations, names
 
 ETCD_CONTAINER, BROKER_CONTAINER = "etcd", "broker"
@@ -24,21 +23,21 @@ class ObservedPod:
     name: str
     uid: str
     restart: str | None
-    """The hash of what it was started with."""
+    """Hash of the configuration with which the pod was started."""
     is_ready: bool = False
     ready_since: str = ""
     is_terminating: bool = False
     is_running: bool = False
-    """Whether the broker's container runs."""
+    """Whether the broker container is running."""
     is_etcd_ready: bool = False
     node: str | None = None
     problem: str = ""
-    """Why it does not run, as Kubernetes says."""
+    """Why the pod does not run, as Kubernetes reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedClaim:
-    """One volume of a broker or of its etcd."""
+    """A PersistentVolumeClaim of a broker or of its etcd member."""
 
     name: str
     template: str
@@ -48,57 +47,63 @@ class ObservedClaim:
     capacity: str = ""
     is_terminating: bool = False
     members: int = 0
-    """How many members the etcd has whose data it holds, as the operator noted; 0: not noted."""
+    """Number of etcd members recorded in the claim's annotation; 0: not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedState:
-    """What the brokers say, all of it asked for in one look."""
+    """State that the brokers report, from one observation."""
 
-    picture: BrokerSnapshot
+    snapshot: BrokerSnapshot
     settings: Mapping[int, Mapping[str, str]]
     topics: Mapping[str, ObservedTopicState]
-    partitions: PartitionReconciler
-    unsure: tuple[str, ...] = ()
-    """Topics whose min.insync.replicas was asked for and is not known."""
-    unsure_why: str = ""
+    partitions: PartitionSummary
+    unknown_min_insync: tuple[str, ...] = ()
+    """Topics whose min.insync.replicas was queried without an answer."""
+    unknown_min_insync_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedCluster:
+    """Observed state of a cluster."""
+
     now: str
     """RFC 3339, in UTC."""
     live: Mapping[tuple[KubeResource, str], Object] = field(default_factory=dict)
-    """What the cluster owns, by name."""
+    """Owned objects by resource and name."""
     pods: tuple[ObservedPod, ...] = ()
     claims: tuple[ObservedClaim, ...] = ()
     zones: Mapping[str, str] | None = None
-    """By node; None where nodes cannot be read."""
-    said: ReportedState | None = None
+    """Zone by node; None if the operator cannot read nodes."""
+    reported: ReportedState | None = None
     brokers_error: str = ""
-    """Why the brokers say nothing."""
+    """Why `reported` is None."""
     failure: str = ""
-    """What went wrong when the last plan was carried out."""
+    """Error of the last execution."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """What the API server would not do lately, by what was asked for: claims with their sizes."""
-    settled: Mapping[tuple[KubeResource, str], str] = field(default_factory=dict)
-    """Objects that differ from what was applied although it was applied just so, with the hash of both: left alone."""
+    """Recent rejections by the API server, by `ExpandClaim.key`."""
+    accepted_drift: Mapping[tuple[KubeResource, str], str] = field(default_factory=dict)
+    """Objects that differ from the applied ones right after the apply, with the hash of both; they are not applied
+    again."""
 
     @property
     def stateful_set(self) -> Object | None:
+        """The StatefulSet of the brokers."""
         return next((body for (resource, _), body in self.live.items() if resource == STATEFUL_SETS), None)
 
     @property
     def config_map(self) -> Object | None:
+        """The ConfigMap of the brokers."""
         return next((body for (resource, _), body in self.live.items() if resource == CONFIG_MAPS), None)
 
     @property
     def by_ordinal(self) -> dict[int, ObservedPod]:
+        """Pods by ordinal."""
         return {pod.ordinal: pod for pod in self.pods}
 
 
 def read_pod(cluster: str, body: Object) -> ObservedPod | None:
-    """None where it is no broker's."""
+    """Return the state of a broker's pod; None for other pods."""
     meta, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
     ordinal = names.ordinal_of(cluster, meta["name"])
     if ordinal is None:
@@ -137,7 +142,7 @@ def _problem(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> 
 
 
 def read_claim(cluster: str, body: Object) -> ObservedClaim | None:
-    """None where it is no broker's."""
+    """Return the state of a broker's claim; None for other claims."""
     meta, status = body["metadata"], body.get("status") or {}
     template, _, pod_name = meta["name"].partition("-")
     ordinal = names.ordinal_of(cluster, pod_name)
@@ -156,13 +161,13 @@ def read_claim(cluster: str, body: Object) -> ObservedClaim | None:
 
 
 def storage_of(claim_spec: Mapping[str, Any]) -> str | None:
-    """The size that a claim, or a template of claims, asks for."""
+    """Return the storage request of a claim or claim template."""
     found = ((claim_spec.get("resources") or {}).get("requests") or {}).get("storage")
     return None if found is None else str(found)
 
 
 def seconds_between(earlier: str, later: str) -> float | None:
-    """None where one of them is no RFC 3339 time."""
+    """Return the difference of two RFC 3339 times in seconds; None if one is invalid."""
     try:
         return (moment(later) - moment(earlier)).total_seconds()
     except ValueError:
@@ -170,7 +175,8 @@ def seconds_between(earlier: str, later: str) -> float | None:
 
 
 def moment(text: str) -> datetime:
+    """Parse an RFC 3339 time. Raises ValueError."""
     found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if found.tzinfo is None:
-        raise ValueError(f"{text} has no time zone")
+        raise ValueError(f'"{text}" has no time zone')
     return found

@@ -1,4 +1,4 @@
-"""What all partitions of a cluster come to: one pass over one answer, 10,000 topics in tens of ms."""
+"""Summary of all partitions of a cluster in one pass; 10,000 topics take tens of ms."""
 
 from __future__ import annotations
 
@@ -8,57 +8,57 @@ from dataclasses import dataclass, field
 
 from penstock_operator.ports.brokers import ObservedTopicState
 
-NAMED = 5
-"""Topics that a message names."""
+MAX_NAMED_TOPICS = 5
+"""Maximum number of topics that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionReconciler:
+class PartitionSummary:
+    """Counts of partitions and replicas."""
+
     total: int = 0
     offline: int = 0
-    """Without a leader."""
+    """Partitions without a leader."""
     under_replicated: int = 0
-    """With a replica that is not in sync; those that are just being added are not missed yet."""
+    """Partitions with a replica that is not in sync, not counting replicas that are being added."""
     moving: int = 0
     held: Mapping[int, int] = field(default_factory=dict)
-    """Replicas by broker, those that come and go included."""
+    """Replicas by broker, including adding and removing ones."""
     behind: Mapping[int, int] = field(default_factory=dict)
-    """By broker, its replicas that are not in sync."""
+    """Out-of-sync replicas by broker."""
     in_sync: Mapping[int, int] = field(default_factory=dict)
-    """By broker, its replicas that are in sync: what it takes away when it goes."""
+    """In-sync replicas by broker."""
     alone: Mapping[int, int] = field(default_factory=dict)
-    """By broker, partitions of which it has the only replica: they are away while it is."""
-    tight: Mapping[tuple[int, ...], int] = field(default_factory=dict)
-    """By replicas, partitions of several of them and not of more than min.insync.replicas asks for: while one of these
-    brokers is away, nothing is written to them with acks=all."""
-    tight_example: str = ""
+    """Partitions by broker of which it has the only replica."""
+    at_min_isr: Mapping[tuple[int, ...], int] = field(default_factory=dict)
+    """By replica set: partitions with several replicas, but not more than min.insync.replicas. They reject writes with
+    acks=all while one of these brokers is down."""
+    at_min_isr_example: str = ""
     factors: Mapping[int, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
-    """By replication factor: how many topics have it, and the names of the first of them."""
+    """By replication factor: number of topics and the names of the first ones."""
 
-    def wanting_more_than(self, brokers: int) -> str:
-        """Topics that cannot live on so few brokers, as text; empty where all can."""
+    def topics_needing_more_than(self, brokers: int) -> str:
+        """Return the topics with more replicas than `brokers`, as text, or ""."""
         found = sorted((item for item in self.factors.items() if item[0] > brokers), reverse=True)
-        named = [f"{name} ({factor})" for factor, (_, topics) in found for name in topics][:NAMED]
+        named = [f"{name} ({factor})" for factor, (_, topics) in found for name in topics][:MAX_NAMED_TOPICS]
         more = sum(count for _, (count, _) in found) - len(named)
         return ", ".join(named) + (f" and {more:,} more" if more > 0 else "")
 
-    def tight_on(self, brokers: Iterable[int]) -> int:
-        """How many of those partitions have a replica on one of these brokers."""
+    def count_at_min_isr(self, brokers: Iterable[int]) -> int:
+        """Return the number of `at_min_isr` partitions with a replica on one of these brokers."""
         chosen = set(brokers)
-        return sum(count for replicas, count in self.tight.items() if not chosen.isdisjoint(replicas))
+        return sum(count for replicas, count in self.at_min_isr.items() if not chosen.isdisjoint(replicas))
 
 
-def summary(
-    topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, int] | None = None
-) -> PartitionReconciler:
-    """`min_insync` has min.insync.replicas of those topics of which it is known. It counts at most the replication
-    factor, and not the replicas that are being added."""
+def summary(topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, int] | None = None) -> PartitionSummary:
+    """Summarize partitions. `min_insync`: known min.insync.replicas by topic; replicas that are being added do not
+    count."""
     offline = under = moving = total = 0
     held: Counter[int] = Counter()
     behind: Counter[int] = Counter()
     in_sync: Counter[int] = Counter()
     alone: Counter[int] = Counter()
-    tight: Counter[tuple[int, ...]] = Counter()
+    at_min_isr: Counter[tuple[int, ...]] = Counter()
     example = ""
     factors: dict[int, tuple[int, list[str]]] = {}
     for name in sorted(topics):
@@ -79,13 +79,13 @@ def summary(
             if len(due) == 1:
                 alone.update(due)
             elif len(due) <= least:
-                tight[tuple(sorted(due))] += 1
+                at_min_isr[tuple(sorted(due))] += 1
                 example = example or f"{name} ({len(due)} replicas, min.insync.replicas {least})"
         count, first = factors.get(factor, (0, []))
-        if count < NAMED:
+        if count < MAX_NAMED_TOPICS:
             first = [*first, name]
         factors[factor] = (count + 1, first)
-    return PartitionReconciler(
+    return PartitionSummary(
         total=total,
         offline=offline,
         under_replicated=under,
@@ -94,7 +94,7 @@ def summary(
         behind=behind,
         in_sync=in_sync,
         alone=alone,
-        tight=tight,
-        tight_example=example,
+        at_min_isr=at_min_isr,
+        at_min_isr_example=example,
         factors={factor: (count, tuple(first)) for factor, (count, first) in factors.items()},
     )

@@ -1,11 +1,10 @@
-"""Restarts pods that were started with something else than what is wanted: one at a time, and only when that is safe.
+"""Rolling restart of pods with an outdated configuration, one at a time and only if it is safe.
 
-A pod that serves goes only when all others serve and are in sync, so that each partition keeps all of its replicas but
-one: with more replicas than its min.insync.replicas asks for, clients notice nothing. Those with no more are told of
-(`Partitions.tight`), as nothing but the user can help them. The controller goes last. A pod that is outdated and does
-not run, or whose broker is in sync nowhere, goes at once: it is no loss, and a change that was bad is mended by the
-next one. Not to be ready alone says little: without etcd no broker is, and all serve. Whatever is not known counts as
-unsafe.
+A serving pod restarts only if all others serve and are in sync, so each partition loses at most one replica. Partitions
+with more replicas than min.insync.replicas stay writable; the status reports the others
+(`PartitionSummary.at_min_isr`), which only the user can change. The controller restarts last. An outdated pod that does
+not run, or whose broker has no in-sync replica, restarts immediately, so the next change can fix a bad one. Readiness
+alone is not sufficient: without etcd no broker is ready although all serve. Unknown state counts as unsafe.
 """
 
 from __future__ import annotations
@@ -20,54 +19,54 @@ from penstock_operator.reconcile.cluster.observed import ObservedCluster, Observ
 from penstock_operator.specs.cluster_annotations import ClusterAnnotations
 
 SETTLE_S = 5.0
-"""How long a pod must have been ready before the next one goes: what brokers tell each other takes a moment."""
+"""Time for which a pod must be ready before the next restart: broker state propagates with a delay."""
 RESTART_S = 60.0
-"""For which a broker that restarts, and what it has to fetch, is nothing to worry about."""
+"""Expected duration of a restart and of catching up, before a waiting roll counts as blocked."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollingRestart:
-    """`outdated` are brokers that are yet to be restarted; `waits` says why none is now."""
+    """State of a roll: `outdated` brokers, the next restart, and why it waits."""
 
     outdated: tuple[int, ...] = ()
     action: RestartPod | None = None
     waits: str = ""
     reason: str = ""
-    """The condition's: Rolling, Waiting or Blocked."""
-    look_again_s: float | None = None
+    """Reason of condition Rolled: Rolling, Waiting or Blocked."""
+    requeue_after_s: float | None = None
 
 
 def plan_roll(
-    cluster: Cluster, observed: ObservedCluster, restart: str, pods: int, members: int, notes: ClusterAnnotations
+    cluster: Cluster, observed: ObservedCluster, restart: str, pods: int, members: int, annotations: ClusterAnnotations
 ) -> RollingRestart:
-    """`restart` is the hash that pods should have, `pods` how many there are to be, `members` a sidecar etcd's."""
+    """Plan the next restart. `restart`: desired hash; `pods`: desired number; `members`: number of sidecar etcd
+    members."""
     there = [pod for pod in observed.pods if pod.ordinal < pods]
-    outdated = [pod for pod in there if not pod.is_terminating and is_outdated(pod, restart, notes)]
+    outdated = [pod for pod in there if not pod.is_terminating and is_outdated(pod, restart, annotations)]
     if not outdated:
         return RollingRestart()
     numbers = tuple(sorted(pod.ordinal for pod in outdated))
     quorum = members if cluster.spec.etcd.sidecar is not None else 0
-    may_go = may_running_go(cluster, observed, there, restart)
+    may_go = may_restart_running(cluster, observed, there, restart)
     for pod in sorted(outdated, key=lambda pod: pod.ordinal):
         if pod.is_ready or (pod.is_running and not (may_go and are_others_running(pod, there, pods))):
             continue
-        if is_no_loss(pod, observed, quorum):
-            return RollingRestart(numbers, restarted(pod), reason="Rolling")
-    if waits := why_not_yet(there, observed, pods):
+        if is_safe_to_restart(pod, observed, quorum):
+            return RollingRestart(numbers, restart_action(pod), reason="Rolling")
+    if waits := roll_blocker(there, observed, pods):
         return RollingRestart(numbers, None, waits, waiting(there, observed, pods), 5.0)
-    assert observed.said is not None, "brokers that say nothing are waited for"
-    controller = observed.said.picture.controller_id
+    assert observed.reported is not None, "roll_blocker requires a broker report"
+    controller = observed.reported.snapshot.controller_id
     chosen = min((pod for pod in outdated if pod.is_ready), key=lambda pod: (pod.ordinal == controller, pod.ordinal))
-    if waits := why_not_this(chosen, observed):
+    if waits := restart_blocker(chosen, observed):
         return RollingRestart(numbers, None, waits, waiting(there, observed, pods), 5.0)
-    return RollingRestart(numbers, restarted(chosen), reason="Rolling")
+    return RollingRestart(numbers, restart_action(chosen), reason="Rolling")
 
 
-def may_leave(observed: ObservedCluster, pods: int) -> bool:
-    """Whether a node that is drained may take a broker that is ready: when all are, for long enough that what brokers
-    say is of after it, and none of them has a replica that is not in sync. Replicas of brokers that have no pod are
-    not waited for, nor partitions without a leader while all brokers are ready: waiting brings neither back. Where
-    brokers cannot be asked, ready pods are all that is known, and a drain must not hang for that."""
+def may_evict(observed: ObservedCluster, pods: int) -> bool:
+    """Whether a node drain may evict a ready broker: all pods have been ready for `SETTLE_S` and all their replicas are
+    in sync. Replicas of brokers without a pod and offline partitions do not block: waiting does not fix them. If
+    brokers do not answer, readiness decides, so that node drains do not hang."""
     by_ordinal = observed.by_ordinal
     for ordinal in range(pods):
         pod = by_ordinal.get(ordinal)
@@ -76,12 +75,12 @@ def may_leave(observed: ObservedCluster, pods: int) -> bool:
         since = seconds_between(pod.ready_since, observed.now)
         if since is not None and since < SETTLE_S:
             return False
-    behind = observed.said.partitions.behind if observed.said is not None else {}
+    behind = observed.reported.partitions.behind if observed.reported is not None else {}
     return not any(behind.get(ordinal) for ordinal in range(pods))
 
 
 def waiting(there: Sequence[ObservedPod], observed: ObservedCluster, pods: int) -> str:
-    """The reason of a roll that waits: between two restarts, or for what does not end by itself."""
+    """Return the reason of a waiting roll: Waiting between restarts, Blocked if it needs intervention."""
     if any(pod.problem for pod in there):
         return "Blocked"
     if len(there) < pods or any(pod.is_terminating for pod in there):
@@ -90,20 +89,24 @@ def waiting(there: Sequence[ObservedPod], observed: ObservedCluster, pods: int) 
     return "Waiting" if any(s is None or s < RESTART_S for s in since) else "Blocked"
 
 
-def restarted(pod: ObservedPod) -> RestartPod:
+def restart_action(pod: ObservedPod) -> RestartPod:
+    """Return the action that restarts a pod."""
     return RestartPod(pod.name, pod.uid, pod.ordinal)
 
 
-def is_outdated(pod: ObservedPod, restart: str, notes: ClusterAnnotations) -> bool:
+def is_outdated(pod: ObservedPod, restart: str, annotations: ClusterAnnotations) -> bool:
+    """Whether a pod has another configuration hash or does not know its external address."""
     if pod.restart != restart:
         return True
-    return bool(pod.uid) and notes.external_unknown_to.get(pod.ordinal) == pod.uid
+    return bool(pod.uid) and annotations.external_unknown_to.get(pod.ordinal) == pod.uid
 
 
-def may_running_go(cluster: Cluster, observed: ObservedCluster, there: Sequence[ObservedPod], restart: str) -> bool:
-    """Whether a pod that runs and is not ready may go at all. Where nobody says what it holds: only while there is
-    nothing to hold, and to find out with one of them whether that mends all."""
-    if observed.said is not None:
+def may_restart_running(
+    cluster: Cluster, observed: ObservedCluster, there: Sequence[ObservedPod], restart: str
+) -> bool:
+    """Whether running pods that are not ready may restart. Without a broker report: only if no cluster was formed yet,
+    or if all pods are outdated, to test the new configuration with one of them."""
+    if observed.reported is not None:
         return True
     if any(pod.is_ready for pod in observed.pods):
         return False
@@ -111,55 +114,58 @@ def may_running_go(cluster: Cluster, observed: ObservedCluster, there: Sequence[
 
 
 def are_others_running(pod: ObservedPod, there: Sequence[ObservedPod], pods: int) -> bool:
-    """Pods that run go one at a time."""
+    """Whether all other pods run, because running pods restart one at a time."""
     others = [other for other in there if other.ordinal != pod.ordinal]
     return len(others) >= pods - 1 and all(other.is_running and not other.is_terminating for other in others)
 
 
-def is_no_loss(pod: ObservedPod, observed: ObservedCluster, members: int) -> bool:
-    """Whether a pod that is not ready can go without taking anything away. `members` 0: there is no sidecar etcd."""
+def is_safe_to_restart(pod: ObservedPod, observed: ObservedCluster, members: int) -> bool:
+    """Whether restarting an unready pod costs neither the etcd quorum nor an in-sync replica. `members` 0: no
+    sidecar."""
     if pod.ordinal < members and pod.is_etcd_ready:
         left = sum(p.is_etcd_ready for p in observed.pods if p.ordinal < members and p.ordinal != pod.ordinal)
         if left < members // 2 + 1:
             return False
-    if not pod.is_running or observed.said is None:
+    if not pod.is_running or observed.reported is None:
         return True
-    if all(broker.broker_id != pod.ordinal for broker in observed.said.picture.brokers):
+    if all(broker.broker_id != pod.ordinal for broker in observed.reported.snapshot.brokers):
         return True
-    return not observed.said.partitions.in_sync.get(pod.ordinal)
+    return not observed.reported.partitions.in_sync.get(pod.ordinal)
 
 
-def why_not_yet(there: Sequence[ObservedPod], observed: ObservedCluster, pods: int) -> str:
-    """Why no pod that serves may go; empty where one may."""
+def roll_blocker(there: Sequence[ObservedPod], observed: ObservedCluster, pods: int) -> str:
+    """Return why no serving pod may restart, or ""."""
     by_ordinal = {pod.ordinal: pod for pod in there}
     for ordinal in range(pods):
         pod = by_ordinal.get(ordinal)
         if pod is None:
             return f"broker {ordinal} has no pod yet"
         if pod.is_terminating:
-            return f"broker {ordinal} is ending"
+            return f"broker {ordinal} is terminating"
         if not pod.is_ready:
             return f"broker {ordinal} is not ready" + (f" ({pod.problem})" if pod.problem else "")
-    if observed.said is None:
-        return f"the brokers cannot be asked: {observed.brokers_error}"
-    registered = {broker.broker_id for broker in observed.said.picture.brokers}
+    if observed.reported is None:
+        return f"the brokers do not answer: {observed.brokers_error}"
+    registered = {broker.broker_id for broker in observed.reported.snapshot.brokers}
     for pod in there:
         if pod.ordinal not in registered:
-            return f"broker {pod.ordinal} is not registered with the others"
+            return f"broker {pod.ordinal} is not registered in the cluster"
         since = seconds_between(pod.ready_since, observed.now)
         if since is not None and since < SETTLE_S:
-            return f"broker {pod.ordinal} has just become ready"
+            return f"broker {pod.ordinal} became ready less than {SETTLE_S:.0f} s ago"
     return ""
 
 
-def why_not_this(pod: ObservedPod, observed: ObservedCluster) -> str:
-    """Why one that serves may not go although all others do; empty where it may."""
-    assert observed.said is not None, "asked for before"
-    if unsure := observed.said.unsure:
-        more = f" and {len(unsure) - 1:,} more" if len(unsure) > 1 else ""
-        because = f": {observed.said.unsure_why}" if observed.said.unsure_why else ""
-        return f"min.insync.replicas of topic {unsure[0]}{more} is not known{because}"
-    partitions = observed.said.partitions
+def restart_blocker(pod: ObservedPod, observed: ObservedCluster) -> str:
+    """Return why a serving pod may not restart although all others serve, or ""."""
+    assert observed.reported is not None, "roll_blocker requires a broker report"
+    if unknown_min_insync := observed.reported.unknown_min_insync:
+        more = f" and {len(unknown_min_insync) - 1:,} more" if len(unknown_min_insync) > 1 else ""
+        because = (
+            f": {observed.reported.unknown_min_insync_reason}" if observed.reported.unknown_min_insync_reason else ""
+        )
+        return f"min.insync.replicas of topic {unknown_min_insync[0]}{more} is unknown{because}"
+    partitions = observed.reported.partitions
     behind = {broker: count for broker, count in partitions.behind.items() if broker != pod.ordinal and count}
     if behind:
         broker, count = max(behind.items(), key=lambda item: item[1])

@@ -1,4 +1,4 @@
-"""Settings of brokers that are changed while they run: where each stands, and what is set for all."""
+"""Dynamic broker settings: failure domain per broker, and cluster-wide settings."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from penstock_operator.specs.settings import DOMAIN, RACK, running_settings, sam
 
 
 def domain_changes(cluster: Cluster, observed: ObservedCluster) -> tuple[ConfigPatch, ...]:
-    """Tells each broker its zone and node, where it stands elsewhere than it knows."""
-    if observed.said is None:
+    """Return the changes of `broker.failure.domain` and `broker.rack` for brokers whose pod is on another node or
+    zone."""
+    if observed.reported is None:
         return ()
     found = []
     pods = observed.by_ordinal
-    for broker in observed.said.picture.brokers:
+    for broker in observed.reported.snapshot.brokers:
         pod = pods.get(broker.broker_id)
-        set_there = observed.said.settings.get(broker.broker_id)
+        set_there = observed.reported.settings.get(broker.broker_id)
         if pod is None or pod.node is None or pod.is_terminating or set_there is None:
             continue
         zone = (observed.zones or {}).get(pod.node)
         before = set_there.get(DOMAIN, "")
         if zone is None and before.rpartition("/")[2] == pod.node:
-            continue  # the zone was known once: that it cannot be read now does not change it
+            continue  # keep a known zone while nodes cannot be read
         wanted = {DOMAIN: f"{zone}/{pod.node}" if zone else pod.node, RACK: zone}
         change = {name: text for name, text in wanted.items() if set_there.get(name) != text}
         if change:
@@ -32,35 +33,39 @@ def domain_changes(cluster: Cluster, observed: ObservedCluster) -> tuple[ConfigP
 
 
 def running_changes(
-    cluster: Cluster, observed: ObservedCluster, notes: ClusterAnnotations
+    cluster: Cluster, observed: ObservedCluster, annotations: ClusterAnnotations
 ) -> tuple[tuple[ConfigPatch, ...], ClusterAnnotations]:
-    """Sets for all brokers what is wanted, and takes back what the operator set once. A setting that somebody has given
-    to one broker alone goes where it contradicts. The notes are those to be written before."""
+    """Return the changes of cluster-wide settings, and the annotations to write before them. Settings that the operator
+    set earlier and that are no longer in the spec are reset. A per-broker value that contradicts the spec is
+    removed."""
     wanted = running_settings(cluster.spec)
-    noted = notes.settings | wanted.keys()
-    said = observed.said
-    if said is None or not said.settings:
-        return (), _noted(notes, noted)
+    recorded = annotations.settings | wanted.keys()
+    reported = observed.reported
+    if reported is None or not reported.settings:
+        return (), _noted(annotations, recorded)
     everywhere: dict[str, str | None] = {}
     alone: dict[int, dict[str, str | None]] = {}
-    for name in sorted(noted):
+    for name in sorted(recorded):
         text = wanted.get(name)
-        others = [n for n, settings in said.settings.items() if not same(name, settings.get(name), text)]
+        others = [n for n, settings in reported.settings.items() if not same(name, settings.get(name), text)]
         if not others:
-            noted = noted if name in wanted else noted - {name}
+            recorded = recorded if name in wanted else recorded - {name}
             continue
         everywhere[name] = text
         for broker_id in others:
-            # Even where all differ: whether that is one value for all or one for each cannot be seen, and the latter
-            # would win for ever.
-            if len(others) < len(said.settings) or said.settings[broker_id].get(name) is not None:
+            # Also if all brokers differ: these may be per-broker values, which take precedence.
+            if len(others) < len(reported.settings) or reported.settings[broker_id].get(name) is not None:
                 alone.setdefault(broker_id, {})[name] = None
     changes = [ConfigPatch("", everywhere)] if everywhere else []
     changes += [ConfigPatch(str(broker_id), settings) for broker_id, settings in sorted(alone.items())]
-    return tuple(changes), _noted(notes, noted)
+    return tuple(changes), _noted(annotations, recorded)
 
 
-def _noted(notes: ClusterAnnotations, names: frozenset[str] | set[str]) -> ClusterAnnotations:
+def _noted(annotations: ClusterAnnotations, names: frozenset[str] | set[str]) -> ClusterAnnotations:
     return ClusterAnnotations(
-        notes.draining, notes.moving, frozenset(names), notes.etcd_members, notes.external_unknown_to
+        annotations.draining,
+        annotations.moving,
+        frozenset(names),
+        annotations.etcd_members,
+        annotations.external_unknown_to,
     )

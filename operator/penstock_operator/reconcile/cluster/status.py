@@ -1,4 +1,4 @@
-"""A cluster's status: what is true of it, in words that say what to do."""
+"""The status and Events of a cluster."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal
 from penstock_operator.model.cluster import BrokerStatus, Cluster, ClusterStatus, MovingStatus
 from penstock_operator.model.common import Condition, with_conditions
 from penstock_operator.ports.kube import KubeEvent
-from penstock_operator.reconcile.cluster.moves import MoveReconciler
+from penstock_operator.reconcile.cluster.moves import ReplicaMoves
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
-from penstock_operator.reconcile.cluster.partitions import PartitionReconciler
+from penstock_operator.reconcile.cluster.partitions import PartitionSummary
 from penstock_operator.reconcile.cluster.roll import RollingRestart
-from penstock_operator.reconcile.cluster.scale import ScaleReconciler, words
-from penstock_operator.reconcile.cluster.storage import StorageReconciler
+from penstock_operator.reconcile.cluster.scale import ScalePlan, join_numbers
+from penstock_operator.reconcile.cluster.storage import StoragePlan
 from penstock_operator.specs import names
 
 MAX_MESSAGE_CHARS = 1000
@@ -21,19 +21,20 @@ MAX_MESSAGE_CHARS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the parts of the plan came to."""
+    """Results of the planning modules."""
 
-    scale: ScaleReconciler
+    scale: ScalePlan
     roll: RollingRestart
-    storage: StorageReconciler
-    moves: MoveReconciler | None
+    storage: StoragePlan
+    moves: ReplicaMoves | None
     moving: str
-    """Why replicas are being moved; empty where they are not."""
+    """Why replicas move; empty if they do not."""
     moves_wait: str = ""
 
 
 def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> ClusterStatus:
-    said = observed.said
+    """Return the status of a cluster."""
+    reported = observed.reported
     brokers = broker_states(cluster, observed, found)
     conditions = [
         ready(cluster, observed, found),
@@ -61,19 +62,22 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
         replicas=len(observed.pods),
         ready_replicas=sum(pod.is_ready for pod in observed.pods),
         selector=names.selector_text(cluster.metadata.name),
-        cluster_id=said.picture.cluster_id if said is not None else before.cluster_id,
-        controller=said.picture.controller_id if said is not None and said.picture.controller_id >= 0 else None,
+        cluster_id=reported.snapshot.cluster_id if reported is not None else before.cluster_id,
+        controller=reported.snapshot.controller_id
+        if reported is not None and reported.snapshot.controller_id >= 0
+        else None,
         version=version_of(observed, before),
         brokers=brokers,
-        offline=said.partitions.offline if said is not None else None,
-        under_replicated=said.partitions.under_replicated if said is not None else None,
+        offline=reported.partitions.offline if reported is not None else None,
+        under_replicated=reported.partitions.under_replicated if reported is not None else None,
         moving=moving_status(cluster, found),
         bootstrap=names.bootstrap(cluster),
     )
 
 
 def broker_states(cluster: Cluster, observed: ObservedCluster, found: Findings) -> tuple[BrokerStatus, ...]:
-    registered = {b.broker_id: b for b in observed.said.picture.brokers} if observed.said is not None else {}
+    """Return the status of each broker that is desired, has a pod, or is registered."""
+    registered = {b.broker_id: b for b in observed.reported.snapshot.brokers} if observed.reported is not None else {}
     pods, before = observed.by_ordinal, {broker.id: broker for broker in cluster.status.brokers}
     states = []
     for number in sorted(set(range(found.scale.pods)) | pods.keys() | registered.keys()):
@@ -82,7 +86,7 @@ def broker_states(cluster: Cluster, observed: ObservedCluster, found: Findings) 
             state = "Removable" if broker.is_removable else "Draining"
         elif pod is None and broker is None:
             state = "Missing"
-        elif (pod is None or pod.is_ready) and (broker is not None or observed.said is None):
+        elif (pod is None or pod.is_ready) and (broker is not None or observed.reported is None):
             state = "Ready"
         else:
             state = "NotReady"
@@ -101,10 +105,10 @@ def broker_states(cluster: Cluster, observed: ObservedCluster, found: Findings) 
 
 
 def version_of(observed: ObservedCluster, before: ClusterStatus) -> str | None:
-    """The oldest of those that run."""
-    if observed.said is None:
+    """Return the oldest release that a broker runs."""
+    if observed.reported is None:
         return before.version
-    return min((b.version for b in observed.said.picture.brokers if b.version), key=_comparable, default=None)
+    return min((b.version for b in observed.reported.snapshot.brokers if b.version), key=_comparable, default=None)
 
 
 def _comparable(version: str) -> tuple[tuple[int, str], ...]:
@@ -115,6 +119,7 @@ Finding = tuple[str, "bool | None", str, str]
 
 
 def ready(cluster: Cluster, observed: ObservedCluster, found: Findings) -> Finding:
+    """Return condition Ready."""
     wanted = found.scale.pods
     serving = [pod.ordinal for pod in observed.pods if pod.is_ready and pod.ordinal < wanted]
     if stays_ready(cluster, observed, found, wanted - len(serving)):
@@ -125,32 +130,43 @@ def ready(cluster: Cluster, observed: ObservedCluster, found: Findings) -> Findi
         because = observed.failure or "; ".join(problems)
         message = f"{len(serving)} of {wanted} brokers are ready" + (f": {because}" if because else "")
         return "Ready", False, "BrokersNotReady", message
-    if observed.said is None:
-        return "Ready", None, "BrokersUnreachable", f"the brokers cannot be asked: {observed.brokers_error}"
-    registered = {broker.broker_id for broker in observed.said.picture.brokers}
+    if observed.reported is None:
+        return "Ready", None, "BrokersUnreachable", f"the brokers do not answer: {observed.brokers_error}"
+    registered = {broker.broker_id for broker in observed.reported.snapshot.brokers}
     if missing := sorted(set(range(wanted)) - registered):
-        return "Ready", False, "BrokersNotRegistered", f"broker {words(missing)} is not registered with the others"
-    if observed.said.partitions.offline:
-        return "Ready", False, "PartitionsOffline", f"{observed.said.partitions.offline:,} partitions have no leader"
+        return (
+            "Ready",
+            False,
+            "BrokersNotRegistered",
+            f"broker {join_numbers(missing)} is not registered in the cluster",
+        )
+    if observed.reported.partitions.offline:
+        return (
+            "Ready",
+            False,
+            "PartitionsOffline",
+            f"{observed.reported.partitions.offline:,} partitions have no leader",
+        )
     if cluster.spec.brokers.replicas > wanted or found.scale.reason == "ScalingUp":
         return "Ready", False, "ScalingUp", found.scale.message
     return "Ready", True, "Serving", f"{wanted} brokers are ready"
 
 
 def stays_ready(cluster: Cluster, observed: ObservedCluster, found: Findings, away: int) -> bool:
-    """Whether clients go on being served although one broker is away: it restarts, or has failed. Otherwise each step
-    of a roll would tell all topics and groups of the cluster that it is not ready, and that it is again."""
+    """Whether Ready stays True although one broker is down. Otherwise each step of a roll would change the readiness of
+    the cluster twice, and queue all its topics and groups."""
     was_ready = any(c.type == "Ready" and c.status == "True" for c in cluster.status.conditions)
-    said = observed.said
+    reported = observed.reported
     if not was_ready or away != 1 or found.scale.pods < 2 or found.scale.reason == "ScalingUp":
         return False
-    return said is not None and not said.partitions.offline
+    return reported is not None and not reported.partitions.offline
 
 
 def healthy(observed: ObservedCluster) -> Finding:
-    if observed.said is None:
-        return "Healthy", None, "BrokersUnreachable", f"the brokers cannot be asked: {observed.brokers_error}"
-    partitions = observed.said.partitions
+    """Return condition Healthy."""
+    if observed.reported is None:
+        return "Healthy", None, "BrokersUnreachable", f"the brokers do not answer: {observed.brokers_error}"
+    partitions = observed.reported.partitions
     if partitions.offline:
         message = f"{partitions.offline:,} partitions have no leader, {partitions.under_replicated:,} lack replicas"
         return "Healthy", False, "PartitionsOffline", message
@@ -162,9 +178,9 @@ def healthy(observed: ObservedCluster) -> Finding:
 
 
 def progressing(cluster: Cluster, observed: ObservedCluster, found: Findings) -> Finding:
-    """True while something is being changed."""
+    """Return condition Progressing."""
     if cluster.spec.paused:
-        return "Progressing", False, "Paused", "spec.paused is true: nothing is changed"
+        return "Progressing", False, "Paused", "spec.paused is true: the operator changes nothing"
     if observed.failure:
         return "Progressing", False, "Failing", observed.failure
     if found.scale.reason in ("ScalingUp", "ScalingDown", "Draining", "Waiting"):
@@ -173,34 +189,37 @@ def progressing(cluster: Cluster, observed: ObservedCluster, found: Findings) ->
         return "Progressing", True, "Rolling", rolled(observed, found)[3]
     if found.moving:
         left = f", {found.moves.left:,} partitions left" if found.moves is not None else ""
-        waits = f"; it waits: {found.moves_wait}" if found.moves_wait else ""
+        waits = f"; waiting: {found.moves_wait}" if found.moves_wait else ""
         return "Progressing", True, "Moving", f"replicas move ({found.moving}){left}{waits}"
     if found.storage.reason == "Expanding":
         return "Progressing", True, "Expanding", found.storage.message
-    return "Progressing", False, "Done", "nothing is being changed"
+    return "Progressing", False, "Done", "no operation is in progress"
 
 
 def rolled(observed: ObservedCluster, found: Findings) -> Finding:
+    """Return condition Rolled."""
     roll = found.roll
     if not roll.outdated:
-        return "Rolled", True, "AsWanted", "all brokers run as wanted"
-    message = f"broker {words(roll.outdated)} {'is' if len(roll.outdated) == 1 else 'are'} yet to be restarted"
+        return "Rolled", True, "AsWanted", "all brokers run the desired configuration"
+    message = f"broker {join_numbers(roll.outdated)} must be restarted"
     if roll.waits:
-        message += f"; the next one waits: {roll.waits}"
-    partitions = observed.said.partitions if observed.said is not None else PartitionReconciler()
+        message += f"; waiting: {roll.waits}"
+    partitions = observed.reported.partitions if observed.reported is not None else PartitionSummary()
     if count := sum(partitions.alone.get(number, 0) for number in roll.outdated):
-        message += f"; {count:,} partitions have one replica only and are away while their broker restarts"
-    if count := partitions.tight_on(roll.outdated):
+        message += f"; {count:,} partitions have a single replica and are offline while their broker restarts"
+    if count := partitions.count_at_min_isr(roll.outdated):
         message += (
-            f"; {count:,} partitions, such as those of topic {partitions.tight_example}, take no records with acks=all"
-            " while one of their brokers restarts: give them more replicas, or a lower min.insync.replicas"
+            f"; {count:,} partitions, such as those of topic {partitions.at_min_isr_example}, reject writes with"
+            " acks=all while one of their brokers restarts: increase their replication factor or decrease"
+            " min.insync.replicas"
         )
     return "Rolled", False, roll.reason or "Waiting", message
 
 
 def moving_status(cluster: Cluster, found: Findings) -> MovingStatus | None:
+    """Return the progress of drains or moves; None if no replicas move."""
     if found.scale.left is not None and found.scale.leaving:
-        reason, left = f"broker {words(found.scale.leaving)} removed", found.scale.left
+        reason, left = f"broker {join_numbers(found.scale.leaving)} removed", found.scale.left
     elif found.moving and found.moves is not None:
         reason, left = found.moving, found.moves.left
     else:
@@ -210,25 +229,27 @@ def moving_status(cluster: Cluster, found: Findings) -> MovingStatus | None:
     return MovingStatus(reason=reason, partitions_left=left, partitions_total=total)
 
 
-TELLING = {"BrokersNotReady", "BrokersNotRegistered", "BrokersUnreachable", "PartitionsOffline", "UnderReplicated"} | {
+WARNING_REASONS = {
+    "BrokersNotReady", "BrokersNotRegistered", "BrokersUnreachable", "PartitionsOffline", "UnderReplicated",
     "TooFewBrokers", "BelowEtcdMembers", "Blocked", "NotExpandable", "SmallerRefused", "VolumeLost", "Failing",
 }  # fmt: skip
-QUIET = {"Serving", "Done", "Waiting"}
+SILENT_REASONS = {"Serving", "Done", "Waiting"}
 
 
-def happenings(cluster: Cluster, status: ClusterStatus, *, is_rolling: bool) -> tuple[KubeEvent, ...]:
-    """An Event for each condition that has come to another reason. That replicas lag in a roll is no news."""
+def condition_events(cluster: Cluster, status: ClusterStatus, *, is_rolling: bool) -> tuple[KubeEvent, ...]:
+    """Return an Event for each condition whose reason changed. Under-replication during a roll is expected: no
+    Event."""
     before = {condition.type: condition.reason for condition in cluster.status.conditions}
-    told = []
+    events = []
     for condition in status.conditions:
-        if before.get(condition.type) == condition.reason or condition.reason in QUIET:
+        if before.get(condition.type) == condition.reason or condition.reason in SILENT_REASONS:
             continue
         if condition.type not in before and condition.status != "False":
-            continue  # what is as it should be from the beginning
+            continue  # a new object whose condition is as it should be
         if is_rolling and condition.type == "Healthy" and condition.reason != "PartitionsOffline":
             continue
         if condition.type in ("Progressing", "Ready") and condition.reason not in ("Paused", "Failing"):
-            continue  # the others say it better
-        kind: Literal["Warning", "Normal"] = "Warning" if condition.reason in TELLING else "Normal"
-        told.append(KubeEvent(kind, f"{condition.type}{condition.reason}", condition.message))
-    return tuple(told)
+            continue  # other conditions have the details
+        kind: Literal["Warning", "Normal"] = "Warning" if condition.reason in WARNING_REASONS else "Normal"
+        events.append(KubeEvent(kind, f"{condition.type}{condition.reason}", condition.message))
+    return tuple(events)

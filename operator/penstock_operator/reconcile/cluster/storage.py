@@ -1,6 +1,6 @@
-"""Volumes: they grow where that is wanted and possible, never shrink, and one that is gone is told.
+"""Volumes: expansion of claims, and condition Storage.
 
-Each claim counts by itself: one that outlived an earlier Cluster, or was made by hand, may be smaller than all others.
+Claims are compared individually: a claim of an earlier Cluster, or one created by a user, may be smaller than others.
 """
 
 from __future__ import annotations
@@ -9,48 +9,49 @@ from dataclasses import dataclass
 
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.kube import STATEFUL_SETS
-from penstock_operator.reconcile.cluster.actions import GrowClaim, Remove
+from penstock_operator.reconcile.cluster.actions import DeleteObject, ExpandClaim
 from penstock_operator.reconcile.cluster.observed import ObservedClaim, ObservedCluster, storage_of
 from penstock_operator.specs import names
 from penstock_operator.specs.quantity import amount
 
 
 @dataclass(frozen=True, slots=True)
-class StorageReconciler:
-    """`sizes` are those of the StatefulSet's templates for now, by template. `reason` is empty where all is well."""
+class StoragePlan:
+    """Result of planning volumes. `sizes`: current sizes of the StatefulSet's claim templates. Empty `reason`: nothing
+    to report."""
 
     sizes: dict[str, str]
-    actions: tuple[GrowClaim | Remove, ...] = ()
+    actions: tuple[ExpandClaim | DeleteObject, ...] = ()
     reason: str = ""
     message: str = ""
-    look_again_s: float | None = None
+    requeue_after_s: float | None = None
 
 
-def plan_storage(cluster: Cluster, observed: ObservedCluster) -> StorageReconciler:
-    """Claims are patched first. When all ask for the new size the StatefulSet is deleted without its pods, and made
-    again with the new template, since templates cannot be changed."""
+def plan_storage(cluster: Cluster, observed: ObservedCluster) -> StoragePlan:
+    """Plan volumes. Claims are patched first. When all request the new size, the StatefulSet is deleted with orphaned
+    pods and recreated, because claim templates are immutable."""
     wanted = {names.DATA_CLAIM: cluster.spec.brokers.storage.size}
     if cluster.spec.etcd.sidecar is not None:
         wanted[names.ETCD_CLAIM] = cluster.spec.etcd.sidecar.storage.size
     live = template_sizes(observed)
     if not live:
-        return StorageReconciler(wanted)
+        return StoragePlan(wanted)
     sizes, actions = dict(wanted), []
     reason = message = ""
     for template, size in wanted.items():
         now = live.get(template, size)
         sizes[template] = now
         if amount(size) < amount(now):
-            reason, message = "SmallerRefused", f"volumes do not shrink: {template} stays {now}, not {size}"
+            reason, message = "SmallerRefused", f"volumes cannot shrink: {template} stays at {now} instead of {size}"
             continue
         small = small_claims(cluster, observed, template, size)
-        grow = [GrowClaim(claim.name, size) for claim in small]
+        grow = [ExpandClaim(claim.name, size) for claim in small]
         if refused := [g for g in grow if g.key in observed.refused]:
-            stays = f"{template} stays {now}" if amount(now) < amount(size) else f"{refused[0].name} stays as it is"
-            reason, message = "NotExpandable", f"{stays}, not {size}: {observed.refused[refused[0].key]}"
+            what = f"{template} from {now}" if amount(now) < amount(size) else refused[0].name
+            reason, message = "NotExpandable", f"cannot expand {what} to {size}: {observed.refused[refused[0].key]}"
         elif grow:
             actions += grow
-            reason, message = "Expanding", f"{len(grow)} volumes grow to {size}"
+            reason, message = "Expanding", f"expanding {len(grow)} volumes to {size}"
         else:
             sizes[template] = size
     remake = _remake(observed, sizes, live) if not actions else ()
@@ -59,11 +60,11 @@ def plan_storage(cluster: Cluster, observed: ObservedCluster) -> StorageReconcil
         reason, message = "VolumeLost", problem
     elif not reason and (growing := _growing(observed)):
         reason, message = "Expanding", f"{len(growing)} volumes are being expanded: {growing[0].name}"
-    return StorageReconciler(sizes, (*actions, *remake), reason, message, 2.0 if actions or remake else None)
+    return StoragePlan(sizes, (*actions, *remake), reason, message, 2.0 if actions or remake else None)
 
 
 def small_claims(cluster: Cluster, observed: ObservedCluster, template: str, size: str) -> list[ObservedClaim]:
-    """Those of brokers that are there, or are to be: volumes that nobody uses are nobody's business."""
+    """Return the claims below `size` of existing or desired brokers; unused volumes are ignored."""
     pods = max(cluster.spec.brokers.replicas, *(pod.ordinal + 1 for pod in observed.pods), 1)
     return [
         claim
@@ -74,6 +75,7 @@ def small_claims(cluster: Cluster, observed: ObservedCluster, template: str, siz
 
 
 def template_sizes(observed: ObservedCluster) -> dict[str, str]:
+    """Return the sizes of the StatefulSet's claim templates; empty if it does not exist."""
     live = observed.stateful_set
     if live is None:
         return {}
@@ -81,11 +83,11 @@ def template_sizes(observed: ObservedCluster) -> dict[str, str]:
     return {t["metadata"]["name"]: storage_of(t.get("spec") or {}) or "0" for t in templates}
 
 
-def _remake(observed: ObservedCluster, sizes: dict[str, str], live: dict[str, str]) -> tuple[Remove, ...]:
+def _remake(observed: ObservedCluster, sizes: dict[str, str], live: dict[str, str]) -> tuple[DeleteObject, ...]:
     body = observed.stateful_set
     if body is None or all(amount(sizes[t]) == amount(live.get(t, sizes[t])) for t in sizes):
         return ()
-    return (Remove(STATEFUL_SETS, body["metadata"]["name"], body["metadata"]["uid"], orphan=True),)
+    return (DeleteObject(STATEFUL_SETS, body["metadata"]["name"], body["metadata"]["uid"], orphan=True),)
 
 
 def _growing(observed: ObservedCluster) -> list[ObservedClaim]:
@@ -97,12 +99,12 @@ def _growing(observed: ObservedCluster) -> list[ObservedClaim]:
 
 
 def lost_volume(observed: ObservedCluster) -> str:
-    """What to do about a claim whose volume is gone; empty where none is."""
+    """Return the instructions for a claim whose volume is lost, or ""."""
     for claim in observed.claims:
         if claim.phase == "Lost":
             pod = claim.name.removeprefix(f"{claim.template}-")
             return (
-                f"the volume of {claim.name} is gone: delete the claim and the pod {pod}; the broker comes back empty"
-                " and gets its replicas from the others"
+                f"the volume of claim {claim.name} is lost: delete the claim and pod {pod}; the broker restarts empty"
+                " and fetches its replicas from the other brokers"
             )
     return ""

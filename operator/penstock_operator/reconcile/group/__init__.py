@@ -1,1 +1,1 @@
-"""Reconcile a ConsumerGroup: offsets to reset, lag to report."""
+"""Planning of a ConsumerGroup: offset resets, starting offsets, ownership, status."""

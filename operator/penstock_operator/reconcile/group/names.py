@@ -1,7 +1,7 @@
-"""Discovered groups: which objects there should be, what they are called, and whose they are.
+"""Objects of discovered groups: names, manifests, and which object owns a group.
 
-Kubernetes allows fewer names than the Kafka protocol does. A group whose id is a name keeps it; others get a readable
-name that ends in a hash of the id, and `spec.groupId` says what they are.
+Kubernetes names are more restricted than Kafka group ids. If the id is a valid name, it is the object's name. Otherwise
+the name is derived from the id and ends in a hash, and `spec.groupId` has the id.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock_operator.model.group import ConsumerGroup
 from penstock_operator.ports.kube import Object
 
 CONFLICT = "Conflict"
-"""Why an object is not Ready whose group belongs to another one."""
+"""Ready reason of an object whose group belongs to another object."""
 DISCOVERED = "penstock.io/discovered"
 CLUSTER_LABEL = "penstock.io/cluster"
 FIELD_MANAGER = "penstock-operator"
@@ -25,37 +25,37 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9]
 
 
 def plain_name(group_id: str) -> str | None:
-    """The id itself, where it is a name."""
+    """Return the id if it is a valid Kubernetes name, otherwise None."""
     return group_id if len(group_id) <= MAX_NAME and _NAME.fullmatch(group_id) else None
 
 
 def hashed_name(cluster: str, group_id: str) -> str:
-    """A name for any id; differs between ids, and between clusters of one namespace."""
+    """Return a valid name for any id, unique per cluster and id."""
     digest = hashlib.sha256(f"{cluster}\0{group_id}".encode()).hexdigest()[:10]
     readable = re.sub(r"[^a-z0-9]+", "-", group_id.lower())[:MAX_PREFIX].strip("-")
     return f"{readable or 'group'}-{digest}"
 
 
 def is_discovered(body: Object) -> bool:
-    """Whether an object is there because the group is: nobody but the operator has had a say in it."""
+    """Whether the operator created the object for a discovered group and no user changed it."""
     labels = body["metadata"].get("labels") or {}
     return labels.get(DISCOVERED) == "true" and not is_taken_over(body)
 
 
 def is_taken_over(body: Object) -> bool:
-    """Whether somebody applied a manifest over an object that had been discovered: it is theirs then, and stays."""
+    """Whether a user applied a manifest to a discovered object; it is no longer deleted with the group."""
     metadata, spec = body["metadata"], body.get("spec", {})
     if (metadata.get("labels") or {}).get(DISCOVERED) != "true":
         return False
     if any(entry.get("manager") != FIELD_MANAGER for entry in metadata.get("managedFields") or ()):
         return True
-    # Fields that are not known here say nothing: a newer schema may fill them in by itself.
+    # Unknown fields are ignored: a newer schema may set defaults for them.
     defaults = {"deletionPolicy": "Retain", "paused": False, "reset": None, "startingOffsets": None}
     return any(spec.get(key, default) != default for key, default in defaults.items())
 
 
 def discovered(cluster: Object, name: str, group_id: str) -> Object:
-    """The object for a group of `cluster` that has none."""
+    """Return the manifest of a discovered group of `cluster`."""
     metadata = cluster["metadata"]
     owner = {
         "apiVersion": API_VERSION,
@@ -82,19 +82,19 @@ def discovered(cluster: Object, name: str, group_id: str) -> Object:
     }
 
 
-def has_had_it(group: ConsumerGroup) -> bool:
-    """Whether an object's status is of its group, and not of the object that the group belongs to."""
+def has_owned_group(group: ConsumerGroup) -> bool:
+    """Whether the status shows that the object has owned its group, and not a conflict."""
     conditions = group.status.conditions
     return bool(conditions) and not any(condition.reason == CONFLICT for condition in conditions)
 
 
 def winners(groups: Iterable[tuple[ConsumerGroup, bool]]) -> Mapping[str, ConsumerGroup]:
-    """Of objects (and whether each is discovered) the one that each group belongs to, by group id: what somebody
-    applied comes before what was discovered, then the older one; of those made in one second, which is as finely as an
-    API server tells, the one that has had it."""
+    """Return the owning object by group id. Input: objects, and whether each is discovered. Objects of users take
+    precedence over discovered ones, then the older object, then, as creation times have a resolution of one second, the
+    previous owner."""
     best: dict[str, tuple[tuple[bool, str, bool, str], ConsumerGroup]] = {}
     for group, is_found in groups:
-        rank = (is_found, group.metadata.creation_timestamp, not has_had_it(group), group.metadata.uid)
+        rank = (is_found, group.metadata.creation_timestamp, not has_owned_group(group), group.metadata.uid)
         before = best.get(group.group_id)
         if before is None or rank < before[0]:
             best[group.group_id] = (rank, group)

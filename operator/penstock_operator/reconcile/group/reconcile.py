@@ -1,4 +1,4 @@
-"""What a `ConsumerGroup` object comes to: its status, its one-shot reset, where the group begins, what it owns."""
+"""Plans one `ConsumerGroup`: status, offset reset, starting offsets, ownership. Pure. Called by `groups.controller`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from penstock_operator.reconcile.group.types import (
     GroupPlan,
     GroupSettingsPatch,
     ObservedGroup,
+    group_exists,
     is_idle,
-    is_there,
 )
 from penstock_operator.reconcile.plan import ReconcilePlan
 
@@ -29,82 +29,87 @@ ABSENT = "Absent"
 SHOWN_TOPICS = 100
 SHOWN_NAMES = 120
 SOON_S = 0.5
-TOPIC_LOOK_S = 15.0
-"""When a topic is missing that offsets are to be set of."""
+TOPIC_RETRY_S = 15.0
+"""Requeue interval while a topic of a reset or of starting offsets does not exist."""
 Truth = Literal["True", "False", "Unknown"]
 
 
-def reconcile(desired: ConsumerGroup, seen: ObservedGroup, at: str) -> GroupPlan:
-    """`at` is the time (RFC 3339) of conditions that change now."""
-    if not seen.is_cluster_known:
-        why = f"there is no Cluster {desired.spec.cluster_ref.name} in this namespace"
-        return _blind(desired, "False", "ClusterNotFound", why, at)
-    if seen.error is not None:
-        return _blind(desired, "Unknown", "BrokersUnreachable", seen.error, at)
-    shown = shown_status(desired, seen.group)
-    if seen.winner is not None:
-        why = f"the group {desired.group_id} belongs to the ConsumerGroup {seen.winner}, which came first: delete one"
+def reconcile(desired: ConsumerGroup, observed: ObservedGroup, at: str) -> GroupPlan:
+    """Plan a group. `at`: transition time (RFC 3339) of conditions that change."""
+    if not observed.is_cluster_known:
+        why = f'Cluster "{desired.spec.cluster_ref.name}" does not exist in this namespace'
+        return _unobserved(desired, "False", "ClusterNotFound", why, at)
+    if observed.error is not None:
+        return _unobserved(desired, "Unknown", "BrokersUnreachable", observed.error, at)
+    shown = shown_status(desired, observed.group)
+    if observed.winner is not None:
+        why = f"group {desired.group_id} belongs to ConsumerGroup {observed.winner}, which is older: delete one of them"
         ready = _condition(READY, "False", CONFLICT, why, desired)
-        return ReconcilePlan(_with(desired, shown, (ready, _health(desired, seen.group)), at))
-    actions, happenings, reset, look_again_s = _offsets(desired, seen)
+        return ReconcilePlan(_with(desired, shown, (ready, _health(desired, observed.group)), at))
+    actions, events, reset, requeue_after_s = _offsets(desired, observed)
     if desired.spec.paused:
-        actions = _kept_while_paused(desired, seen.group)
+        actions = _kept_while_paused(desired, observed.group)
     else:
-        actions = (*_ownership(desired, seen.group, bool(actions)), *actions)
-    status = _with(desired, shown, (_readiness(desired, seen), _health(desired, seen.group)), at)
+        actions = (*_ownership(desired, observed.group, bool(actions)), *actions)
+    status = _with(desired, shown, (_readiness(desired, observed), _health(desired, observed.group)), at)
     status = msgspec.structs.replace(status, reset=reset)
-    return ReconcilePlan(status, actions, happenings, look_again_s)
+    return ReconcilePlan(status, actions, events, requeue_after_s)
 
 
 def _offsets(
-    desired: ConsumerGroup, seen: ObservedGroup
+    desired: ConsumerGroup, observed: ObservedGroup
 ) -> tuple[tuple[Action, ...], tuple[KubeEvent, ...], ResetStatus | None, float | None]:
     reset = desired.spec.reset
     if reset is None:
-        begin = _beginning(desired, seen)
+        begin = _starting_offsets(desired, observed)
         if desired.spec.paused:
             return begin, (), None, None
-        return begin, (), None, SOON_S if begin else TOPIC_LOOK_S if group_reset.missing_topics(desired, seen) else None
-    told = desired.status.reset
+        return (
+            begin,
+            (),
+            None,
+            SOON_S if begin else TOPIC_RETRY_S if group_reset.missing_topics(desired, observed) else None,
+        )
+    previous = desired.status.reset
     if group_reset.has_failed(reset, desired):
-        return (), (), told, None
-    if group_reset.is_done(reset, desired, seen.group):
-        now = group_reset.done(desired)
-        is_news = told is not None and told.id == reset.id and told.phase != "Done"
-        text = f"reset {reset.id}: {now.total_changes} offsets were set to {reset.to}"
+        return (), (), previous, None
+    if group_reset.is_done(reset, desired, observed.group):
+        now = group_reset.completed_status(desired)
+        is_news = previous is not None and previous.id == reset.id and previous.phase != "Done"
+        text = f"reset {reset.id}: set {now.total_changes} offsets to {reset.to}"
         return (), (KubeEvent("Normal", "ResetDone", text),) if is_news else (), now, None
-    progress = group_reset.progress(desired, seen.group)
-    if progress in ("all", "lost") or (progress == "part" and not is_idle(seen.group)):
-        return _broken_off(desired, progress)
-    now, offsets = group_reset.planned(desired, seen)
-    is_new = told is None or (told.id, told.phase) != (now.id, now.phase)
-    happenings = (_reset_told(now.phase, now.id, now.message, now.total_changes),) if is_new else ()
+    progress = group_reset.progress(desired, observed.group)
+    if progress in ("all", "lost") or (progress == "part" and not is_idle(observed.group)):
+        return _resume_interrupted(desired, progress)
+    now, offsets = group_reset.plan_reset(desired, observed)
+    is_new = previous is None or (previous.id, previous.phase) != (now.id, now.phase)
+    events = (_reset_event(now.phase, now.id, now.message, now.total_changes),) if is_new else ()
     actions: tuple[Action, ...] = ()
     if offsets:
         actions = (CommitOffsets(offsets, f"reset {reset.id}"), GroupSettingsPatch({RESET_ID: reset.id}))
-    if group_reset.is_only_shown(reset, desired) and any(topic not in seen.partitions for topic in reset.topics):
-        return actions, happenings, now, TOPIC_LOOK_S
-    return actions, happenings, now, SOON_S if now.phase == "Planned" and not now.message else None
+    if group_reset.is_dry_run(reset, desired) and any(topic not in observed.partitions for topic in reset.topics):
+        return actions, events, now, TOPIC_RETRY_S
+    return actions, events, now, SOON_S if now.phase == "Planned" and not now.message else None
 
 
-def _broken_off(
+def _resume_interrupted(
     desired: ConsumerGroup, progress: group_reset.Progress
 ) -> tuple[tuple[Action, ...], tuple[KubeEvent, ...], ResetStatus | None, float | None]:
-    """Of a reset that is not to be committed again: noted where all of it was, given up where that cannot be told.
-    While nothing may be done its plan stays as it is: it is what shows how far it came."""
-    reset, told = desired.spec.reset, desired.status.reset
-    assert reset is not None, "no reset is asked for"
-    if group_reset.is_only_shown(reset, desired):
-        return (), (), told, None
+    """Handle an interrupted reset that must not be committed again: record it as done if all offsets were committed,
+    fail it if that is unknown. While the object is paused or in dry run, keep its plan, which shows its progress."""
+    reset, previous = desired.spec.reset, desired.status.reset
+    assert reset is not None, "the spec has no reset"
+    if group_reset.is_dry_run(reset, desired):
+        return (), (), previous, None
     if progress == "all":
-        return (GroupSettingsPatch({RESET_ID: reset.id}),), (), told, SOON_S
-    failed = group_reset.given_up(desired)
-    return (), (_reset_told(failed.phase, failed.id, failed.message, failed.total_changes),), failed, None
+        return (GroupSettingsPatch({RESET_ID: reset.id}),), (), previous, SOON_S
+    failed = group_reset.failed_status(desired)
+    return (), (_reset_event(failed.phase, failed.id, failed.message, failed.total_changes),), failed, None
 
 
 def shown_status(desired: ConsumerGroup, group: ObservedGroupState | None) -> ConsumerGroupStatus:
-    """What the brokers report, without conditions."""
-    if group is None or not is_there(group):
+    """Return the status that the brokers report, without conditions."""
+    if group is None or not group_exists(group):
         return ConsumerGroupStatus(group_id=desired.group_id, state=ABSENT, members=0)
     topics = _topics(group.offsets)
     ages = [topic.lag_seconds for topic in topics if topic.lag_seconds is not None]
@@ -120,12 +125,13 @@ def shown_status(desired: ConsumerGroup, group: ObservedGroupState | None) -> Co
 
 
 def lag_of(offset: ObservedOffset) -> int:
-    """Records that can be read and were not."""
+    """Return the number of existing records after the committed offset."""
     return max(0, offset.end - max(offset.committed, offset.start)) if offset.committed >= 0 else 0
 
 
 def coarse_seconds(lag_ms: int) -> int:
-    """An age as a person would say it, so that one that merely grows is not written every few seconds."""
+    """Return an age in s, rounded down with growing steps, so that a growing age does not cause constant status
+    writes."""
     seconds = lag_ms // 1_000
     step = 1 if seconds < 30 else 10 if seconds < 600 else 60 if seconds < 7_200 else 600
     return seconds - seconds % step
@@ -158,72 +164,84 @@ def _names(topics: Sequence[str]) -> str:
     return f"{','.join(shown)[:SHOWN_NAMES]} and {len(topics) - len(shown)} more"
 
 
-def _beginning(desired: ConsumerGroup, seen: ObservedGroup) -> tuple[Action, ...]:
-    if not group_reset.begins(desired, seen.group) or not seen.offsets or group_reset.missing_topics(desired, seen):
+def _starting_offsets(desired: ConsumerGroup, observed: ObservedGroup) -> tuple[Action, ...]:
+    if (
+        not group_reset.needs_starting_offsets(desired, observed.group)
+        or not observed.offsets
+        or group_reset.missing_topics(desired, observed)
+    ):
         return ()
-    return (CommitOffsets(dict(seen.offsets), "starting offsets"),)
+    return (CommitOffsets(dict(observed.offsets), "starting offsets"),)
 
 
 def _ownership(desired: ConsumerGroup, group: ObservedGroupState | None, is_made_now: bool) -> tuple[Action, ...]:
-    """The group says whose it is where that object's end is to be its own: an operator that was away then finds out."""
+    """Return the change of the stored ownership: with policy Delete, the group stores owner and policy, so that an
+    operator that was not running when the object was deleted can find out."""
     settings = group.settings if group is not None else {}
     if desired.spec.deletion_policy == "Delete":
         wanted = {OWNER: desired.metadata.uid, DELETION_POLICY: "Delete"}
-        if (is_there(group) or is_made_now) and any(settings.get(key) != value for key, value in wanted.items()):
+        if (group_exists(group) or is_made_now) and any(settings.get(key) != value for key, value in wanted.items()):
             return (GroupSettingsPatch(wanted),)
     elif settings.get(OWNER) and settings.get(DELETION_POLICY) == "Delete":
-        # Another's, too: this object is the group's now, and keeps it.
+        # Also if another object stored it: this object owns the group now and retains it.
         return (GroupSettingsPatch({OWNER: None, DELETION_POLICY: None}),)
     return ()
 
 
 def _kept_while_paused(desired: ConsumerGroup, group: ObservedGroupState | None) -> tuple[Action, ...]:
-    """The one note that a paused object does change: its group must not go with it, whoever sees that it went."""
+    """Return the only change of a paused object: it removes its stored policy Delete, so that deleting the paused
+    object does not delete its group."""
     settings = group.settings if group is not None else {}
     if settings.get(OWNER) == desired.metadata.uid and settings.get(DELETION_POLICY) == "Delete":
         return (GroupSettingsPatch({OWNER: None, DELETION_POLICY: None}),)
     return ()
 
 
-def _readiness(desired: ConsumerGroup, seen: ObservedGroup) -> Condition:
-    missing = group_reset.missing_topics(desired, seen)
+def _readiness(desired: ConsumerGroup, observed: ObservedGroup) -> Condition:
+    missing = group_reset.missing_topics(desired, observed)
     if missing:
-        why = f"starting offsets are set as soon as there is a topic {', '.join(missing[:5])}"
-        return _condition(READY, "True", "Known" if is_there(seen.group) else ABSENT, why, desired)
-    if is_there(seen.group):
-        return _condition(READY, "True", "Known", "the brokers know the group", desired)
-    return _condition(READY, "True", ABSENT, "the brokers do not know the group; the object stays", desired)
+        why = f"waiting for topics to set starting offsets: {', '.join(missing[:5])}"
+        return _condition(READY, "True", "Known" if group_exists(observed.group) else ABSENT, why, desired)
+    if group_exists(observed.group):
+        return _condition(READY, "True", "Known", "the group exists", desired)
+    return _condition(READY, "True", ABSENT, "the group does not exist; the object is kept", desired)
 
 
 def _health(desired: ConsumerGroup, group: ObservedGroupState | None) -> Condition:
-    if group is None or not is_there(group):
-        return _condition(HEALTHY, "Unknown", ABSENT, "there is no such group now", desired)
+    if group is None or not group_exists(group):
+        return _condition(HEALTHY, "Unknown", ABSENT, "the group does not exist", desired)
     unknown = sum(offset.end < 0 for offset in group.offsets)
     if unknown:
-        why = f"{unknown} partitions do not tell where they end, such as those without a leader: their lag is not known"
+        why = (
+            f"the lag of {unknown} partitions is unknown: their end offset cannot be read, for example without a leader"
+        )
         return _condition(HEALTHY, "Unknown", "LagUnknown", why, desired)
     if group.members:
         return _condition(HEALTHY, "True", "Consuming", "the group has members", desired)
     if any(map(lag_of, group.offsets)):
-        return _condition(HEALTHY, "False", "NotConsuming", "there are records to read, and nobody reads", desired)
-    return _condition(HEALTHY, "True", "CaughtUp", "all is read", desired)
+        return _condition(HEALTHY, "False", "NotConsuming", "the group has lag and no members", desired)
+    return _condition(HEALTHY, "True", "CaughtUp", "the group has no lag", desired)
 
 
-def _blind(desired: ConsumerGroup, truth: Truth, reason: str, why: str, at: str) -> GroupPlan:
-    """The numbers stay as they were seen last; the condition says that they are old. Why is said once: the words of
-    one failure after another differ, and are no news."""
+def _unobserved(desired: ConsumerGroup, truth: Truth, reason: str, why: str, at: str) -> GroupPlan:
+    """Return a plan that keeps the last known figures. The message of the first failure is kept while the same call
+    fails, so that changing error texts do not cause status writes."""
     known = next((c for c in desired.status.conditions if c.type == READY), None)
-    if known is not None and (known.status, known.reason) == (truth, reason) and _what(known.message) == _what(why):
+    if (
+        known is not None
+        and (known.status, known.reason) == (truth, reason)
+        and _failed_call(known.message) == _failed_call(why)
+    ):
         why = known.message
     conditions = (
         _condition(READY, truth, reason, why, desired),
-        _condition(HEALTHY, "Unknown", reason, "the group cannot be seen", desired),
+        _condition(HEALTHY, "Unknown", reason, "the state of the group is unknown", desired),
     )
     return ReconcilePlan(_with(desired, desired.status, conditions, at))
 
 
-def _what(message: str) -> str:
-    """What was wanted of the brokers when it failed."""
+def _failed_call(message: str) -> str:
+    """Return the name of the failed call in an error message."""
     return message.partition(":")[0]
 
 
@@ -248,8 +266,8 @@ def _condition(kind: str, truth: Truth, reason: str, message: str, desired: Cons
     )
 
 
-def _reset_told(phase: str, reset_id: str, message: str, changes: int) -> KubeEvent:
+def _reset_event(phase: str, reset_id: str, message: str, changes: int) -> KubeEvent:
     if phase == "Planned":
-        text = f"reset {reset_id}: {changes} offsets are to be set. {message}"
+        text = f"reset {reset_id}: planned {changes} offset changes. {message}"
         return KubeEvent("Normal", "ResetPlanned", text.strip())
     return KubeEvent("Warning", f"Reset{phase}", f"reset {reset_id}: {message}")

@@ -1,11 +1,10 @@
-"""Setting a group's offsets: a reset that is done once, and where a group begins. Used by `reconcile.group`.
+"""Offset resets and starting offsets. Used by `reconcile.group`.
 
-A reset goes: its plan is written into the status (Planned), then offsets are committed, then its id is set with the
-group (`penstock.reset.id`), then the status says Done. Wherever that breaks off it goes on: what is committed is
-compared with the plan, so that a commit that was done is not done again, as consumers may have read since. The id is
-kept by the brokers, so neither applying the manifest again, nor another object, nor another operator does it a second
-time. The group's newest id counts: an older one applied after it is a new wish. One that cannot be done is Failed, and
-stays so: another try is another id.
+A reset has four steps: write the plan to the status (Planned), commit the offsets, store the reset id with the group
+(`penstock.reset.id`), write Done to the status. An interrupted reset continues: the operator compares the committed
+offsets with the plan and does not repeat a commit, because consumers may have made progress since. The brokers store
+the id, so reapplying the manifest, another object or another operator does not repeat the reset. Only the newest id is
+stored: applying an older one is a new reset. A failed reset is not retried; it needs a new id.
 """
 
 from __future__ import annotations
@@ -21,105 +20,118 @@ from penstock_operator.reconcile.group.types import At, ObservedGroup, is_idle
 
 EARLIEST, LATEST = -2, -1
 SHOWN_CHANGES = 100
-AGAIN = "for another try give the reset another id"
+RETRY_HINT = "to retry, set another reset id"
 ARROW = " → "
 Phase = Literal["Planned", "Done", "Refused", "Failed"]
 Progress = Literal["none", "part", "all", "lost"]
 
 
 def is_done(reset: OffsetReset, desired: ConsumerGroup, group: ObservedGroupState | None) -> bool:
-    """By what the brokers keep, or where they lost that, by the status."""
+    """Whether the reset is done, by the id stored with the group, or by the status if the brokers lost it."""
     if group is not None and group.settings.get(RESET_ID) == reset.id:
         return True
-    told = desired.status.reset
-    return told is not None and told.id == reset.id and told.phase == "Done"
+    previous = desired.status.reset
+    return previous is not None and previous.id == reset.id and previous.phase == "Done"
 
 
 def has_failed(reset: OffsetReset, desired: ConsumerGroup) -> bool:
-    """Once and for all: what could not be done when it was asked for must not be done when nobody expects it any more.
-    A plan that is only looked at may become another."""
-    told = desired.status.reset
-    return told is not None and (told.id, told.phase) == (reset.id, "Failed") and not is_only_shown(reset, desired)
+    """Whether the reset has failed permanently, so that it does not happen unexpectedly later. A dry run may be planned
+    again."""
+    previous = desired.status.reset
+    return (
+        previous is not None
+        and (previous.id, previous.phase) == (reset.id, "Failed")
+        and not is_dry_run(reset, desired)
+    )
 
 
-def is_only_shown(reset: OffsetReset, desired: ConsumerGroup) -> bool:
+def is_dry_run(reset: OffsetReset, desired: ConsumerGroup) -> bool:
+    """Whether the reset is only planned: dry run, or a paused object."""
     return reset.dry_run or desired.spec.paused
 
 
-def is_over(reset: OffsetReset, desired: ConsumerGroup, group: ObservedGroupState | None) -> bool:
+def is_finished(reset: OffsetReset, desired: ConsumerGroup, group: ObservedGroupState | None) -> bool:
+    """Whether the reset is done or has failed."""
     return has_failed(reset, desired) or is_done(reset, desired, group)
 
 
-def topics_asked(desired: ConsumerGroup, group: ObservedGroupState | None) -> frozenset[str]:
-    """Of which topics the partitions have to be known."""
+def topics_to_describe(desired: ConsumerGroup, group: ObservedGroupState | None) -> frozenset[str]:
+    """Return the topics whose number of partitions is needed."""
     spec = desired.spec
     asked: set[str] = set()
-    if spec.reset is not None and not is_over(spec.reset, desired, group):
+    if spec.reset is not None and not is_finished(spec.reset, desired, group):
         asked.update(spec.reset.topics)
-    if begins(desired, group) and spec.starting_offsets is not None:
+    if needs_starting_offsets(desired, group) and spec.starting_offsets is not None:
         asked.update(spec.starting_offsets.topics)
     return frozenset(asked)
 
 
-def questions(desired: ConsumerGroup, group: ObservedGroupState | None, partitions: Mapping[str, int]) -> dict[At, int]:
-    """Which offsets have to be known, by time in ms since 1970 (-2 earliest, -1 latest). Raises `ValueError` for a
-    timestamp that is none."""
+def offset_queries(
+    desired: ConsumerGroup, group: ObservedGroupState | None, partitions: Mapping[str, int]
+) -> dict[At, int]:
+    """Return the offsets to query: time in ms since the epoch by partition (-2 earliest, -1 latest). Raises
+    `ValueError` for an invalid timestamp."""
     reset = desired.spec.reset
-    if reset is not None and not is_over(reset, desired, group):
+    if reset is not None and not is_finished(reset, desired, group):
         if reset.to == "offset":
             return {}
         time = {"earliest": EARLIEST, "latest": LATEST}.get(reset.to)
-        at = max(reset.timestamp_ms or 0, 0) if time is None else time  # below 0 are the protocol's words for others
-        return dict.fromkeys(_places(reset, group, partitions), at)
+        at = max(reset.timestamp_ms or 0, 0) if time is None else time  # negative times are special in ListOffsets
+        return dict.fromkeys(_partitions(reset, group, partitions), at)
     start = desired.spec.starting_offsets
-    if start is not None and begins(desired, group):
+    if start is not None and needs_starting_offsets(desired, group):
         at = EARLIEST if start.at == "earliest" else LATEST
         return {(topic, p): at for topic in start.topics for p in range(partitions.get(topic, 0))}
     return {}
 
 
-def ranges_asked(
+def range_partitions(
     desired: ConsumerGroup, group: ObservedGroupState | None, partitions: Mapping[str, int]
 ) -> tuple[At, ...]:
-    """Of which partitions first and end have to be known: those that are set to an offset by number."""
+    """Return the partitions whose start and end offsets are needed, for a reset to an offset."""
     reset = desired.spec.reset
-    if reset is None or reset.to != "offset" or is_over(reset, desired, group):
+    if reset is None or reset.to != "offset" or is_finished(reset, desired, group):
         return ()
-    return _places(reset, group, partitions)
+    return _partitions(reset, group, partitions)
 
 
-def begins(desired: ConsumerGroup, group: ObservedGroupState | None) -> bool:
-    """Whether starting offsets are to be set."""
+def needs_starting_offsets(desired: ConsumerGroup, group: ObservedGroupState | None) -> bool:
+    """Whether starting offsets must be committed: the group is idle and has no offsets."""
     return desired.spec.starting_offsets is not None and is_idle(group) and (group is None or not group.offsets)
 
 
-def missing_topics(desired: ConsumerGroup, seen: ObservedGroup) -> list[str]:
-    """Topics that starting offsets wait for: set for some only, a group has offsets, and is left alone."""
+def missing_topics(desired: ConsumerGroup, observed: ObservedGroup) -> list[str]:
+    """Return the missing topics for which starting offsets wait. Committing a part would give the group offsets, and
+    the operator would not commit the rest."""
     start = desired.spec.starting_offsets
-    if start is None or desired.spec.reset is not None or not begins(desired, seen.group):
+    if start is None or desired.spec.reset is not None or not needs_starting_offsets(desired, observed.group):
         return []
-    return sorted(topic for topic in start.topics if topic not in seen.partitions)
+    return sorted(topic for topic in start.topics if topic not in observed.partitions)
 
 
-def targets(desired: ConsumerGroup, seen: ObservedGroup) -> dict[At, int]:
-    """Where a reset that is not done sets each partition."""
+def targets(desired: ConsumerGroup, observed: ObservedGroup) -> dict[At, int]:
+    """Return the target offset by partition of a pending reset."""
     reset = desired.spec.reset
-    assert reset is not None, "no reset is asked for"
+    assert reset is not None, "the spec has no reset"
     if reset.to == "offset":
         wanted = reset.offset or 0
-        return {at: min(max(wanted, first), end) for at, (first, end) in seen.ranges.items()}
-    return dict(seen.offsets)
+        return {at: min(max(wanted, first), end) for at, (first, end) in observed.ranges.items()}
+    return dict(observed.offsets)
 
 
 def progress(desired: ConsumerGroup, group: ObservedGroupState | None) -> Progress:
-    """How far a reset has come whose plan was written: where offsets are, beside the plan's "from → to". "lost": at
-    neither, as after a commit somebody has read on, or has just read on after the plan."""
-    reset, told = desired.spec.reset, desired.status.reset
-    if reset is None or told is None or (told.id, told.phase, told.message) != (reset.id, "Planned", ""):
+    """Return the progress of a planned reset: compares the committed offsets with the plan's "from → to". "lost": an
+    offset is at neither, because a consumer committed after the plan or after the reset."""
+    reset, previous = desired.spec.reset, desired.status.reset
+    if (
+        reset is None
+        or previous is None
+        or (previous.id, previous.phase, previous.message) != (reset.id, "Planned", "")
+    ):
         return "none"
     now = {f"{o.topic}-{o.partition}": str(o.committed) for o in group.offsets} if group is not None else {}
     is_before, is_after, is_either = True, True, True
-    for change in told.changes:
+    for change in previous.changes:
         place, _, steps = change.rpartition(": ")
         before, _, after = steps.partition(ARROW)
         at = now.get(place, "none")
@@ -128,66 +140,67 @@ def progress(desired: ConsumerGroup, group: ObservedGroupState | None) -> Progre
     return "none" if is_before else "all" if is_after else "part" if is_either else "lost"
 
 
-def given_up(desired: ConsumerGroup) -> ResetStatus:
-    """Of a reset of which nobody can tell any more whether it was done."""
-    reset, told = desired.spec.reset, desired.status.reset
-    assert reset is not None, "no reset is asked for"
-    assert told is not None, "nothing was planned"
-    why = "it broke off, and somebody has read since: offsets are neither where they were nor where it sets them"
-    return msgspec.structs.replace(told, phase="Failed", message=f"{why}; {AGAIN}")
+def failed_status(desired: ConsumerGroup) -> ResetStatus:
+    """Return the status of an interrupted reset whose progress is unknown."""
+    reset, previous = desired.spec.reset, desired.status.reset
+    assert reset is not None, "the spec has no reset"
+    assert previous is not None, "the status has no plan"
+    why = "interrupted, and a consumer has committed since: offsets match neither the old nor the new values"
+    return msgspec.structs.replace(previous, phase="Failed", message=f"{why}; {RETRY_HINT}")
 
 
-def planned(desired: ConsumerGroup, seen: ObservedGroup) -> tuple[ResetStatus, dict[At, int]]:
-    """The status of a reset that is not done, and the offsets that are to be committed now (none: not now)."""
+def plan_reset(desired: ConsumerGroup, observed: ObservedGroup) -> tuple[ResetStatus, dict[At, int]]:
+    """Return the status of a pending reset, and the offsets to commit now (empty: none)."""
     reset = desired.spec.reset
-    assert reset is not None, "no reset is asked for"
-    wanted = targets(desired, seen)
-    missing = sorted(topic for topic in reset.topics if topic not in seen.partitions)
+    assert reset is not None, "the spec has no reset"
+    wanted = targets(desired, observed)
+    missing = sorted(topic for topic in reset.topics if topic not in observed.partitions)
     if missing:
-        return _told(reset, "Failed", f"there is no topic {', '.join(missing[:5])}; {AGAIN}"), {}
+        return _reset_status(reset, "Failed", f"topic {', '.join(missing[:5])} does not exist; {RETRY_HINT}"), {}
     if not wanted:
-        why = "there is nothing to set: the group has no offsets; name the topics in reset.topics"
+        why = "no offsets to reset: the group has no committed offsets; set reset.topics"
         if reset.partitions:
-            why = "there is nothing to set: the topic has none of these partitions"
-        return _told(reset, "Failed", f"{why}; {AGAIN}"), {}
-    before = {(o.topic, o.partition): o.committed for o in seen.group.offsets} if seen.group else {}
+            why = "no offsets to reset: the topic has none of these partitions"
+        return _reset_status(reset, "Failed", f"{why}; {RETRY_HINT}"), {}
+    before = {(o.topic, o.partition): o.committed for o in observed.group.offsets} if observed.group else {}
     changes = tuple(
         f"{topic}-{partition}: {before.get((topic, partition), 'none')}{ARROW}{offset}"
         for (topic, partition), offset in sorted(wanted.items())
     )
-    if not is_idle(seen.group):
-        members = seen.group.members if seen.group else 0
-        why = f"the group has members ({members}): stop them; the reset is done as soon as the group is empty"
-        return _told(reset, "Refused", why, changes), {}
+    if not is_idle(observed.group):
+        members = observed.group.members if observed.group else 0
+        why = f"the group has {members} members: stop them; the reset continues when the group is empty"
+        return _reset_status(reset, "Refused", why, changes), {}
     if desired.spec.paused:
-        return _told(reset, "Planned", "the object is paused", changes), {}
+        return _reset_status(reset, "Planned", "the object is paused", changes), {}
     if reset.dry_run:
-        return _told(reset, "Planned", "dryRun is set: nothing is done", changes), {}
-    told = desired.status.reset
-    is_shown = told is not None and told.id == reset.id and told.phase == "Planned" and not told.message
-    return _told(reset, "Planned", "", changes), wanted if is_shown else {}
+        return _reset_status(reset, "Planned", "dryRun is true: offsets are not changed", changes), {}
+    previous = desired.status.reset
+    is_shown = previous is not None and previous.id == reset.id and previous.phase == "Planned" and not previous.message
+    return _reset_status(reset, "Planned", "", changes), wanted if is_shown else {}
 
 
-def done(desired: ConsumerGroup) -> ResetStatus:
-    reset, told = desired.spec.reset, desired.status.reset
-    assert reset is not None, "no reset is asked for"
-    if told is not None and told.id == reset.id:
-        message = "" if told.phase in ("Planned", "Done") else "it was done"
-        if told.phase == "Done":
-            return told
+def completed_status(desired: ConsumerGroup) -> ResetStatus:
+    """Return the status of a completed reset."""
+    reset, previous = desired.spec.reset, desired.status.reset
+    assert reset is not None, "the spec has no reset"
+    if previous is not None and previous.id == reset.id:
+        message = "" if previous.phase in ("Planned", "Done") else "completed"
+        if previous.phase == "Done":
+            return previous
         return ResetStatus(
-            id=reset.id, phase="Done", message=message, changes=told.changes, total_changes=told.total_changes
+            id=reset.id, phase="Done", message=message, changes=previous.changes, total_changes=previous.total_changes
         )
-    return ResetStatus(id=reset.id, phase="Done", message="it was done before: a reset is done once for each id")
+    return ResetStatus(id=reset.id, phase="Done", message="already done: a reset is done once per id")
 
 
-def _told(reset: OffsetReset, phase: Phase, message: str, changes: tuple[str, ...] = ()) -> ResetStatus:
+def _reset_status(reset: OffsetReset, phase: Phase, message: str, changes: tuple[str, ...] = ()) -> ResetStatus:
     return ResetStatus(
         id=reset.id, phase=phase, message=message, changes=changes[:SHOWN_CHANGES], total_changes=len(changes)
     )
 
 
-def _places(reset: OffsetReset, group: ObservedGroupState | None, partitions: Mapping[str, int]) -> tuple[At, ...]:
+def _partitions(reset: OffsetReset, group: ObservedGroupState | None, partitions: Mapping[str, int]) -> tuple[At, ...]:
     if not reset.topics:
         return tuple((o.topic, o.partition) for o in group.offsets) if group is not None else ()
     chosen = set(reset.partitions)

@@ -1,4 +1,4 @@
-"""What `reconcile.group` is given and what it answers; carried out by `groups.controller`."""
+"""Input and actions of `reconcile.group`. `groups.controller` executes the actions."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from penstock_operator.ports.brokers import ObservedGroupState
 from penstock_operator.reconcile.plan import ReconcilePlan
 
 At = tuple[str, int]
-"""A topic and a partition."""
+"""Topic and partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedGroup:
-    """`group` None: the brokers answered, and have no such group. With `error` they did not answer, and nothing else
-    here counts."""
+    """Observed state of a group. `group` None: it does not exist. With `error`, the brokers did not answer and all
+    other fields are invalid."""
 
     group: ObservedGroupState | None = None
     error: str | None = None
     is_cluster_known: bool = True
     winner: str | None = None
-    """The object that this group belongs to, where it is another one."""
+    """Name of the object that owns the group, if it is another one."""
     partitions: Mapping[str, int] = field(default_factory=dict)
-    """How many partitions the topics have that were asked for by name; those that do not exist are missing."""
+    """Number of partitions of the topics in the spec; without topics that do not exist."""
     offsets: Mapping[At, int] = field(default_factory=dict)
-    """The answers to `group_reset.questions`."""
+    """Results of `reset.offset_queries`."""
     ranges: Mapping[At, tuple[int, int]] = field(default_factory=dict)
-    """First and end of the logs of partitions to which an offset was asked for by number."""
+    """Start and end offsets of the partitions in `reset.range_partitions`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """Sets offsets, and says why. The group has no members, or the brokers refuse it."""
+    """Commit offsets. The brokers reject this if the group has members. `why` is for the log."""
 
     offsets: Mapping[At, int]
     why: str
@@ -41,7 +41,7 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettingsPatch:
-    """Settings of the group; None takes one back."""
+    """Change group settings; None resets one."""
 
     settings: Mapping[str, str | None]
 
@@ -50,13 +50,13 @@ Action = CommitOffsets | GroupSettingsPatch
 GroupPlan = ReconcilePlan[Action, ConsumerGroupStatus]
 
 
-def is_there(group: ObservedGroupState | None) -> bool:
-    """Whether a group exists for people: one that merely has settings does not."""
+def group_exists(group: ObservedGroupState | None) -> bool:
+    """Whether a group has members, offsets or a state; a group with settings only does not count."""
     return group is not None and (group.members > 0 or bool(group.offsets) or group.state not in ("Dead", ""))
 
 
 def is_idle(group: ObservedGroupState | None) -> bool:
-    """Whether offsets may be set: nobody is in it, and nobody comes just now."""
+    """Whether offsets can be committed: the group has no members and no rebalance."""
     return group is None or (group.members == 0 and group.state in ("Empty", "Dead", ""))
 
 
@@ -68,6 +68,6 @@ __all__ = [
     "GroupPlan",
     "GroupSettingsPatch",
     "ObservedGroup",
+    "group_exists",
     "is_idle",
-    "is_there",
 ]

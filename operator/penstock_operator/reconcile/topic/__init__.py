@@ -1,1 +1,1 @@
-"""Reconcile a Topic: compare its spec with what brokers report, and decide what to change."""
+"""Planning of a Topic: compares its spec with the brokers' report and returns actions."""

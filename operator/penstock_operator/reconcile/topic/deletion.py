@@ -1,8 +1,8 @@
-"""What becomes of a topic whose object is gone. Used by `reconcile.topic`.
+"""Decides whether to delete a topic whose object is gone. Used by `reconcile.topic`.
 
-There are no finalizers, so an object goes at once, also while this operator is away. What is stored with the topic
-(owner and deletion policy) decides, on proof that somebody wanted it: the DELETED event came, or two complete lists in
-a row lack the owner. Never while the namespace or the resource definition is going: then the topic is kept for good.
+Objects have no finalizers and may disappear while no operator runs. The owner and policy stored with the topic decide,
+given evidence of a user's request: a DELETED event, or two consecutive complete lists without the owner. While the
+namespace or the CRD is being deleted, the topic is retained permanently.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from penstock_operator.ports.kube import KubeEvent
 from penstock_operator.reconcile.plan import ReconcilePlan
 from penstock_operator.reconcile.topic.types import AlterTopicConfig, DeleteTopic, ObservedTopic, TopicAction
 
-Fate = Literal["keep", "check", "protect", "delete"]
+DeletionDecision = Literal["keep", "check", "protect", "delete"]
 
 
-def fate(observed: ObservedTopic) -> Fate:
-    """ "check": whether its namespace and resource definition stay has to be found out first; "protect": what is stored
-    has to say Retain from now on, so that it is not deleted later for the same absence."""
-    topic, gone = observed.topic, observed.gone
-    if topic is None or gone is None or observed.owner_is_there or not topic.settings.get(OWNER):
+def decide_deletion(observed: ObservedTopic) -> DeletionDecision:
+    """Return the decision. "check": first find out whether the namespace or the CRD is being deleted. "protect": set
+    the stored policy to Retain, so that the same absence does not delete the topic later."""
+    topic, gone = observed.topic, observed.absence
+    if topic is None or gone is None or observed.has_owner or not topic.settings.get(OWNER):
         return "keep"
     stored = topic.settings.get(DELETION_POLICY)
     if gone.was_deleted and gone.policy is not None and gone.policy != "Delete":
-        return "protect" if stored == "Delete" else "keep"  # its last word had not reached the brokers
+        return "protect" if stored == "Delete" else "keep"  # its final policy had not reached the brokers
     if (gone.policy or stored) != "Delete":
         return "keep"
     if not gone.was_deleted and gone.lists_without < LISTS_WITHOUT:
@@ -38,13 +38,13 @@ def fate(observed: ObservedTopic) -> Fate:
 
 
 def plan(observed: ObservedTopic) -> ReconcilePlan[TopicAction, TopicStatus]:
-    """For a topic that no object wants."""
-    decided = fate(observed)
+    """Plan a topic without an object."""
+    decided = decide_deletion(observed)
     if decided == "delete":
-        assert observed.topic is not None, "only what is there is deleted"
+        assert observed.topic is not None, "only an existing topic is deleted"
         return ReconcilePlan(TopicStatus(), (deletion(observed),))
     if decided == "protect":
-        message = f"topic {observed.name} is kept, whatever its deletionPolicy was"
+        message = f"retained topic {observed.name} regardless of its deletionPolicy"
         return ReconcilePlan(
             TopicStatus(), (AlterTopicConfig({DELETION_POLICY: "Retain"}, KubeEvent("Normal", "Retained", message)),)
         )
@@ -52,6 +52,7 @@ def plan(observed: ObservedTopic) -> ReconcilePlan[TopicAction, TopicStatus]:
 
 
 def deletion(observed: ObservedTopic) -> DeleteTopic:
-    assert observed.topic is not None, "only what is there is deleted"
+    """Return the action that deletes the observed topic."""
+    assert observed.topic is not None, "only an existing topic is deleted"
     message = f"deleted topic {observed.name} and its records: its Topic was deleted, with deletionPolicy Delete"
     return DeleteTopic(observed.topic.topic_id, KubeEvent("Normal", "Deleted", message))

@@ -1,8 +1,7 @@
-"""Where the replicas of a topic should be, with as few moves as possible. Used by `reconcile.topic`.
+"""Replica placement of a topic with minimal moves. Used by `reconcile.topic`.
 
-What is spread how is decided by `penstock.placement`; here the choice among what it allows is by load. Whole clusters
-are balanced elsewhere: a topic is touched only where its replication factor is another, or where its replicas are not
-spread over the failure domains as well as they could be.
+`penstock.placement` decides which placements are legal; this module chooses among them by load. It moves replicas only
+to change the replication factor or to improve the spread over failure domains; balancing is done per cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Targets = dict[int, tuple[int, ...]]
 
 @lru_cache(maxsize=64)
 def domains_of(brokers: tuple[ObservedBrokerState, ...]) -> Domains | None:
-    """The tree of those that may take replicas; None where none may."""
+    """Return the failure domains of brokers that can receive replicas; None if there are none."""
     try:
         return Domains(select_usable_brokers([as_placed(broker) for broker in brokers]))
     except PlacementError:
@@ -28,42 +27,43 @@ def domains_of(brokers: tuple[ObservedBrokerState, ...]) -> Domains | None:
 
 
 def as_placed(broker: ObservedBrokerState) -> PlacementBroker:
+    """Convert a broker for the placement."""
     path = tuple(part for part in broker.failure_domain.split("/") if part)
     return PlacementBroker(broker.broker_id, path, broker.is_draining)
 
 
 def usable(brokers: Sequence[ObservedBrokerState]) -> int:
-    """How many brokers may take replicas."""
+    """Return the number of brokers that can receive replicas."""
     return sum(not broker.is_draining for broker in brokers)
 
 
 def are_places_known(brokers: Sequence[ObservedBrokerState]) -> bool:
-    """Whether it is known of all who may take replicas where they are, or of none of them.
+    """Whether the failure domains of all usable brokers are known, or of none.
 
-    One that came just now, or is silent, has no failure domain yet, or its rack for one: beside two zones it would look
-    like a third, and every partition would have to have a replica there for as long as that lasts.
+    A broker that is new or does not answer has no failure domain, or only its rack. Next to two known zones it would
+    look like a third one, and every partition would get a replica there.
     """
     return len({broker.failure_domain in ("", broker.rack) for broker in brokers if not broker.is_draining}) <= 1
 
 
 def wanted_replicas(partition: ObservedPartition) -> tuple[int, ...]:
-    """Those that it has or will have: what is under way counts as done."""
+    """Return the replicas after the ongoing reassignment."""
     return tuple(broker for broker in partition.replicas if broker not in partition.removing)
 
 
 def present_replicas(partition: ObservedPartition) -> tuple[int, ...]:
-    """Those that count now: what is yet to come does not."""
+    """Return the replicas without those that are being added."""
     return tuple(broker for broker in partition.replicas if broker not in partition.adding)
 
 
 def factor_targets(
     partitions: Sequence[ObservedPartition], factor: int, domains: Domains, loads: Mapping[int, int], room: int
 ) -> Targets:
-    """New replicas for the partitions that do not have, or get, `factor` of them; at most `room` at a time.
+    """Return new replicas for up to `room` partitions whose replication factor is not `factor`.
 
-    Needs at least `factor` usable brokers.
+    Requires at least `factor` usable brokers.
     """
-    assert factor <= len(domains.ids), "a replication factor that was checked before"
+    assert factor <= len(domains.ids), "the caller checks the number of brokers"
     wrong = [i for i, partition in enumerate(partitions) if len(wanted_replicas(partition)) != factor]
     return _chosen(partitions, wrong[: max(room, 0)], factor, domains, loads)
 
@@ -75,10 +75,9 @@ def spread_targets(
     loads: Mapping[int, int],
     room: int,
 ) -> Targets:
-    """New replicas for partitions that are spread worse than they could be over the failure domains.
+    """Return new replicas for up to `room` partitions that are not optimally spread over the failure domains.
 
-    Only those that are at rest: nothing moves, every replica is in sync, on a broker that is there and not about to be
-    emptied. Who is away for a while, or drains, is others' business.
+    Skips partitions that are moving or have replicas that are out of sync or on missing or draining brokers.
     """
     known = {broker.broker_id for broker in brokers if not broker.is_draining}
     wrong = [
@@ -96,6 +95,7 @@ def spread_targets(
 
 
 def is_at_rest(partition: ObservedPartition) -> bool:
+    """Whether no replica moves and all are in sync."""
     return not partition.adding and not partition.removing and set(partition.replicas) <= set(partition.isr)
 
 
@@ -127,9 +127,9 @@ def _replicas(
     of_topic: Counter[int],
     of_all: Counter[int],
 ) -> tuple[int, ...]:
-    """Keeps what the spread permits: who is in sync before who is not (nobody goes before those that stay are in sync,
-    and one that is gone for good never is), the preferred leader first, the less loaded before the more; then adds the
-    least loaded of those that are allowed."""
+    """Return new replicas: keep those that the spread permits, in-sync ones first (a reassignment completes only when
+    all kept replicas are in sync), then the preferred leader, then the less loaded brokers; add the least loaded
+    brokers."""
 
     def worth_keeping(broker: int) -> tuple[bool, bool, int, int]:
         return broker not in partition.isr, broker != before[0], of_topic[broker], of_all[broker]
@@ -144,7 +144,7 @@ def _replicas(
     new: list[int] = []
     while len(kept) + len(new) < factor:
         open_to = [domains.ids[bit] for bit in bits(domains.allowed(held, factor))]
-        assert open_to, "what is legal so far can be completed"
+        assert open_to, "a legal partial placement can be completed"
         chosen = min(open_to, key=lambda b: (b not in before, of_topic[b], of_all[b], b))
         held |= 1 << domains.bit_of[chosen]
         new.append(chosen)

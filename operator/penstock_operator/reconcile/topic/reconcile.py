@@ -1,7 +1,7 @@
-"""What is to be done about one topic: pure, from the object and what the brokers report. Called by `topics`.
+"""Plans one topic from its object and the brokers' report. Pure. Called by `topics`.
 
-Level-triggered: the same pair gives the same plan, whatever happened before; a topic that is as it is wanted gives no
-action and an unchanged status.
+Level-triggered: the plan depends only on these inputs. A topic that matches its spec yields no action and an unchanged
+status.
 """
 
 from __future__ import annotations
@@ -28,53 +28,53 @@ from penstock_operator.reconcile.topic.types import (
 
 TopicPlan = ReconcilePlan[TopicAction, TopicStatus]
 
-NO_CLUSTER_LOOK_S = 15.0
-SHORT_LOOK_S = 15.0
-"""When brokers are missing that a topic waits for."""
-MOVING_LOOK_S = 3.0
+NO_CLUSTER_RETRY_S = 15.0
+SHORT_RETRY_S = 15.0
+"""Requeue interval while a topic waits for more brokers."""
+MOVING_INTERVAL_S = 3.0
 SOON_S = 0.5
 
 
 def reconcile(desired: Topic | None, observed: ObservedTopic) -> TopicPlan:
-    """None: no object wants the topic; its status is of no use then."""
+    """Plan a topic. `desired` None: the topic has no object, and the plan's status is unused."""
     if desired is None:
         return deletion.plan(observed) if observed.failure is None else ReconcilePlan(TopicStatus())
-    return _with_transitions(desired, _planned(desired, observed))
+    return _with_events(desired, _planned(desired, observed))
 
 
 def _planned(desired: Topic, observed: ObservedTopic) -> TopicPlan:
     if not observed.has_cluster:
         name = desired.spec.cluster_ref.name
-        message = f"there is no Cluster {name!r} in this namespace: create it, or name another in clusterRef"
-        return ReconcilePlan(status.unknown(desired, "ClusterNotFound", message), look_again_s=NO_CLUSTER_LOOK_S)
+        message = f'Cluster "{name}" does not exist in this namespace: create it, or set another clusterRef'
+        return ReconcilePlan(status.unknown(desired, "ClusterNotFound", message), requeue_after_s=NO_CLUSTER_RETRY_S)
     winner = winner_of(desired, observed.rivals)
     if winner is not None:
         return _conflict(desired, winner, observed)
-    if observed.trouble is not None:
-        return ReconcilePlan(status.unknown(desired, "Unreachable", observed.trouble))
+    if observed.unreachable is not None:
+        return ReconcilePlan(status.unknown(desired, "Unreachable", observed.unreachable))
     if observed.topic is None:
-        return _missing(desired, observed)
-    if _is_to_go_first(observed):
-        return _deleted_first(desired, observed)
-    return _there(desired, observed, observed.topic)
+        return _create_missing(desired, observed)
+    if _must_delete_first(observed):
+        return _delete_first(desired, observed)
+    return _reconcile_existing(desired, observed, observed.topic)
 
 
 def winner_of(desired: Topic, rivals: tuple[Topic, ...]) -> Topic | None:
-    """The object that has the topic, where it is another."""
+    """Return the object that owns the topic, or None if it is `desired`."""
     first = min((desired, *rivals), key=claim)
     return None if first.metadata.uid == desired.metadata.uid else first
 
 
 def claim(topic: Topic) -> tuple[str, bool, str]:
-    """The least of those of all objects for a topic has it: the oldest; of those made in one second, which is as finely
-    as an API server tells, the one that has had it; else the lesser UID."""
+    """Return the sort key that decides which object owns a topic; the smallest wins: the oldest object, then, as
+    creation times have a resolution of one second, the one that has owned the topic, then the smaller UID."""
     return topic.metadata.creation_timestamp, topic.status.topic_id is None, topic.metadata.uid
 
 
 def _conflict(desired: Topic, winner: Topic, observed: ObservedTopic) -> TopicPlan:
     message = (
-        f"topic {desired.topic_name} belongs to Topic {winner.metadata.name}, which came first: delete one of the two,"
-        " or give another topicName"
+        f"topic {desired.topic_name} belongs to Topic {winner.metadata.name}, which is older: delete one of the two,"
+        " or set another topicName"
     )
     numbers = TopicStatus(topic_name=desired.topic_name)
     conditions = [
@@ -85,35 +85,35 @@ def _conflict(desired: Topic, winner: Topic, observed: ObservedTopic) -> TopicPl
     return ReconcilePlan(status.with_all(numbers, desired, *conditions))
 
 
-# A topic that is not there
+# Topics that do not exist
 
 
-def _missing(desired: Topic, observed: ObservedTopic) -> TopicPlan:
+def _create_missing(desired: Topic, observed: ObservedTopic) -> TopicPlan:
     spec = desired.spec
     if spec.paused or desired.metadata.deletion_timestamp is not None:
         why = "paused" if spec.paused else "being deleted"
-        message = f"the brokers have no topic {desired.topic_name}, and this object is {why}"
+        message = f"topic {desired.topic_name} does not exist, and this object is {why}"
         return ReconcilePlan(status.absent(desired, "Paused" if spec.paused else "Deleting", message))
     if observed.failure is not None:
-        # Asked first, as brokers place replicas also on one that restarts.
+        # Only after a failed attempt, because brokers also place replicas on brokers that are restarting.
         short = _too_few_brokers(spec.replicas, observed)
         if short is not None and not observed.failure.is_passing:
-            return ReconcilePlan(status.absent(desired, "TooFewBrokers", short), look_again_s=SHORT_LOOK_S)
+            return ReconcilePlan(status.absent(desired, "TooFewBrokers", short), requeue_after_s=SHORT_RETRY_S)
         refused = status.refusal(desired, observed.failure)
         return ReconcilePlan(status.absent(desired, refused.reason, refused.message))
     new = TopicCreation(
         desired.topic_name, spec.partitions, spec.replicas, {**spec.config, **settings.ownership(desired)}
     )
-    happening = KubeEvent("Normal", "Created", f"created topic {desired.topic_name}")
+    event = KubeEvent("Normal", "Created", f"created topic {desired.topic_name}")
     if desired.status.topic_id is not None:
-        happening = KubeEvent(
+        event = KubeEvent(
             "Warning",
             "Recreated",
-            f"topic {desired.topic_name} was deleted by somebody else: created it again, empty and with another id",
+            f"topic {desired.topic_name} was deleted by another client: created it again, empty and with a new id",
         )
-    message = f"topic {desired.topic_name} is being created"
+    message = f"creating topic {desired.topic_name}"
     return ReconcilePlan(
-        status.absent(desired, "Creating", message, is_coming=True), (CreateTopic(new, happening),), look_again_s=SOON_S
+        status.absent(desired, "Creating", message, is_coming=True), (CreateTopic(new, event),), requeue_after_s=SOON_S
     )
 
 
@@ -122,86 +122,86 @@ def _too_few_brokers(replicas: int | None, observed: ObservedTopic) -> str | Non
     if replicas is None or replicas <= there:
         return None
     return (
-        f"{replicas} replicas are wanted, and {there} broker(s) may take any: add brokers to the Cluster, or ask for at"
-        f" most {there}"
+        f"{replicas} replicas need as many brokers, and {there} can hold replicas: add brokers to the Cluster, or set"
+        f" replicas to at most {there}"
     )
 
 
-# A topic that belonged to an object of the same name, deleted with its records to go
+# Topics of a deleted object of the same name with deletionPolicy Delete
 
 
-def _is_to_go_first(observed: ObservedTopic) -> bool:
-    gone = observed.gone
+def _must_delete_first(observed: ObservedTopic) -> bool:
+    gone = observed.absence
     if gone is None or not (gone.same_name and gone.was_deleted):
         return False
-    return deletion.fate(observed) in ("check", "delete")
+    return deletion.decide_deletion(observed) in ("check", "delete")
 
 
-def _deleted_first(desired: Topic, observed: ObservedTopic) -> TopicPlan:
+def _delete_first(desired: Topic, observed: ObservedTopic) -> TopicPlan:
     message = (
-        f"topic {desired.topic_name} is of a deleted object of this name, with deletionPolicy Delete: it goes first,"
-        " then another is created"
+        f"topic {desired.topic_name} belongs to a deleted object of this name with deletionPolicy Delete: the operator"
+        " deletes it first, then creates a new one"
     )
     waiting = status.absent(desired, "Replacing", message, is_coming=True)
     if desired.spec.paused:
-        return ReconcilePlan(status.absent(desired, "Paused", f"{message}, once this object is not paused"))
-    if deletion.fate(observed) == "check":
-        return ReconcilePlan(waiting, look_again_s=SOON_S)
+        return ReconcilePlan(status.absent(desired, "Paused", f"{message}, once this object is no longer paused"))
+    if deletion.decide_deletion(observed) == "check":
+        return ReconcilePlan(waiting, requeue_after_s=SOON_S)
     if observed.failure is not None:
         refused = status.refusal(desired, observed.failure)
         return ReconcilePlan(status.absent(desired, refused.reason, refused.message))
-    return ReconcilePlan(waiting, (deletion.deletion(observed),), look_again_s=SOON_S)
+    return ReconcilePlan(waiting, (deletion.deletion(observed),), requeue_after_s=SOON_S)
 
 
-# A topic that is there
+# Topics that exist
 
 
-def _there(desired: Topic, observed: ObservedTopic, topic: ObservedTopicState) -> TopicPlan:
+def _reconcile_existing(desired: Topic, observed: ObservedTopic, topic: ObservedTopicState) -> TopicPlan:
     kept = settings.kept_settings(desired, topic.settings)
     numbers = msgspec.structs.replace(status.counted(topic), kept_settings=kept)
     actions, obstacle = _actions(desired, observed, topic, kept)
-    happenings = _identity(desired, topic)
+    events = _identity_events(desired, topic)
     progressing = status.progress(numbers, desired)
     if desired.spec.paused:
         note = settings.kept_while_paused(desired, topic.settings)
-        synced = _paused(desired, _without_note(actions), obstacle)
+        synced = _paused(desired, _without_policy_note(actions), obstacle)
         actions = (AlterTopicConfig(note, None),) if note and observed.failure is None else ()
     elif observed.failure is not None:
         synced = status.refusal(desired, observed.failure)
         actions = ()
     elif actions:
-        synced = status.condition(status.SYNCED, "False", "Applying", _in_words(actions), desired)
+        synced = status.condition(status.SYNCED, "False", "Applying", _describe(actions), desired)
         progressing = status.condition(status.PROGRESSING, "True", "Applying", synced.message, desired)
     else:
         synced = obstacle or _synced(desired, topic)
     made = status.with_all(numbers, desired, synced, status.health(numbers, desired), progressing)
     if actions and kept and not set(kept) <= set(desired.status.kept_settings):
-        # What an adopted topic keeps is written down before the topic becomes this object's: a crash in between must
-        # not make settings look like this object's own, and take them back.
-        return ReconcilePlan(made, (), happenings, look_again_s=SOON_S)
-    look_s = SOON_S if actions else MOVING_LOOK_S if numbers.moving else None
+        # The kept settings of an adopted topic are stored in the status before the topic is adopted: otherwise, after a
+        # crash in between, they would look like this object's own settings and be reset.
+        return ReconcilePlan(made, (), events, requeue_after_s=SOON_S)
+    look_s = SOON_S if actions else MOVING_INTERVAL_S if numbers.moving else None
     if obstacle is not None and obstacle.reason == "TooFewBrokers":
-        look_s = look_s or SHORT_LOOK_S
-    return ReconcilePlan(made, actions, happenings, look_again_s=look_s)
+        look_s = look_s or SHORT_RETRY_S
+    return ReconcilePlan(made, actions, events, requeue_after_s=look_s)
 
 
 def _actions(
     desired: Topic, observed: ObservedTopic, topic: ObservedTopicState, kept: tuple[str, ...]
 ) -> tuple[tuple[TopicAction, ...], Condition | None]:
-    """What is to be done, and what cannot be (the condition that says so)."""
+    """Return the actions, and the Synced condition for a change that is impossible."""
     actions: list[TopicAction] = []
     obstacle: Condition | None = None
     changes = settings.changes(desired, topic.settings, kept)
     if changes:
-        actions.append(AlterTopicConfig(changes, _of_settings(desired, topic, changes)))
+        actions.append(AlterTopicConfig(changes, _settings_event(desired, topic, changes)))
     wanted, there = desired.spec.partitions, len(topic.partitions)
     if wanted is not None and wanted > there:
-        message = f"topic {topic.name} gets {wanted} partitions instead of {there}"
+        message = f"increasing the partitions of topic {topic.name} from {there} to {wanted}"
         actions.append(AddPartitions(wanted, KubeEvent("Normal", "PartitionsAdded", message)))
     elif wanted is not None and wanted < there:
         message = (
-            f"the topic has {there} partitions and {wanted} are wanted: partitions cannot be taken away, their records"
-            f" would go with them. Ask for {there}, or create another topic"
+            f"the topic has {there} partitions, the spec has {wanted}: partitions cannot be removed, because their"
+            f" records would be lost. Set partitions to {there}, or create another topic"
         )
         obstacle = status.condition(status.SYNCED, "False", "PartitionsCannotShrink", message, desired)
     reassignment, refused = _reassignment(desired, observed, topic)
@@ -222,32 +222,32 @@ def _reassignment(
         if short is not None:
             return None, status.condition(status.SYNCED, "False", "TooFewBrokers", short, desired)
         targets = placement.factor_targets(topic.partitions, wanted, domains, observed.loads, observed.room)
-        message = f"replicas of {len(targets)} partitions move: {wanted} are wanted of each"
+        message = f"changing the replicas of {len(targets)} partitions to a replication factor of {wanted}"
         return (ReassignTopic(targets, KubeEvent("Normal", "ReplicasChanging", message)) if targets else None), None
     if not observed.may_move or not placement.are_places_known(observed.brokers):
         return None, None
     targets = placement.spread_targets(topic.partitions, domains, observed.brokers, observed.loads, observed.room)
-    message = f"replicas of {len(targets)} partitions move: they were not spread over the failure domains"
+    message = f"moving replicas of {len(targets)} partitions to spread them over the failure domains"
     return (ReassignTopic(targets, KubeEvent("Normal", "ReplicasSpreading", message)) if targets else None), None
 
 
-def _of_settings(desired: Topic, topic: ObservedTopicState, changes: settings.Changes) -> KubeEvent | None:
-    words = settings.told(changes, topic.settings)
+def _settings_event(desired: Topic, topic: ObservedTopicState, changes: settings.Changes) -> KubeEvent | None:
+    words = settings.describe_changes(changes, topic.settings)
     if OWNER in changes:
         before = topic.settings.get(OWNER)
-        whose = f"it was of the object with UID {before}" if before else "it was there already"
+        whose = f"previously owned by the object with UID {before}" if before else "which existed already"
         more = f": {words}" if words else ""
-        return KubeEvent("Normal", "Adopted", f"took over topic {topic.name}, {whose}{more}")
+        return KubeEvent("Normal", "Adopted", f"adopted topic {topic.name}, {whose}{more}")
     return KubeEvent("Normal", "SettingsChanged", f"topic {topic.name}: {words}") if words else None
 
 
-def _identity(desired: Topic, topic: ObservedTopicState) -> tuple[KubeEvent, ...]:
+def _identity_events(desired: Topic, topic: ObservedTopicState) -> tuple[KubeEvent, ...]:
     known = desired.status.topic_id
     if known is None or known == str(topic.topic_id) or topic.settings.get(OWNER) == desired.metadata.uid:
         return ()
     message = (
-        f"topic {topic.name} was deleted and created again by somebody else: its id is {topic.topic_id} and was"
-        f" {known}; records and committed offsets of the old one are gone"
+        f"topic {topic.name} was deleted and recreated by another client: its id changed from {known} to"
+        f" {topic.topic_id}; its previous records and committed offsets are lost"
     )
     return (KubeEvent("Warning", "IdentityChanged", message),)
 
@@ -258,60 +258,60 @@ def _synced(desired: Topic, topic: ObservedTopicState) -> Condition:
     if short:
         message = f"{short} of {len(topic.partitions)} partitions do not have {wanted} replicas yet"
         return status.condition(status.SYNCED, "False", "ReplicasMoving", message, desired)
-    return status.condition(status.SYNCED, "True", "Synced", "the brokers have what is wanted", desired)
+    return status.condition(status.SYNCED, "True", "Synced", "the topic matches the spec", desired)
 
 
 def _paused(desired: Topic, actions: tuple[TopicAction, ...], obstacle: Condition | None) -> Condition:
     if obstacle is not None and not actions:
         return obstacle
     if not actions:
-        return status.condition(status.SYNCED, "True", "Synced", "the brokers have what is wanted", desired)
-    return status.condition(status.SYNCED, "False", "Paused", f"paused, or else: {_in_words(actions)}", desired)
+        return status.condition(status.SYNCED, "True", "Synced", "the topic matches the spec", desired)
+    return status.condition(status.SYNCED, "False", "Paused", f"paused; pending: {_describe(actions)}", desired)
 
 
-def _without_note(actions: tuple[TopicAction, ...]) -> tuple[TopicAction, ...]:
-    """Without those that change nothing but what the topic says of its end."""
+def _without_policy_note(actions: tuple[TopicAction, ...]) -> tuple[TopicAction, ...]:
+    """Return the actions without changes of the stored deletion policy alone."""
     return tuple(a for a in actions if not (isinstance(a, AlterTopicConfig) and a.settings.keys() == {DELETION_POLICY}))
 
 
-def _in_words(actions: tuple[TopicAction, ...]) -> str:
+def _describe(actions: tuple[TopicAction, ...]) -> str:
     parts = []
     for action in actions:
         if isinstance(action, AlterTopicConfig):
-            parts.append("settings are changed: " + ", ".join(action.settings))
+            parts.append("change settings: " + ", ".join(action.settings))
         elif isinstance(action, AddPartitions):
-            parts.append(f"partitions are added, up to {action.partitions}")
+            parts.append(f"add partitions, up to {action.partitions}")
         elif isinstance(action, ReassignTopic):
-            parts.append(f"replicas of {len(action.targets)} partitions are moved")
+            parts.append(f"move replicas of {len(action.targets)} partitions")
     return "; ".join(parts)
 
 
-# What people are told
+# Events
 
 
-TOLD = frozenset({"Conflict", "PartitionsCannotShrink", "TooFewBrokers", "Refused", "ClusterNotFound"})
-"""Reasons of `Synced` that are worth an Event when they come up."""
+EVENT_REASONS = frozenset({"Conflict", "PartitionsCannotShrink", "TooFewBrokers", "Refused", "ClusterNotFound"})
+"""Reasons of condition Synced that cause a Warning Event."""
 
 
-def _with_transitions(desired: Topic, plan: TopicPlan) -> TopicPlan:
-    """Adds Events for what was not so before: a trouble that came, a partition that lost its leader, and their end."""
+def _with_events(desired: Topic, plan: TopicPlan) -> TopicPlan:
+    """Add Events for changed conditions: new problems, offline partitions, and partitions that are online again."""
     before, now = desired.status, plan.status
-    told: list[KubeEvent] = []
-    for kind, reasons in ((status.SYNCED, TOLD), (status.HEALTHY, frozenset({"Offline"}))):
+    events: list[KubeEvent] = []
+    for kind, reasons in ((status.SYNCED, EVENT_REASONS), (status.HEALTHY, frozenset({"Offline"}))):
         was, is_now = _condition(before, kind), _condition(now, kind)
-        if is_now is None or (was is not None and was.reason == is_now.reason and _same_words(was, is_now)):
+        if is_now is None or (was is not None and was.reason == is_now.reason and _is_same_message(was, is_now)):
             continue
         if is_now.reason in reasons:
-            told.append(KubeEvent("Warning", is_now.reason, is_now.message))
+            events.append(KubeEvent("Warning", is_now.reason, is_now.message))
         elif was is not None and was.reason == "Offline" and is_now.status != "Unknown":
-            told.append(KubeEvent("Normal", "Online", "every partition has a leader again"))
-    if not told:
+            events.append(KubeEvent("Normal", "Online", "every partition has a leader again"))
+    if not events:
         return plan
-    return ReconcilePlan(plan.status, plan.actions, (*plan.happenings, *told), plan.look_again_s)
+    return ReconcilePlan(plan.status, plan.actions, (*plan.events, *events), plan.requeue_after_s)
 
 
-def _same_words(was: Condition, now: Condition) -> bool:
-    """A trouble is told again where its words change, but not for each partition that comes or goes."""
+def _is_same_message(was: Condition, now: Condition) -> bool:
+    """Whether a condition needs no new Event: its message is unchanged, or only the number of partitions changed."""
     return was.message == now.message or now.type == status.HEALTHY
 
 

@@ -1,4 +1,4 @@
-"""What a `Topic`'s status says: what brokers report, and what to make of it. Used by `reconcile.topic`."""
+"""The status of a `Topic`: figures from the brokers, and conditions. Used by `reconcile.topic`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_MESSAGE_CHARS = 1024
 
 
 def counted(topic: ObservedTopicState) -> TopicStatus:
-    """The numbers, without conditions."""
+    """Return the status of an existing topic, without conditions."""
     partitions = topic.partitions
     offline = sum(p.leader < 0 for p in partitions)
     in_sync = sum(p.leader >= 0 and is_in_sync(p) for p in partitions)
@@ -34,11 +34,12 @@ def counted(topic: ObservedTopicState) -> TopicStatus:
 
 
 def is_in_sync(partition: ObservedPartition) -> bool:
-    """Whether all replicas that count now are in sync."""
+    """Whether all replicas are in sync, except those that are being added."""
     return set(present_replicas(partition)) <= set(partition.isr)
 
 
 def condition(kind: str, status: Truth, reason: str, message: str, desired: Topic) -> Condition:
+    """Return a condition; truncates the message."""
     return Condition(
         type=kind,
         status=status,
@@ -51,13 +52,13 @@ def condition(kind: str, status: Truth, reason: str, message: str, desired: Topi
 def with_all(
     numbers: TopicStatus, desired: Topic, synced: Condition, healthy: Condition, progressing: Condition
 ) -> TopicStatus:
-    """`numbers` with conditions, Ready among them: as it is wanted, and every partition led."""
+    """Return `numbers` with all conditions. Ready: synced, and all partitions have a leader."""
     if synced.status != "True":
         ready = condition(READY, synced.status, synced.reason, synced.message, desired)
     elif numbers.offline:
         ready = condition(READY, "False", healthy.reason, healthy.message, desired)
     else:
-        ready = condition(READY, "True", "Ready", "the topic is as it is wanted", desired)
+        ready = condition(READY, "True", "Ready", "the topic matches the spec", desired)
     return msgspec.structs.replace(
         numbers,
         observed_generation=desired.metadata.generation,
@@ -66,6 +67,7 @@ def with_all(
 
 
 def health(numbers: TopicStatus, desired: Topic) -> Condition:
+    """Return condition Healthy."""
     if numbers.offline:
         message = f"{numbers.offline} of {numbers.partitions} partitions have no leader"
         return condition(HEALTHY, "False", "Offline", message, desired)
@@ -76,14 +78,15 @@ def health(numbers: TopicStatus, desired: Topic) -> Condition:
 
 
 def progress(numbers: TopicStatus, desired: Topic) -> Condition:
+    """Return condition Progressing."""
     if numbers.moving:
         message = f"replicas of {numbers.moving} of {numbers.partitions} partitions are moving"
         return condition(PROGRESSING, "True", "Moving", message, desired)
-    return condition(PROGRESSING, "False", "Still", "nothing is under way", desired)
+    return condition(PROGRESSING, "False", "Still", "no operation is in progress", desired)
 
 
 def absent(desired: Topic, reason: str, message: str, truth: Truth = "False", is_coming: bool = False) -> TopicStatus:
-    """Of a topic that brokers do not have. Its last known id stays until there is another."""
+    """Return the status of a topic that does not exist. Keeps its last known id."""
     return with_all(
         TopicStatus(
             topic_name=desired.topic_name,
@@ -98,18 +101,19 @@ def absent(desired: Topic, reason: str, message: str, truth: Truth = "False", is
 
 
 def unknown(desired: Topic, reason: str, message: str) -> TopicStatus:
-    """Of a topic that nobody can be asked about: the last known numbers, and that nothing is known now."""
+    """Return the status of a topic whose brokers cannot be queried: last known figures, conditions Unknown."""
     kinds = [condition(kind, "Unknown", reason, message, desired) for kind in (SYNCED, HEALTHY, PROGRESSING)]
     return with_all(desired.status, desired, *kinds)
 
 
 def refusal(desired: Topic, error: BrokersError) -> Condition:
-    """What `Synced` says after an action failed."""
+    """Return condition Synced after a failed action."""
     if error.is_passing:
-        message = f"the brokers could not do it yet, it is tried again: {error}"
+        message = f"the brokers cannot apply the change yet, retrying: {error}"
         return condition(SYNCED, "False", "Retrying", message, desired)
-    return condition(SYNCED, "False", "Refused", f"the brokers refused it: {error}", desired)
+    return condition(SYNCED, "False", "Refused", f"the brokers rejected the change: {error}", desired)
 
 
 def reason_of(status: TopicStatus, kind: str) -> str | None:
+    """Return the reason of a condition, or None."""
     return next((c.reason for c in status.conditions if c.type == kind), None)

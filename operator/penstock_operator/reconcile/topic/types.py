@@ -1,4 +1,4 @@
-"""What `reconcile.topic` is given and what it comes to: the picture of one topic, and the actions on it."""
+"""Input and actions of `reconcile.topic`."""
 
 from __future__ import annotations
 
@@ -13,83 +13,86 @@ from penstock_operator.ports.kube import KubeEvent
 
 
 @dataclass(frozen=True, slots=True)
-class TopicGoneReason:
-    """What is known about the object that a topic belongs to, by the UID stored with it, and that is not there."""
+class OwnerAbsence:
+    """What is known about the missing owner of a topic."""
 
     was_deleted: bool = False
-    """Whether its DELETED event came."""
+    """Whether its DELETED event was received."""
     policy: DeletionPolicy | None = None
-    """Its own last word, where its DELETED event brought it; else what is stored with the topic counts."""
+    """Final policy in the DELETED event; None: the policy stored with the topic applies."""
     lists_without: int = 0
-    """Complete lists in a row that lacked its UID."""
+    """Number of consecutive complete lists without its UID."""
     same_name: bool = False
-    """Whether it had the name of the object that is looked at."""
+    """Whether it had the name of the current object."""
     may_delete: bool | None = None
-    """Whether objects can be created in its namespace. False: the namespace or the resource definition is going, and
-    what is deleted with them is no wish of anybody's. None: not known yet."""
+    """Whether the topic may be deleted. False: the namespace or the CRD is being deleted. None: not checked yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedTopic:
-    """A topic as it is, and its surroundings."""
+    """Observed state of a topic and its cluster."""
 
     name: str
     topic: ObservedTopicState | None
-    """None: the brokers have none of that name."""
+    """None: the topic does not exist."""
     brokers: tuple[ObservedBrokerState, ...] = ()
     rivals: tuple[Topic, ...] = ()
     """Other objects for the same topic of the same cluster."""
-    owner_is_there: bool = False
-    """Whether the object that the topic belongs to exists and wants it."""
-    gone: TopicGoneReason | None = None
-    """Of the owner, where it is not there."""
-    trouble: str | None = None
-    """Why the brokers could not be asked; `topic` means nothing then."""
+    has_owner: bool = False
+    """Whether the owner of the topic exists and specifies it."""
+    absence: OwnerAbsence | None = None
+    """What is known about the owner if it is missing."""
+    unreachable: str | None = None
+    """Why the brokers could not be queried; `topic` is invalid then."""
     has_cluster: bool = True
     loads: Mapping[int, int] = field(default_factory=dict)
-    """Replicas by broker, of all topics."""
+    """Number of replicas by broker, over all topics."""
     room: int = 1_000_000
-    """How many more partitions may begin to move."""
+    """Number of additional partitions that may start to move."""
     may_move: bool = True
-    """Whether replicas may be moved without anybody's asking for it."""
+    """Whether the Cluster allows automatic moves."""
     failure: BrokersError | None = None
-    """What came of the last action, where it was refused."""
+    """Error of the last action."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
+    """Create a topic."""
+
     topic: TopicCreation
-    happening: KubeEvent
+    event: KubeEvent
 
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
+    """Increase the number of partitions to `partitions`."""
+
     partitions: int
-    happening: KubeEvent
+    event: KubeEvent
 
 
 @dataclass(frozen=True, slots=True)
 class AlterTopicConfig:
-    """None takes a setting back to its default."""
+    """Change settings; None resets one to its default."""
 
     settings: Mapping[str, str | None]
-    happening: KubeEvent | None
+    event: KubeEvent | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignTopic:
-    """Replicas by partition, the preferred leader first."""
+    """Reassign partitions: replicas by partition, the preferred leader first."""
 
     targets: Mapping[int, tuple[int, ...]]
-    happening: KubeEvent
+    event: KubeEvent
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopic:
-    """Only the topic of that id."""
+    """Delete the topic with this id."""
 
     topic_id: UUID
-    happening: KubeEvent
+    event: KubeEvent
 
 
 TopicAction = CreateTopic | AddPartitions | AlterTopicConfig | ReassignTopic | DeleteTopic

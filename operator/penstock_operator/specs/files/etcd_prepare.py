@@ -1,12 +1,12 @@
-"""Runs in an init container of each broker pod with a sidecar etcd: writes what the etcd container starts with.
+"""Init container script of broker pods with a sidecar etcd: writes the start script of the etcd container.
 
-It is put into the cluster's ConfigMap as it stands and run by the broker image's Python, so it uses the standard
-library alone. Members of etcd are on the first ordinals; the other pods have a gateway to them. etcd's released image
-holds nothing but etcd, so the shell that tells the two apart, and what the shell needs, come from the broker image.
+The cluster's ConfigMap contains this file, and the broker image's Python runs it, so it uses only the standard library.
+etcd members run on the first ordinals, the other pods run a gateway. The released etcd image has no shell, so the shell
+and its libraries are copied from the broker image.
 
-A member that comes without its data after the cluster was founded must not pretend to be what it was: its membership
-ends and a new one begins, which etcd fills. The others are told so by etcd's own JSON interface; where none answers,
-this fails, and is tried again.
+A member that has lost its data after the cluster was formed must not rejoin under its old membership: the script
+removes the old member and adds a new one through etcd's JSON API, and etcd replicates the data. If no other member
+answers, the script fails and Kubernetes retries it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMEOUT_S = 10.0
 
 
 def start_script(ordinal: int, hosts: Sequence[str], names: Sequence[str], state: str, data_dir: str) -> str:
-    """What the etcd container runs. `hosts` and `names` are the members', in the order of their ordinals."""
+    """Return the start script of the etcd container. `hosts` and `names` of the members are in ordinal order."""
     if ordinal >= len(hosts):
         endpoints = ",".join(f"{host}:{PORT}" for host in hosts)
         return f"exec etcd gateway start --listen-addr=0.0.0.0:{PORT} --endpoints={endpoints}\n"
@@ -51,8 +51,8 @@ def start_script(ordinal: int, hosts: Sequence[str], names: Sequence[str], state
 
 
 def join_again(host: str, name: str, others: Sequence[str], call: Call) -> str:
-    """How a member without data begins in a cluster that has been founded: "existing", to be filled by the others, or
-    "new" where it never ran. Ends the membership of the one whose data are lost. Raises OSError where nobody agrees."""
+    """Return the initial cluster state of a member without data: "existing", or "new" if it never ran. Replaces the
+    membership of a member that lost its data. Raises OSError if no other member answers."""
     peer = f"http://{host}:{PEER_PORT}"
     problems = []
     for other in others:
@@ -66,25 +66,26 @@ def join_again(host: str, name: str, others: Sequence[str], call: Call) -> str:
         if mine is not None and mine.get("name") and not mine.get("clientURLs"):
             return "new"
         if mine is not None and mine.get("name"):
-            sys.stderr.write(f"{name} was a member and has no data: it becomes one anew\n")
+            sys.stderr.write(f"etcd member {name} has lost its data: replacing its membership\n")
             call(f"{url}/remove", {"ID": mine["ID"]})
         if mine is None or mine.get("name"):
             call(f"{url}/add", {"peerURLs": [peer]})
         return "existing"
-    raise OSError(f"{name} has no data, and no other member of etcd answers: {'; '.join(problems)}")
+    raise OSError(f"etcd member {name} has no data, and no other member answers: {'; '.join(problems)}")
 
 
-def ask(url: str, body: dict[str, Any]) -> dict[str, Any]:
+def post_json(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Send a request to etcd's JSON API. Raises OSError."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
         found = json.load(answer)
     if not isinstance(found, dict):
-        raise OSError(f"{url} did not answer with an object")
+        raise OSError(f"{url}: expected a JSON object")
     return found
 
 
 def bring_shell(into: Path) -> None:
-    """The shell, the libraries that it has open, and their loader: enough to run in an image that has none."""
+    """Copy the shell, its loaded libraries and the dynamic loader, so that it runs in an image without a shell."""
     maps = subprocess.run(["/bin/sh", "-c", "read -r x < /proc/self/maps; while read -r line; do echo \"$line\"; done"
                            " < /proc/$$/maps"], check=True, capture_output=True, text=True).stdout  # fmt: skip
     paths = {line.split()[-1] for line in maps.splitlines() if line.split()[-1].startswith("/")}
@@ -99,18 +100,19 @@ def bring_shell(into: Path) -> None:
         if path == shell or ".so" in os.path.basename(path):
             shutil.copy2(path, into / name)
     if not (into / "ld.so").exists():
-        raise OSError("the broker image's shell has no dynamic loader: use the released broker image")
+        raise OSError("the shell of the broker image has no dynamic loader: use the released broker image")
 
 
 def main() -> None:
+    """Write the start script and copy the shell into the run directory."""
     ordinal = int(os.environ["POD_NAME"].rpartition("-")[2])
     hosts, names = os.environ["ETCD_HOSTS"].split(","), os.environ["ETCD_NAMES"].split(",")
     data_dir, run_dir = os.environ["ETCD_DATA_DIR"], Path(os.environ["ETCD_RUN_DIR"])
-    # Its log is what makes a member: the directory around it comes first, and may have been left without one.
+    # A member has data once its WAL exists; the directory is created earlier.
     has_data = os.path.isdir(os.path.join(data_dir, "member", "wal"))
     state = "new"
     if ordinal < len(hosts) and not has_data and os.path.exists(os.environ["ETCD_FOUNDED"]):
-        state = join_again(hosts[ordinal], names[ordinal], [h for h in hosts if h != hosts[ordinal]], ask)
+        state = join_again(hosts[ordinal], names[ordinal], [h for h in hosts if h != hosts[ordinal]], post_json)
     bring_shell(run_dir)
     (run_dir / "start").write_text(start_script(ordinal, hosts, names, state, data_dir))
 

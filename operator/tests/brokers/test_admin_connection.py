@@ -11,17 +11,17 @@ from penstock.client.cluster import ClusterConnections
 
 
 async def test_the_same_trouble_is_told_in_the_same_words() -> None:
-    """Known brokers are tried in any order, and what is told of them ends up in statuses."""
+    """Known brokers are tried in any order, and error messages end up in statuses."""
     closed = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
     ports = [server.getsockname()[1] for server in closed]
     for server in closed:
         server.close()
     cluster = ClusterConnections(f"127.0.0.1:{ports[0]}")
     cluster.metadata.brokers.update({n: Node(n, "127.0.0.1", port) for n, port in enumerate(ports)})
-    told = set()
+    require_answers = set()
     for _ in range(8):
         with pytest.raises(NoBrokerAvailable) as caught:
             await cluster.any_connection()
-        told.add(str(caught.value))
+        require_answers.add(str(caught.value))
     await cluster.close()
-    assert len(told) == 1, told
+    assert len(require_answers) == 1, require_answers

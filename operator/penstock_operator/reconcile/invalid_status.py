@@ -1,7 +1,7 @@
-"""The status of an object that cannot be what its kind says. Written by `engine.refusals`.
+"""The status of an invalid object. Written by `engine.invalid_objects`.
 
-The schema refuses most of that; what was stored under another schema is refused here. What was known of the object
-stays as it was, with the generation that it was said of; condition Ready says which field is wrong.
+The CRD schema rejects most invalid objects; these were stored under another schema version. The rest of the status is
+kept, and condition Ready names the invalid field.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ INVALID_SPEC = "InvalidSpec"
 MAX_MESSAGE_CHARS = 1000
 
 
-def refused_status(error: InvalidResource, body: Object, at: str) -> Object:
-    """`at` is the time (RFC 3339) of the condition, where it changes now."""
+def invalid_status(error: InvalidResource, body: Object, at: str) -> Object:
+    """Return the status with condition Ready False. `at`: transition time (RFC 3339) if the condition changes."""
     before = status_of(error.kind, body)
     generation = _number(body["metadata"].get("generation"))
     ready = Condition(
         type="Ready",
         status="False",
         reason=INVALID_SPEC,
-        message=f"{error.field}: {error.reason}. Nothing is done about this object until that is mended"[
+        message=f"{error.field}: {error.reason}. The operator ignores this object until it is fixed"[
             :MAX_MESSAGE_CHARS
         ],
         observed_generation=generation,

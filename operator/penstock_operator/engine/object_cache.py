@@ -1,8 +1,8 @@
-"""What the watches have seen, kept: the `Objects` that controllers look things up in.
+"""Cache of Kubernetes objects, which implements `engine.ports.Objects`.
 
-Fed by `engine.watching` (events of kopf) and `engine.sweep` (complete lists, which find what a broken watch did not
-tell). Both may be late and in any order: the newest resource version wins, and what was deleted does not come back by
-an older event. Copies are slimmed: `managedFields` and the last applied manifest are most of an object's bytes.
+`engine.watching` feeds it with events, and `engine.relist` with complete lists, which find changes that a broken watch
+missed. Both may be late and out of order: the newest resource version wins, and an older event does not restore a
+deleted object. Cached objects omit `managedFields` and the last applied manifest, which are most of an object's bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, NODES, TOPIC
 CLUSTER_LABEL = "penstock.io/cluster"
 Change = Literal["changed", "deleted"]
 Listener = Callable[[KubeResource, Change, Object], None]
-_Gone = tuple[float, bool, Object, int]
+_Deletion = tuple[float, bool, Object, int]
 Name = tuple[str, str]
-"""Namespace ("" where there is none) and name."""
+"""Namespace ("" for cluster-scoped objects) and name."""
 
 REMEMBER_DELETED_S = 600.0
 MAX_DELETED = 20_000
@@ -32,18 +32,18 @@ class _Kind:
     by_name: dict[Name, Object] = field(default_factory=dict)
     by_namespace: dict[str, dict[str, Object]] = field(default_factory=dict)
     by_cluster: dict[Name, dict[str, Object]] = field(default_factory=dict)
-    gone: OrderedDict[Name, _Gone] = field(default_factory=OrderedDict)
-    """When, whether a DELETED event told it, what it was, and as of which version it was not there."""
-    told_gone: OrderedDict[str, tuple[float, Object, str]] = field(default_factory=OrderedDict)
-    """By UID, those of `gone` that a DELETED event told, also where another of the name has come since; with the UID of
-    the `Cluster` that they named, as it was there then ("" where none was, or nobody acted)."""
-    lists_to_come: set[str | None] | None = None
-    """Namespaces (None: all) whose first list has not come; None where nothing is known of the resource."""
+    gone: OrderedDict[Name, _Deletion] = field(default_factory=OrderedDict)
+    """Deleted objects: time, whether a DELETED event reported it, last version, resource version of the deletion."""
+    deletion_events: OrderedDict[str, tuple[float, Object, str]] = field(default_factory=OrderedDict)
+    """Objects reported by DELETED events, by UID, also if another object has the name now: time, last version, and UID
+    of their `Cluster` at that time ("" if there was none, or if this process was not the leader)."""
+    pending_lists: set[str | None] | None = None
+    """Namespaces (None: all) whose first list is pending; None: the resource is not watched."""
 
 
-class Copies:
-    """The newest of each object. `now` is a monotonic clock in seconds. Listeners are called for each change, in the
-    order in which they were added, after the copy has been brought up to date."""
+class ObjectCache:
+    """Newest known version of each object. `now` is a monotonic clock in seconds. Listeners are called for each change,
+    in the order of registration, after the cache is updated."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -51,13 +51,16 @@ class Copies:
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener) -> None:
+        """Register a listener."""
         self._listeners.append(listener)
 
     def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
+        """Return an object, or None."""
         kind = self._kinds.get(resource)
         return kind.by_name.get((namespace, name)) if kind else None
 
-    def of(self, resource: KubeResource, namespace: str | None = None) -> Sequence[Object]:
+    def list_objects(self, resource: KubeResource, namespace: str | None = None) -> Sequence[Object]:
+        """Return the objects of one namespace, or of all."""
         kind = self._kinds.get(resource)
         if kind is None:
             return ()
@@ -66,48 +69,53 @@ class Copies:
         return tuple(kind.by_namespace.get(namespace, {}).values())
 
     def in_cluster(self, resource: KubeResource, namespace: str, cluster: str) -> Sequence[Object]:
+        """Return the objects of a cluster, by clusterRef or label."""
         kind = self._kinds.get(resource)
         return tuple(kind.by_cluster.get((namespace, cluster), {}).values()) if kind else ()
 
     def is_listed(self, resource: KubeResource) -> bool:
+        """Whether all first lists of a resource were received."""
         kind = self._kinds.get(resource)
-        return kind is not None and kind.lists_to_come is not None and not kind.lists_to_come
+        return kind is not None and kind.pending_lists is not None and not kind.pending_lists
 
     def deleted(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
+        """Return the last version of an object whose latest event is DELETED, for `REMEMBER_DELETED_S`."""
         kind = self._kinds.get(resource)
         found = kind.gone.get((namespace, name)) if kind else None
         if found is None or not found[1] or found[0] + REMEMBER_DELETED_S < self._now():
             return None
         return found[2]
 
-    def deleted_of_uid(self, resource: KubeResource, uid: str) -> Object | None:
+    def deleted_by_uid(self, resource: KubeResource, uid: str) -> Object | None:
+        """As `deleted`, by UID; also if another object has its name now."""
         kind = self._kinds.get(resource)
-        found = kind.told_gone.get(uid) if kind else None
+        found = kind.deletion_events.get(uid) if kind else None
         return None if found is None or found[0] + REMEMBER_DELETED_S < self._now() else found[1]
 
     def has_same_cluster(self, resource: KubeResource, uid: str) -> bool:
+        """Whether the Cluster of a deleted object is the same as when its DELETED event arrived."""
         kind = self._kinds.get(resource)
-        found = kind.told_gone.get(uid) if kind else None
+        found = kind.deletion_events.get(uid) if kind else None
         return found is not None and found[2] != "" and found[2] == self._cluster_uid(resource, found[1])
 
-    def distrust(self) -> None:
-        """Says that nobody dealt with the DELETED events that have come: this operator begins to act only now. They may
-        have told of the end of a definition that is back, and prove no more than lists do."""
+    def distrust_deletions(self) -> None:
+        """Mark all received DELETED events as no better evidence than lists. Called when this process becomes leader:
+        the events may come from a CRD that was deleted and recreated, and no leader checked that."""
         for kind in self._kinds.values():
-            for uid, (when, body, _) in kind.told_gone.items():
-                kind.told_gone[uid] = (when, body, "")
+            for uid, (when, body, _) in kind.deletion_events.items():
+                kind.deletion_events[uid] = (when, body, "")
 
     def deleted_names(self, resource: KubeResource) -> Sequence[Name]:
-        """Of all that `deleted` remembers."""
+        """Return the names of all objects that `deleted` returns."""
         kind = self._kinds.get(resource)
         return [name for name in kind.gone if self.deleted(resource, *name) is not None] if kind else ()
 
-    def expect(self, resource: KubeResource, namespaces: Iterable[str | None]) -> None:
-        """Says of which namespaces lists will come: until then `is_listed` is False."""
-        self._kind(resource).lists_to_come = set(namespaces)
+    def expect_lists(self, resource: KubeResource, namespaces: Iterable[str | None]) -> None:
+        """Set the namespaces whose lists must arrive before `is_listed` is True."""
+        self._kind(resource).pending_lists = set(namespaces)
 
-    def saw(self, resource: KubeResource, body: Object, *, is_deleted: bool = False) -> bool:
-        """Takes in one event. Returns whether it told anything new."""
+    def apply_event(self, resource: KubeResource, body: Object, *, is_deleted: bool = False) -> bool:
+        """Apply a watch event. Return whether it changed the cache."""
         kind = self._kind(resource)
         name = name_of(body)
         known = kind.by_name.get(name)
@@ -116,7 +124,7 @@ class Copies:
         slim = slimmed(resource, body)
         if is_deleted:
             self._forget(kind, name, slim, _version(body), self._cluster_uid(resource, slim))
-            self._tell(resource, "deleted", slim)
+            self._notify(resource, "deleted", slim)
             return True
         if _is_from_before(kind.gone.get(name), body):
             return False
@@ -127,12 +135,12 @@ class Copies:
             self._drop(kind, name, known)
         kind.gone.pop(name, None)
         self._add(resource, kind, name, slim)
-        self._tell(resource, "changed", slim)
+        self._notify(resource, "changed", slim)
         return True
 
-    def complete(self, resource: KubeResource, namespace: str | None, there: Set[Name], version: str) -> int:
-        """Says that a list as of `version`, of one namespace or of all, had the objects `there` and no others (each
-        was given to `saw`): those that are not in it and not newer than it are gone. Returns how many were."""
+    def apply_list(self, resource: KubeResource, namespace: str | None, there: Set[Name], version: str) -> int:
+        """Apply a complete list of one namespace, or of all, as of `version`. Its objects are `there` and were passed
+        to `apply_event`. Remove objects that are neither listed nor newer than the list; return their number."""
         kind = self._kind(resource)
         before = kind.by_name.items() if namespace is None else [
             ((namespace, name), body) for name, body in kind.by_namespace.get(namespace, {}).items()
@@ -144,20 +152,20 @@ class Copies:
         ]
         for name, body in gone:
             self._forget(kind, name, body, _number(version))
-            self._tell(resource, "deleted", body)
-        if kind.lists_to_come is not None:
-            kind.lists_to_come.discard(namespace)
+            self._notify(resource, "deleted", body)
+        if kind.pending_lists is not None:
+            kind.pending_lists.discard(namespace)
         return len(gone)
 
     def _kind(self, resource: KubeResource) -> _Kind:
         return self._kinds.setdefault(resource, _Kind())
 
     def _cluster_uid(self, resource: KubeResource, body: Object) -> str:
-        """Of the `Cluster` that an object names; "" where it is not there."""
+        """Return the UID of an object's `Cluster`, or ""."""
         found = self.get(CLUSTERS, name_of(body)[0], cluster_of(resource, body))
         return _uid(found) if found is not None else ""
 
-    def _tell(self, resource: KubeResource, change: Change, body: Object) -> None:
+    def _notify(self, resource: KubeResource, change: Change, body: Object) -> None:
         for listener in self._listeners:
             listener(resource, change, body)
 
@@ -182,7 +190,7 @@ class Copies:
                     del kind.by_cluster[name[0], cluster or ""]
 
     def _forget(self, kind: _Kind, name: Name, body: Object, version: int, cluster_uid: str | None = None) -> None:
-        """`cluster_uid` where a DELETED event told it."""
+        """Remove an object. `cluster_uid` is set if a DELETED event reported it."""
         known = kind.by_name.get(name)
         if known is not None:
             self._drop(kind, name, known)
@@ -190,9 +198,12 @@ class Copies:
         kind.gone.pop(name, None)
         kind.gone[name] = (now, cluster_uid is not None, body, version)
         if cluster_uid is not None:
-            kind.told_gone[_uid(body)] = (now, body, cluster_uid)
-            if len(kind.told_gone) > MAX_DELETED or next(iter(kind.told_gone.values()))[0] + REMEMBER_DELETED_S < now:
-                kind.told_gone.popitem(last=False)
+            kind.deletion_events[_uid(body)] = (now, body, cluster_uid)
+            if (
+                len(kind.deletion_events) > MAX_DELETED
+                or next(iter(kind.deletion_events.values()))[0] + REMEMBER_DELETED_S < now
+            ):
+                kind.deletion_events.popitem(last=False)
         while kind.gone and (
             len(kind.gone) > MAX_DELETED or next(iter(kind.gone.values()))[0] + REMEMBER_DELETED_S < now
         ):
@@ -200,27 +211,28 @@ class Copies:
 
 
 def name_of(body: Object) -> Name:
+    """Return namespace and name of an object."""
     metadata = body["metadata"]
     return metadata.get("namespace") or "", metadata["name"]
 
 
 def cluster_of(resource: KubeResource, body: Object) -> str:
-    """Which `Cluster` of its namespace an object belongs to; "" where none."""
+    """Return the name of an object's `Cluster`, or ""."""
     if resource in (TOPICS, CONSUMER_GROUPS):
         return str(body.get("spec", {}).get("clusterRef", {}).get("name") or "")
     return str(_labels(body).get(CLUSTER_LABEL) or "")
 
 
 def slimmed(resource: KubeResource, body: Object) -> Object:
-    """A copy without what nobody reads. Keys are interned: each event's JSON brings its own strings for them."""
+    """Return a copy without unused fields. Interns keys, because the JSON of each event has its own strings."""
     managers = body["metadata"].get("managedFields") or ()
     slim = _interned({**body, "metadata": {k: v for k, v in body["metadata"].items() if k != "managedFields"}})
     metadata = slim["metadata"]
-    if resource == CONSUMER_GROUPS:  # Who had a say in it: whether a discovered one was taken over.
+    if resource == CONSUMER_GROUPS:  # Field managers show whether a user changed a discovered group.
         metadata["managedFields"] = [
             {"manager": entry.get("manager", "")}
             for entry in managers
-            if not entry.get("subresource") and _has_a_say(entry.get("fieldsV1") or {})
+            if not entry.get("subresource") and _owns_spec(entry.get("fieldsV1") or {})
         ]
     annotations = metadata.get("annotations")
     if annotations:
@@ -234,7 +246,7 @@ def slimmed(resource: KubeResource, body: Object) -> Object:
     return slim  # type: ignore[no-any-return]
 
 
-def _has_a_say(fields: Object) -> bool:
+def _owns_spec(fields: Object) -> bool:
     annotations = (fields.get("f:metadata") or {}).get("f:annotations") or {}
     return "f:spec" in fields or f"f:{_LAST_APPLIED}" in annotations
 
@@ -256,13 +268,13 @@ def _uid(body: Object) -> str:
 
 
 def _number(version: str | None) -> int:
-    """Resource versions are numbers that grow (KEP-5504 makes that a promise); others count as oldest."""
+    """Return a resource version as number (KEP-5504 guarantees increasing numbers); 0 if it is not a number."""
     return int(version) if version and version.isdigit() else 0
 
 
-def _is_from_before(lost: _Gone | None, body: Object) -> bool:
-    """Whether it tells of a time before it was gone. The same object may be back: one that is watched by its labels has
-    gone when it lost them, and is there again when it has them."""
+def _is_from_before(lost: _Deletion | None, body: Object) -> bool:
+    """Whether an event is older than the deletion of the object. The same object can reappear: an object watched by
+    label is reported as DELETED when it loses the label."""
     if lost is None:
         return False
     return _version(body) <= lost[3] if _uid(lost[2]) == _uid(body) else _is_older(body, lost[2])
@@ -282,7 +294,8 @@ def _is_same_version(body: Object, known: Object) -> bool:
 
 
 def _is_same(before: Object, now: Object) -> bool:
-    """But for the version: a node reports its health many times a minute, which slimming takes out."""
+    """Whether two versions differ only in the resource version: nodes report their health several times a minute, and
+    `slimmed` removes that."""
     return {**before, "metadata": {**before["metadata"], "resourceVersion": ""}} == {
         **now,
         "metadata": {**now["metadata"], "resourceVersion": ""},

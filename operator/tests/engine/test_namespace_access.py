@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock_operator.engine import reach
-from penstock_operator.engine.copies import Copies
+from penstock_operator.engine import namespace_access
 from penstock_operator.engine.metrics import OperatorMetrics
-from penstock_operator.engine.reach import until_one_is_back, within_reach
-from penstock_operator.engine.sweep import Sweep
+from penstock_operator.engine.namespace_access import readable_namespaces, wait_until_readable
+from penstock_operator.engine.object_cache import ObjectCache
+from penstock_operator.engine.relist import PeriodicRelist
 from penstock_operator.ports.kube import TOPICS, KubeError, ListPage
 
 
@@ -41,14 +41,14 @@ class Answers:
     ],
 )
 async def test_only_what_is_forbidden_is_left_out_and_never_all(status: dict[str, int], left: tuple[str, ...]) -> None:
-    assert await within_reach(Answers(**status), ("a", "b", "c")) == left  # type: ignore[arg-type]
-    assert await within_reach(Answers(**status), ()) == ()  # type: ignore[arg-type]
+    assert await readable_namespaces(Answers(**status), ("a", "b", "c")) == left  # type: ignore[arg-type]
+    assert await readable_namespaces(Answers(**status), ()) == ()  # type: ignore[arg-type]
 
 
 async def test_one_that_comes_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "ASK_AGAIN_S", 0.001)
+    monkeypatch.setattr(namespace_access, "RETRY_INTERVAL_S", 0.001)
     kube = Answers(a=403, b=503)
-    back = asyncio.create_task(until_one_is_back(kube, ("a", "b")))  # type: ignore[arg-type]
+    back = asyncio.create_task(wait_until_readable(kube, ("a", "b")))  # type: ignore[arg-type]
     await asyncio.sleep(0.02)
     assert not back.done()
     kube.status["b"] = 200
@@ -56,17 +56,19 @@ async def test_one_that_comes_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_namespace_that_goes_keeps_no_other_from_being_listed_again() -> None:
-    kube, copies = Answers(), Copies(lambda: 0.0)
-    sweep = Sweep(kube, copies, OperatorMetrics(), ("a", "b"), {TOPICS: {}})  # type: ignore[arg-type]
+    kube, cache = Answers(), ObjectCache(lambda: 0.0)
+    sweep = PeriodicRelist(kube, cache, OperatorMetrics(), ("a", "b"), {TOPICS: {}})  # type: ignore[arg-type]
     kube.status["a"] = 403
     with pytest.raises(KubeError):
         await sweep.list_once(TOPICS)
-    assert not copies.is_listed(TOPICS), "before the first list nothing is known"
+    assert not cache.is_listed(TOPICS), "before the first list nothing is known"
     kube.status["a"] = 200
     await sweep.once()
-    copies.saw(TOPICS, {"metadata": {"name": "t", "namespace": "a", "uid": "u", "resourceVersion": "1"}, "spec": {}})
+    cache.apply_event(
+        TOPICS, {"metadata": {"name": "t", "namespace": "a", "uid": "u", "resourceVersion": "1"}, "spec": {}}
+    )
     kube.status["a"] = 403
     kube.listed.clear()
     await sweep.list_once(TOPICS)
     assert kube.listed == ["b"]
-    assert copies.get(TOPICS, "a", "t") is not None, "that it cannot be read does not mean that it is gone"
+    assert cache.get(TOPICS, "a", "t") is not None, "that it cannot be read does not mean that it is gone"

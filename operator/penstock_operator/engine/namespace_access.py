@@ -1,7 +1,7 @@
-"""Which of the namespaces that are to be watched can be. Asked by `main` before the operator is put together.
+"""Checks which of the configured namespaces the operator can read. Called by `main` before it builds the operator.
 
-A namespace that is deleted takes its Role along, and the API server answers 403, as it does where a Role was forgotten.
-One such namespace must not keep the operator from all others: it is left out, loudly, until it may be read.
+A deleted namespace loses its Role, so the API server answers 403, as for a missing Role. The operator logs an error and
+ignores such a namespace until it is readable, because kopf would fail for all namespaces.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from collections.abc import Sequence
 from penstock.runtime.logging import get_logger
 from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError
 
-ASK_AGAIN_S = 30.0
+RETRY_INTERVAL_S = 30.0
 PATIENCE_S = 10.0
 
 log = get_logger("operator")
 
 
-async def within_reach(kube: Kube, namespaces: Sequence[str]) -> tuple[str, ...]:
-    """Those that are not known to be forbidden; all of them where all are, as then it is the operator's own rights
-    that are wrong. Empty stands for every namespace, and stays so."""
+async def readable_namespaces(kube: Kube, namespaces: Sequence[str]) -> tuple[str, ...]:
+    """Return the namespaces that are not forbidden; all of them if all are, because then the operator's own rights are
+    wrong. An empty sequence means all namespaces."""
     answers = await asyncio.gather(*(_may_read(kube, name) for name in namespaces))
     forbidden = {name for name, may in zip(namespaces, answers, strict=True) if may is False}
     for name in sorted(forbidden):
-        log.error("a namespace may not be read: it is gone, or has no Role for the operator", namespace=name)
+        log.error("cannot read a namespace: it was deleted or has no Role for the operator", namespace=name)
     return tuple(name for name in namespaces if name not in forbidden) or tuple(namespaces)
 
 
-async def until_one_is_back(kube: Kube, namespaces: Sequence[str]) -> str:
-    """Waits until one of these may be read, and says which."""
+async def wait_until_readable(kube: Kube, namespaces: Sequence[str]) -> str:
+    """Wait until one of these namespaces is readable, and return it."""
     while True:
-        await asyncio.sleep(ASK_AGAIN_S)
+        await asyncio.sleep(RETRY_INTERVAL_S)
         for name in namespaces:
             if await _may_read(kube, name):
                 return name
 
 
 async def _may_read(kube: Kube, namespace: str) -> bool | None:
-    """None where that cannot be told."""
+    """Whether the operator can read Clusters in a namespace; None if unknown."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             async for _ in kube.pages(CLUSTERS, namespace):

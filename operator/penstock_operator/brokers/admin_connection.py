@@ -1,6 +1,6 @@
-"""The line to one cluster's brokers: connected when it is needed, and again after it broke; no call is without an end.
+"""Connection to one cluster's brokers: connects on demand, bounds every call in time. Used by `gateway`.
 
-Used by `gateway`. The client under it finds controllers and coordinators by itself and repeats what may be repeated.
+The admin client locates controller and coordinators and retries retriable errors.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ T = TypeVar("T")
 REQUEST_TIMEOUT_MS = 30_000
 CONNECT_TIMEOUT_MS = 5_000
 CALL_TIMEOUT_S = 120.0
-"""Of a call for thousands of things, made of many requests."""
+"""Timeout of a call with thousands of items, which takes many requests."""
 
 
-class BrokerLine:
-    """`bootstrap` is as `penstock.client` takes it. Before `is_there` its name is not looked up: for one that is asked
-    for a moment too early, name servers go on saying for a while that there is none."""
+class AdminConnection:
+    """Lazily connected admin client. It does not resolve `bootstrap` before `has_service` returns True: a lookup that
+    is too early makes name servers cache a negative answer."""
 
     def __init__(
         self,
         bootstrap: str,
         *,
-        is_there: Callable[[], bool] = lambda: True,
+        has_service: Callable[[], bool] = lambda: True,
         request_timeout_ms: float = REQUEST_TIMEOUT_MS,
     ) -> None:
-        self.bootstrap, self._is_there, self._request_timeout_ms = bootstrap, is_there, request_timeout_ms
+        self.bootstrap, self._has_service, self._request_timeout_ms = bootstrap, has_service, request_timeout_ms
         self._admin: Admin | None = None
         self._starting = asyncio.Lock()
         self._is_closed = False
 
-    async def call(self, what: str, ask: Callable[[Admin], Awaitable[T]], *, timeout_s: float = CALL_TIMEOUT_S) -> T:
-        """Raises `BrokersError`. `what` says in its message what was wanted."""
+    async def call(self, what: str, query: Callable[[Admin], Awaitable[T]], *, timeout_s: float = CALL_TIMEOUT_S) -> T:
+        """Call `query` with the connected client. Raises `BrokersError`, whose message starts with `what`."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await ask(await self._connected())
+                return await query(await self._connected())
         except TimeoutError:
             message = f"{what}: {self.bootstrap} did not answer within {timeout_s:.0f} s"
             raise BrokersError(message, code="RequestTimedOut") from None
@@ -50,7 +50,7 @@ class BrokerLine:
             raise BrokersError(f"{what}: {error}", code=error.code, is_passing=error.is_passing) from e
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close the connection. Idempotent."""
         self._is_closed = True
         admin, self._admin = self._admin, None
         if admin is not None:
@@ -63,8 +63,8 @@ class BrokerLine:
             if self._is_closed:
                 raise BrokersError(f"the connection to {self.bootstrap} is closed", code="Closed")
             if self._admin is None:
-                if not self._is_there():
-                    raise BrokersError(f"there is no Service for {self.bootstrap} yet", code="NoService")
+                if not self._has_service():
+                    raise BrokersError(f"the Service for {self.bootstrap} does not exist yet", code="NoService")
                 admin = Admin(
                     self.bootstrap,
                     client_id="penstock-operator",
@@ -72,7 +72,7 @@ class BrokerLine:
                     connect_timeout_ms=CONNECT_TIMEOUT_MS,
                 )
                 await admin.start()
-                if self._is_closed:  # meanwhile: nobody would close this one
+                if self._is_closed:  # closed while connecting
                     await admin.close()
                     raise BrokersError(f"the connection to {self.bootstrap} is closed", code="Closed")
                 self._admin = admin
