@@ -106,7 +106,8 @@ TABLE = {
         recorded=frozenset({2, 3}), annotations=frozenset({2, 3}),
     ),
     "fewer, and a person drains one of those left": Row(
-        3, seen(4, parts=topics(t=part([0, 1, 2])), draining=[0]), 4, "TooFewBrokers", says="broker 0 is drained manually"
+        3, seen(4, parts=topics(t=part([0, 1, 2])), draining=[0]), 4, "TooFewBrokers",
+        says="broker 0 is drained manually",
     ),
     "fewer than members of etcd": Row(2, seen(4), 4, "BelowEtcdMembers", members=3, says="at least 3"),
     "taken back": Row(
