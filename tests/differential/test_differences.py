@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from penstock_differential import codec, explain
-from penstock_differential.case import SEVERAL_FAULTS, Case, Pending, Record
+from penstock_differential.case import SEVERAL_FAULTS, Case, Pending, Record, names_several
 from penstock_differential.compare import ABSENT, PRESENT, Difference, compare
 from penstock_differential.coverage import SERVED, Coverage
 from penstock_differential.families import everything
@@ -211,6 +211,18 @@ def test_what_other_cases_have_left_is_no_difference(sides: tuple[Side, Side]) -
     groups = [{"group_id": name, "group_state": "Empty"} for name in ("d1x23-g", "d1x2-g", "äd1x230-g")]
     answers = [Answer({"groups": groups}), Answer({"groups": []})]
     assert [one.element for one in case._differences(pending, answers)[1]] == ["group_id=d1x23-g"]
+
+
+def test_a_request_for_things_of_several_brokers_is_not_held_against_the_one_that_it_went_to(
+    sides: tuple[Side, Side],
+) -> None:
+    case = Case("label", "d1x1", random.Random(1), sides, Record(explain.load()))
+    answers = [Answer({"results": [{"group_id": "g", "error_code": code}]}) for code in (0, 16)]
+    for is_spread in (False, True):
+        pending = Pending("DeleteGroups", 1, {"groups_names": ["g", "h"]}, Route(), "main", [], is_spread)
+        assert bool(case._differences(pending, answers)[1]) is not is_spread
+    assert names_several({"groups": ["g", "h"]})
+    assert not names_several({"topics": [{"partitions": [{"index": 0}]}]})
 
 
 def test_names_that_a_request_creates_keep_the_prefix_of_their_case() -> None:

@@ -43,6 +43,9 @@ TRANSACTION_APIS = frozenset(
 )
 CASE_PREFIX = re.compile(r"[de]\d+[xc]\d+")
 """With what the names that a case makes begin."""
+ELSEWHERE = frozenset({15, 16})
+"""Errors by which a broker says that another is in charge."""
+SPREAD = "the request names things of several brokers"
 SEVERAL_FAULTS = "several things are wrong with the request"
 LEADER_APIS = frozenset(
     {"Produce", "Fetch", "ListOffsets", "DeleteRecords", "OffsetForLeaderEpoch", "DescribeProducers"}
@@ -84,6 +87,8 @@ class Pending:
     route: Route
     channel: str
     answers: list[Callable[[], Answer]]
+    is_spread: bool = False
+    """Whether it names things that several brokers may lead or coordinate; it goes to one of them."""
 
 
 @dataclass
@@ -114,6 +119,11 @@ class Case:
         for side in sides:
             side.forget()
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether each side has several brokers."""
+        return len(self.sides[0].service.addresses) > 1
+
     def version(self, api: str, first: int = 0, last: int = 1 << 15) -> int:
         """A version of the API that both sides serve."""
         known = APIS[codec.api_key(api)]
@@ -124,7 +134,7 @@ class Case:
         self, api: str, version: int, tree: Tree, keep: Collection[str] = (), odds: float = 0.6, faults: int = 0
     ) -> Tree:
         """The request with up to two fields changed. `faults` is how many things were wrong with it before."""
-        keep = {*keep, *(() if api == "Produce" else ("timeout_ms",))}
+        keep = {*keep, *(("timeout_ms",) if api != "Produce" or self.is_cluster else ())}
         changes = 0
         while self.rng.random() < odds:
             tree = mutated(api, version, tree, self.rng, keep)
@@ -164,7 +174,7 @@ class Case:
         version = self.version(api) if version is None else version
         route = route or route_of(api, tree)
         sent = [side.send(api, version, tree, route, channel) for side in self.sides]
-        return Pending(api, version, tree, route, channel, sent)
+        return Pending(api, version, tree, route, channel, sent, self.is_cluster and names_several(tree))
 
     def finish(self, pending: Pending, *, learn: Mapping[str, str] | None = None, retry: bool = True) -> Tree:
         """Wait for both answers and compare them."""
@@ -189,8 +199,9 @@ class Case:
         """Repeat reads until the sides agree, and what passing errors refuse until they have passed."""
         deadline = time.monotonic() + SETTLE_LIMIT_S
         pause_s = POLL_S
+        passing = PASSING - ELSEWHERE if pending.is_spread else PASSING
         while time.monotonic() < deadline:
-            again = [bool(PASSING & set(error_codes(answer.tree))) for answer in answers]
+            again = [bool(passing & set(error_codes(answer.tree))) for answer in answers]
             if not any(again):
                 if pending.api not in READS or not self._is_news(pending, answers):
                     break
@@ -216,7 +227,8 @@ class Case:
         self, pending: Pending, answers: list[Answer]
     ) -> tuple[list[tuple[KnownDifference, Difference]], list[Difference]]:
         found = [one for one in compare(*answers, self.sides) if not self._is_foreign(one)]
-        known = [find(self.record.known, pending.api, pending.version, pending.tree, one, self.events) for one in found]
+        events = {*self.events, SPREAD} if pending.is_spread else self.events
+        known = [find(self.record.known, pending.api, pending.version, pending.tree, one, events) for one in found]
         causes = [one for one, why in zip(found, known, strict=True) if why and one.field.endswith("error_code")]
         explained = [(why, one) for one, why in zip(found, known, strict=True) if why is not None]
         unexplained = [
@@ -244,6 +256,13 @@ class Case:
             self.record.findings.append(Finding(self.label, pending.api, pending.version, pending.tree, unexplained))
         if pending.api not in READS and (unexplained or not all(known.harmless for known, _ in explained)):
             raise CaseEnded
+
+
+def names_several(tree: Tree) -> bool:
+    """Whether a request has an array of more than one element."""
+    if isinstance(tree, dict):
+        return any(map(names_several, tree.values()))
+    return isinstance(tree, list) and (len(tree) > 1 or any(map(names_several, tree)))
 
 
 def signature(api: str, difference: Difference) -> tuple[str, str, str, str]:

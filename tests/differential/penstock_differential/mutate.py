@@ -113,6 +113,8 @@ def changed_scalar(field: Field, value: Any, rng: random.Random, owned: Collecti
         edge = 1 << (BITS[kind] - 1)
         if field.name in WAITS:
             return rng.choice([-1, 0, 1, 20])
+        if field.name == "transaction_timeout_ms":
+            return rng.choice([-1, 0, 60_001, 900_001, edge - 1, -edge])  # a short one would pass during a case
         near = [value + 1, value - 1] if isinstance(value, int) and -edge < value < edge - 1 else []
         if isinstance(value, Ref):
             near = [Ref(value.name, value.plus + 1), Ref(value.name, value.plus - 1)]

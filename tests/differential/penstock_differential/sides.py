@@ -60,6 +60,8 @@ class Side:
         self._connections: dict[tuple[str, str], PipelinedConnection] = {}
         self._leaders: dict[tuple[str, int], str] = {}
         self._coordinators: dict[tuple[str, str], str] = {}
+        self._attempts = 0
+        """How often routes were asked for anew in this case."""
 
     def name_of(self, value: Any) -> str | None:
         """The name under which a value that this side assigned is known."""
@@ -73,6 +75,7 @@ class Side:
         self.assigned.clear()
         self._leaders.clear()
         self._coordinators.clear()
+        self._attempts = 0
         for key in [key for key in self._connections if key[0] != "main"]:
             self._connections.pop(key).close()
 
@@ -144,7 +147,8 @@ class Side:
         return addresses[0]
 
     def forget_routes(self) -> None:
-        """Ask anew for leaders and coordinators from now on."""
+        """Ask anew for leaders and coordinators from now on, and try the next broker where there is no answer."""
+        self._attempts += 1
         self._leaders.clear()
         self._coordinators.clear()
 
@@ -161,7 +165,9 @@ class Side:
 
     def _coordinator(self, kind: str, name: str) -> str:
         if (kind, name) not in self._coordinators:
-            self._coordinators[kind, name] = self.find_coordinator(kind, name) or self.service.addresses[0]
+            addresses = self.service.addresses
+            known = self.find_coordinator(kind, name)
+            self._coordinators[kind, name] = known or addresses[self._attempts % len(addresses)]
         return self._coordinators[kind, name]
 
     def find_coordinator(self, kind: str, name: str, limit_s: float = FIND_LIMIT_S) -> str | None:
