@@ -31,19 +31,27 @@ def topic(
 
 
 def wait_for_topic(case: Case, name: str, partitions: int) -> None:
-    """Wait until both sides name a leader for each partition, and learn the topic's id."""
+    """Wait until each broker of both sides names a leader for each partition, and learn the topic's id."""
     deadline = time.monotonic() + KNOWN_LIMIT_S
     for side in case.sides:
+        brokers = range(1, len(side.service.addresses) + 1)
         while True:
-            tree = side.ask("Metadata", 12, {"topics": [{"name": name}]}).tree
-            found = tree["topics"][0] if tree else {"error_code": -1, "partitions": []}
-            led = [part for part in found["partitions"] if part["leader_id"] >= 0 and not part["error_code"]]
-            if not found["error_code"] and len(led) == partitions and _serves(side, name, partitions):
-                side.assigned[f"id:{name}"] = found["topic_id"]
+            is_known = all(_knows(side, broker_id, name, partitions) for broker_id in brokers)
+            if is_known and _serves(side, name, partitions):
+                side.assigned[f"id:{name}"] = side.topic_id(name)
                 break
             if time.monotonic() > deadline:
                 raise CaseEnded
             time.sleep(POLL_S)
+
+
+def _knows(side: Side, broker_id: int, name: str, partitions: int) -> bool:
+    """Whether a broker knows the topic, and a leader for each partition."""
+    tree = side.ask("Metadata", 12, {"topics": [{"name": name}]}, Route("broker", partition=broker_id)).tree
+    if tree is None or tree["topics"][0]["error_code"]:
+        return False
+    found = tree["topics"][0]["partitions"]
+    return len([part for part in found if part["leader_id"] >= 0 and not part["error_code"]]) == partitions
 
 
 def _serves(side: Side, name: str, partitions: int) -> bool:
