@@ -1,6 +1,6 @@
-"""The way to the brokers: topics, offsets, fetches and commits, for callers that are synchronous.
+"""Synchronous access to brokers: topics, offsets, fetches and commits.
 
-`Link.to(connection)` gives the process's one link for a connection.
+`Link.to(connection)` returns the process's only link for a connection.
 """
 
 from penstock_spark.link.link import Link

@@ -1,4 +1,4 @@
-"""Where batches end, without looking into them: which of an answer are of a range, and what to fetch next. Pure."""
+"""Finds batch boundaries without decoding: which batches of a response belong to a range, and the next fetch. Pure."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from penstock_spark.model.errors import CorruptBatch
 from penstock_spark.model.ranges import OffsetRange
 
 PREFIX = struct.Struct(">qiibIhi")
-"""Of a batch: base offset, length of what follows it, leader epoch, magic, CRC, attributes, last offset delta."""
+"""Start of a batch: base offset, length of the rest, leader epoch, magic, CRC, attributes, last offset delta."""
 OVERHEAD = 12
-LEAST_LENGTH = PREFIX.size - OVERHEAD
+MIN_LENGTH = PREFIX.size - OVERHEAD
 MAGIC = 2
 
 
 class BatchSpan(NamedTuple):
-    """The first `size_bytes` of an answer are whole batches of the range; after them comes `next_offset`."""
+    """The first `size_bytes` of a response are complete batches of the range; `next_offset` follows them."""
 
     size_bytes: int
     next_offset: int
     batch_bytes: int
-    """How large the batch is that did not come whole; 0 where there is none, or not enough of it to tell."""
+    """Size of the first incomplete batch; 0 if there is none, or if its header is incomplete."""
 
 
-def measure(records: memoryview, range_: OffsetRange, asked: int) -> BatchSpan:
-    """Of the answer to a fetch at offset `asked`. The range's end is `next_offset` where nothing of it can follow.
+def measure(records: memoryview, range_: OffsetRange, fetch_offset: int) -> BatchSpan:
+    """Measure the response to a fetch at `fetch_offset`. `next_offset` is the range's end if nothing of it can follow.
 
-    Raises `CorruptBatch` for lengths that cannot be, and for batches that do not follow one another.
+    Raises `CorruptBatch` for impossible lengths, and for batches that are not in order.
     """
-    position, next_offset, size, end = 0, asked, len(records), range_.end
+    position, next_offset, size, end = 0, fetch_offset, len(records), range_.end
     unpack = PREFIX.unpack_from
     while size - position >= PREFIX.size:
         base, length, _, magic, _, _, delta = unpack(records, position)
-        if length < LEAST_LENGTH or (magic >= MAGIC and delta < 0):
-            raise CorruptBatch(f"{place(range_, base)}: a batch of length {length} with last offset delta {delta}")
+        if length < MIN_LENGTH or (magic >= MAGIC and delta < 0):
+            raise CorruptBatch(
+                f"{position_text(range_, base)}: batch of length {length} with last offset delta {delta}"
+            )
         if base >= end:
             return BatchSpan(position, end, 0)
         stop = position + OVERHEAD + length
@@ -42,12 +44,13 @@ def measure(records: memoryview, range_: OffsetRange, asked: int) -> BatchSpan:
             return BatchSpan(position, next_offset, OVERHEAD + length)
         last = base + delta if magic >= MAGIC else base
         if last < next_offset:
-            raise CorruptBatch(f"{place(range_, base)}: a batch up to offset {last} where {next_offset} is next")
+            raise CorruptBatch(f"{position_text(range_, base)}: batch ends at offset {last}, but {next_offset} is next")
         position, next_offset = stop, last + 1
         if next_offset >= end:
             break
     return BatchSpan(position, next_offset, 0)
 
 
-def place(range_: OffsetRange, offset: int) -> str:
-    return f"topic {range_.topic!r}, partition {range_.partition}, offset {offset}"
+def position_text(range_: OffsetRange, offset: int) -> str:
+    """Return topic, partition and offset for a message."""
+    return f'topic "{range_.topic}", partition {range_.partition}, offset {offset}'

@@ -1,7 +1,7 @@
-"""The link of a process to a cluster: `penstock.client` on a loop in a thread, behind calls that wait.
+"""The link of a process to a cluster: `penstock.client` on a loop in a thread, with blocking calls.
 
-`source`, `sink`, `progress` and `jobs` get theirs by `Link.to`. Spark reuses its Python workers, so links stay: the
-next task finds open connections and metadata that is known already.
+`source`, `sink`, `progress` and `jobs` call `Link.to`. Spark reuses its Python workers, so links stay open: the next
+task has connections and metadata already.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from penstock.client.errors import ClientError
 from penstock_spark.link import queries
 from penstock_spark.link.fetching import Densities, RangeFetch
 from penstock_spark.link.loop import LoopThread
-from penstock_spark.link.patience import patiently, refused
 from penstock_spark.link.ports import FetchSizes, TopicPartitions
+from penstock_spark.link.retries import refused, retry_until_deadline
 from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.ranges import Fetched, OffsetRange
 
 T = TypeVar("T")
 
 Answer = Fetched | BaseException | None
-"""What a fetch hands over: records, why it failed, or (None) that it is complete."""
+"""Passed from a fetch to its caller: records, the error that ended it, or None at its end."""
 
 
 class Link:
-    """See `ports.Link`. Made by `to`; a copy that a forked child inherits is not to be used there."""
+    """Implements `ports.BrokerLink`. Created by `to`; a forked child must not use the copy that it inherits."""
 
     def __init__(self, connection: ConnectionOptions) -> None:
         self.connection = connection
@@ -47,7 +47,7 @@ class Link:
 
     @classmethod
     def to(cls, connection: ConnectionOptions) -> Link:
-        """This process's link for a connection, made where there is none; it connects at its first use."""
+        """Return this process's link for a connection; it connects at its first use."""
         with _links.lock:
             link = _links.by_connection.get(connection)
             if link is None or link._is_closed:
@@ -55,27 +55,35 @@ class Link:
             return link
 
     def topics(
-        self, names: Iterable[str] | None, known: Mapping[str, TopicPartitions] = queries.NONE, *, sure: bool = False
+        self,
+        names: Iterable[str] | None,
+        known: Mapping[str, TopicPartitions] = queries.NO_TOPICS,
+        *,
+        confirmed: bool = False,
     ) -> Mapping[str, TopicPartitions]:
+        """See `ports.BrokerLink`."""
         wanted = None if names is None else sorted(set(names))
         about = "topics" if wanted is None else f"topics {', '.join(wanted[:3])}"
-        return self._patiently(about, lambda cluster: lambda: queries.topics(cluster, wanted, known, sure=sure))
+        return self._retry(about, lambda cluster: lambda: queries.topics(cluster, wanted, known, confirmed=confirmed))
 
     def offsets(self, wanted: Mapping[TopicPartition, int], isolation: int) -> Mapping[TopicPartition, int]:
+        """See `ports.BrokerLink`."""
         about = f"offsets of {', '.join(sorted({tp.topic for tp in wanted})[:3])}"
-        return self._patiently(about, lambda cluster: queries.OffsetQuery(cluster, wanted, isolation).ask)
+        return self._retry(about, lambda cluster: queries.OffsetQuery(cluster, wanted, isolation).run)
 
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, tuple[int, str]]:
-        found = self._patiently(
-            f"offsets of group {group!r}",
+        """See `ports.BrokerLink`."""
+        found = self._retry(
+            f'offsets of group "{group}"',
             lambda cluster: lambda: group_requests.fetch_committed(cluster, group, partitions, timeout_ms=0),
         )
         return {tp: (place.offset, place.metadata) for tp, place in found.items()}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int], note: str = "") -> None:
-        places = {tp: OffsetAndMetadata(offset, note) for tp, offset in offsets.items()}
-        self._patiently(
-            f"offsets of group {group!r}",
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        """See `ports.BrokerLink`. `metadata` is stored with each offset."""
+        places = {tp: OffsetAndMetadata(offset, metadata) for tp, offset in offsets.items()}
+        self._retry(
+            f'offsets of group "{group}"',
             lambda cluster: lambda: group_requests.commit(cluster, group, places, timeout_ms=0),
         )
 
@@ -86,6 +94,7 @@ class Link:
         sizes: FetchSizes = FetchSizes(),  # noqa: B008 (frozen)
         topic_id: UUID | None = None,
     ) -> Iterator[Fetched]:
+        """See `ports.BrokerLink`."""
         if range_.start >= range_.end:
             return
         cluster = self._ready()
@@ -93,8 +102,8 @@ class Link:
         fetch = RangeFetch(
             cluster, range_, isolation, sizes, topic_id, self.connection.give_up_ms, self._densities, answers.put
         )
-        under_way = self._loop.start(fetch.run())
-        under_way.add_done_callback(lambda done: answers.put(outcome(done)))
+        running = self._loop.start(fetch.run())
+        running.add_done_callback(lambda done: answers.put(fetch_outcome(done)))
         try:
             while True:
                 answer = answers.get()
@@ -105,9 +114,10 @@ class Link:
                 self._loop.post(fetch.slots.release)
                 yield answer
         finally:
-            under_way.cancel()
+            running.cancel()
 
     def run(self, work: Callable[[ClusterConnections], Awaitable[T]]) -> T:
+        """See `ports.BrokerLink`."""
         cluster = self._ready()
 
         async def working() -> T:
@@ -116,6 +126,7 @@ class Link:
         return self._loop.run(working())
 
     def close(self) -> None:
+        """See `ports.BrokerLink`."""
         if self._is_closed or self._pid != os.getpid():
             return
         self._is_closed = True
@@ -127,20 +138,22 @@ class Link:
                 self._loop.run(self._cluster.close())
             self._loop.stop()
 
-    def _patiently(self, about: str, attempt: Callable[[ClusterConnections], Callable[[], Awaitable[T]]]) -> T:
+    def _retry(self, about: str, attempt: Callable[[ClusterConnections], Callable[[], Awaitable[T]]]) -> T:
         cluster = self._ready()
-        return self._loop.run(self._repeated(cluster, about, attempt(cluster)))
+        return self._loop.run(self._with_retries(cluster, about, attempt(cluster)))
 
-    def _repeated(
+    def _with_retries(
         self, cluster: ClusterConnections, about: str, attempt: Callable[[], Awaitable[T]]
     ) -> Coroutine[Any, Any, T]:
-        return patiently(cluster, self.connection.give_up_ms, f"{about} at {self.connection.bootstrap}", attempt)
+        return retry_until_deadline(
+            cluster, self.connection.give_up_ms, f"{about} at {self.connection.bootstrap}", attempt
+        )
 
     def _ready(self) -> ClusterConnections:
-        """The cluster client, connected. Raises `Unavailable`, `Refused`."""
-        assert self._pid == os.getpid(), "this link was made before a fork: ask Link.to for the child's own"
+        """Return the connected cluster client. Raises `Unavailable`, `Refused`."""
+        assert self._pid == os.getpid(), "this link was created before a fork: call Link.to in the child"
         with self._starting:
-            assert not self._is_closed, "the link is closed: ask Link.to for another"
+            assert not self._is_closed, "the link is closed: call Link.to for a new one"
             if self._cluster is None:
                 self._cluster = self._loop.run(self._start())
             return self._cluster
@@ -154,28 +167,29 @@ class Link:
                 connect_timeout_ms=self.connection.connect_timeout_ms,
                 security=security_of(self.connection),
             )
-        except ClientError as e:  # a file for TLS that cannot be used
+        except ClientError as e:  # an invalid TLS file
             raise refused(self.connection.bootstrap, e) from e
         try:
-            await self._repeated(cluster, "connecting", cluster.start)
+            await self._with_retries(cluster, "connecting", cluster.start)
         except BaseException:
             await cluster.close()
             raise
         return cluster
 
 
-def outcome(done: concurrent.futures.Future[None]) -> BaseException | None:
-    """Why a fetch ended; None where it is complete."""
+def fetch_outcome(done: concurrent.futures.Future[None]) -> BaseException | None:
+    """Return the error that ended a fetch; None if it is complete."""
     return concurrent.futures.CancelledError() if done.cancelled() else done.exception()
 
 
 def security_of(connection: ConnectionOptions) -> Security | None:
+    """Return the client's security settings."""
     if connection.tls is None and connection.sasl is None:
         return None
     return Security(connection.tls, connection.sasl)
 
 
-class Links:
+class LinkRegistry:
     """The links of this process."""
 
     def __init__(self) -> None:
@@ -183,20 +197,21 @@ class Links:
         self.by_connection: dict[ConnectionOptions, Link] = {}
         self.inherited: list[Link] = []
 
-    def forget(self) -> None:
-        """In a forked child: threads and loops stayed with the parent, so links are made anew.
+    def reset_in_child(self) -> None:
+        """Forget all links in a forked child: their threads and loops exist only in the parent.
 
-        The parent's are kept, never to be used: clearing them up would take sockets out of the epoll set that the
-        child shares with the parent.
+        The parent's links are kept but never used: closing them would remove sockets from the epoll set that the child
+        shares with the parent.
         """
         self.inherited += self.by_connection.values()
         self.lock, self.by_connection = threading.Lock(), {}
 
     def close(self) -> None:
+        """Close all links."""
         for link in list(self.by_connection.values()):
             link.close()
 
 
-_links = Links()
-os.register_at_fork(after_in_child=_links.forget)
+_links = LinkRegistry()
+os.register_at_fork(after_in_child=_links.reset_in_child)
 atexit.register(_links.close)

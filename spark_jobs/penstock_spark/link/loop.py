@@ -1,4 +1,4 @@
-"""An asyncio loop in a thread of its own, for callers that are synchronous. Used by `link` alone."""
+"""An asyncio loop in its own thread, for synchronous callers. Used only by `link`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STOP_LIMIT_S = 5.0
 
 
 class LoopThread:
-    """Runs from construction until `stop`. The thread is a daemon: it never keeps a process alive."""
+    """A loop that runs from construction until `stop`. Its daemon thread does not keep the process alive."""
 
     def __init__(self, name: str) -> None:
         self.loop = uvloop.new_event_loop()
@@ -23,7 +23,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Waits for the coroutine's result; whoever is interrupted meanwhile (Ctrl-C) cancels it."""
+        """Wait for the coroutine's result. An interrupt of the caller (Ctrl-C) cancels the coroutine."""
         assert threading.current_thread() is not self._thread, "the loop's own thread would wait for itself"
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
@@ -33,18 +33,18 @@ class LoopThread:
             raise
 
     def start(self, work: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
-        """Begins a coroutine and does not wait; cancelling the future cancels it."""
+        """Start a coroutine without waiting; cancelling the future cancels it."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def post(self, call: Callable[..., object], *arguments: object) -> None:
-        """Has the loop call something soon; nothing where the loop has ended."""
+        """Schedule a call on the loop; does nothing if the loop has ended."""
         try:
             self.loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
             assert self.loop.is_closed(), "the loop refuses calls though it is open"
 
     def stop(self) -> None:
-        """Cancels what still runs on it and ends the thread. Idempotent."""
+        """Cancel the running tasks and end the thread. Idempotent."""
         if self.loop.is_closed():
             return
         self.post(self.loop.stop)

@@ -1,7 +1,7 @@
-"""What the rooms above need of the brokers; `link.link` does it, with `penstock.client` on a loop in a thread.
+"""The interface to brokers for the packages above, implemented by `link.link`.
 
-Everything is synchronous, because Spark's Python processes are. One `Link` serves a process for each `Connection`:
-sockets outlive tasks, as Spark reuses its workers.
+It is synchronous, because Spark's Python processes are. A process has one link for each connection: sockets outlive
+tasks, as Spark reuses its workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TopicPartitions:
-    """`topic_id` is None where the broker has none."""
+    """A topic with its partition count. `topic_id` is None if the broker has no ids."""
 
     name: str
     topic_id: UUID | None
@@ -29,57 +29,57 @@ class TopicPartitions:
 
 @dataclass(frozen=True, slots=True)
 class FetchSizes:
-    """Bytes of an answer for one partition, and how many answers may be under way or waiting."""
+    """Maximum size of a response for one partition, and maximum number of responses in flight or unconsumed."""
 
     partition_bytes: int = 4 << 20
     ahead: int = 2
 
 
-class Link(Protocol):
-    """Every method repeats what may pass until `Connection.give_up_ms` are over, then raises `Unavailable`; what cannot
-    pass (credentials, rights, certificates) is `Refused` at once. Safe to use from many threads."""
+class BrokerLink(Protocol):
+    """Every method retries transient errors for `ConnectionOptions.give_up_ms`, then raises `Unavailable`; permanent
+    errors (credentials, permissions, certificates) are raised as `Refused` at once. Thread-safe."""
 
     def topics(
-        self, names: Iterable[str] | None, known: Mapping[str, TopicPartitions] = ..., *, sure: bool = False
+        self, names: Iterable[str] | None, known: Mapping[str, TopicPartitions] = ..., *, confirmed: bool = False
     ) -> Mapping[str, TopicPartitions]:
-        """The topics that exist, of those named or of all but internal ones. Never creates one.
+        """Return the existing topics among `names`, or all but internal ones. Never creates one.
 
-        `known` is what the caller has seen of them before. Where a broker's answer lacks one of those, or some of its
-        partitions, or has another topic of its name, all brokers are asked: the broker's view may lag. That something
-        is gone is believed only if nobody knows it any more and most of the brokers say so.
+        `known` are topics as the caller has seen them. If a broker's response lacks one of them or some of
+        its partitions, or has another topic id, all brokers are queried, because its metadata may be stale. A topic
+        counts as gone only if no broker knows it and most brokers report so.
 
-        `sure` is for callers who are about to call something lost: all brokers are asked in any case, and most of them
-        have to agree about who leads the partitions. `offsets` then asks these leaders.
+        `confirmed` is for callers that are about to report a loss: all brokers are queried in any case, and a majority
+        must agree on the leaders of the partitions. `offsets` then queries these leaders.
         """
 
     def offsets(self, wanted: Mapping[TopicPartition, int], isolation: int) -> Mapping[TopicPartition, int]:
-        """By partition: for `EARLIEST` its first offset, for `LATEST` its end (the last stable offset where only
-        committed data are read), for a time in ms the first offset at or after it, -1 where there is none. Partitions
-        that do not exist are left out."""
+        """Return offsets by partition: for `EARLIEST` the log start, for `LATEST` the end (the last stable offset for
+        committed reads), for a time in ms the first offset at or after it, -1 if there is none. Partitions that do not
+        exist are left out."""
 
     def fetch(
         self, range_: OffsetRange, isolation: int, sizes: FetchSizes = ..., topic_id: UUID | None = None
     ) -> Iterator[Fetched]:
-        """Answers that hold the range from its start to its end, where the iterator ends; the next is fetched while
-        the caller works on one. The caller's `close()` of the iterator ends what is under way.
+        """Yield the responses that cover the range; the next is fetched while the caller processes one. `close()` of
+        the iterator cancels the running fetch.
 
-        `Fetched.records` has whole batches only, the last of which is the last that begins before the range's end.
-        With a `topic_id`, the topic must be that one; without, the one that has the name when the first answer comes.
+        `Fetched.records` has complete batches only, up to the last that starts before the range's end. With a
+        `topic_id` only that topic is read, else the topic that has the name at the first response.
 
-        Raises `OffsetGone` where the start, or what is next, lies outside the log; `TopicGone` where the topic was
-        deleted or created again; `CorruptBatch`, `Refused`, `Unavailable`.
+        Raises `OffsetGone` if the start, or the next offset, lies outside the log; `TopicGone` if the topic was deleted
+        or recreated; `CorruptBatch`, `Refused`, `Unavailable`.
         """
 
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, tuple[int, str]]:
-        """By partition, the group's committed offset and its note; partitions without one are left out."""
+        """Return the group's committed offset and metadata by partition; partitions without one are left out."""
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits offsets for a group without members, as an assigning consumer does. Raises `Refused` where it has
-        members."""
+        """Commit offsets for a group without members, as a consumer with assigned partitions does. Raises `Refused` if
+        the group has members."""
 
     def run(self, work: Callable[[ClusterConnections], Awaitable[T]]) -> T:
-        """Runs a coroutine on the link's loop, with its cluster client, once; for the rooms that need more of the
-        protocol. Its errors come through as they are (`penstock.client.ClientError`)."""
+        """Run a coroutine once on the link's loop, with its cluster client, for other requests. Raises the client's
+        errors unchanged (`penstock.client.ClientError`)."""
 
     def close(self) -> None:
-        """Closes the connections; the next `Link.to` makes a new link. Idempotent."""
+        """Close the connections; the next `Link.to` creates a new link. Idempotent."""

@@ -1,4 +1,4 @@
-"""What is asked of a cluster once and answered at once: topics, offsets, what a group has committed."""
+"""Single queries to a cluster: topics, and offsets of partitions."""
 
 from __future__ import annotations
 
@@ -16,97 +16,100 @@ from penstock.wire.messages.metadata import MetadataResponse
 from penstock_spark.link.broker_answers import (
     MISSING,
     contradicts,
+    errors_in,
     known_or_any,
-    look_up_everywhere,
-    refusals_of,
-    request_for,
-    view_of,
+    metadata_request,
+    query_all_brokers,
+    topics_in,
 )
 from penstock_spark.link.ports import TopicPartitions
 
-NONE: Mapping[str, TopicPartitions] = MappingProxyType({})
+NO_TOPICS: Mapping[str, TopicPartitions] = MappingProxyType({})
 
 
 async def topics(
     cluster: ClusterConnections,
     names: Iterable[str] | None,
-    known: Mapping[str, TopicPartitions] = NONE,
+    known: Mapping[str, TopicPartitions] = NO_TOPICS,
     *,
-    sure: bool = False,
+    confirmed: bool = False,
 ) -> dict[str, TopicPartitions]:
-    """The topics that exist, of those named or of all but internal ones. Raises `ClientError`.
+    """Return the existing topics among `names`, or all but internal ones. Raises `ClientError`.
 
-    `known` is what the caller has seen of them before, `sure` as in `settle`.
+    `known` are topics as the caller has seen them; for `confirmed` see `resolve_doubtful`.
     """
     if names is not None:
-        return {name: described(info) for name, info in (await look_up(cluster, names, known, sure=sure)).items()}
-    answer = await ask_any(cluster, None)
-    found = {name: info for name, info in view_of(answer).items() if info is not None and name not in known}
-    doubtful = take(cluster, answer, set(known), known)
-    found |= await settle(cluster, set(known), doubtful, known, sure=sure)
-    return {name: described(info) for name, info in found.items() if not info.is_internal}
+        existing = await query_topics(cluster, names, known, confirmed=confirmed)
+        return {name: to_topic_partitions(info) for name, info in existing.items()}
+    answer = await query_any(cluster, None)
+    found = {name: info for name, info in topics_in(answer).items() if info is not None and name not in known}
+    doubtful = merge_answer(cluster, answer, set(known), known)
+    found |= await resolve_doubtful(cluster, set(known), doubtful, known, confirmed=confirmed)
+    return {name: to_topic_partitions(info) for name, info in found.items() if not info.is_internal}
 
 
-def described(info: TopicInfo) -> TopicPartitions:
+def to_topic_partitions(info: TopicInfo) -> TopicPartitions:
+    """Convert the client's type."""
     return TopicPartitions(info.name, info.topic_id if info.topic_id.int else None, len(info.partitions))
 
 
-async def look_up(
+async def query_topics(
     cluster: ClusterConnections,
     names: Iterable[str],
-    known: Mapping[str, TopicPartitions] = NONE,
+    known: Mapping[str, TopicPartitions] = NO_TOPICS,
     *,
-    doubt: bool = False,
-    sure: bool = False,
+    all_brokers: bool = False,
+    confirmed: bool = False,
 ) -> dict[str, TopicInfo]:
-    """Brings what the cluster client knows of these topics up to date, and returns those that exist.
+    """Refresh the client's metadata of topics, and return the existing ones. Raises `ClientError`.
 
-    A broker that has just come back, or was cut off for a while, may not have heard of a topic yet, or of its new
-    partitions, or that another one has its name now. So one that is said to be missing, or that contradicts what is
-    `known`, is asked for at all others too; if there is `doubt`, all topics are. Raises `ClientError`.
+    A broker that has just restarted or was cut off may have stale metadata: without new topics or partitions, or with
+    an earlier topic of the same name. So topics that it reports missing, or that contradict what is `known`, are
+    queried from all brokers; with `all_brokers` all topics are.
     """
     wanted = set(names)
     if not wanted:
         return {}
     doubtful = wanted
-    if not doubt and not sure:
-        doubtful = take(cluster, await ask_any(cluster, wanted), wanted, known)
-    return await settle(cluster, wanted, doubtful, known, sure=sure)
+    if not all_brokers and not confirmed:
+        doubtful = merge_answer(cluster, await query_any(cluster, wanted), wanted, known)
+    return await resolve_doubtful(cluster, wanted, doubtful, known, confirmed=confirmed)
 
 
-async def settle(
+async def resolve_doubtful(
     cluster: ClusterConnections,
     wanted: set[str],
     doubtful: set[str],
     known: Mapping[str, TopicPartitions],
     *,
-    sure: bool,
+    confirmed: bool,
 ) -> dict[str, TopicInfo]:
-    """Those of the wanted topics that exist, once all brokers were asked for the doubtful ones.
+    """Query all brokers for the doubtful topics, and return the existing ones among `wanted`.
 
-    If it is to be `sure`, they are asked for all topics, and most of them have to agree about who leads each partition.
+    With `confirmed` they are queried for all topics, and a majority must agree on the leader of each partition.
     """
-    asked = wanted if sure else doubtful
-    heard = await look_up_everywhere(cluster, asked, known) if asked else None
-    found = existing(cluster.metadata, wanted)
-    if sure and heard is not None:
-        heard.insist(cluster.metadata, [TopicPartition(name, p) for name in found for p in found[name].partitions])
+    names = wanted if confirmed else doubtful
+    answers = await query_all_brokers(cluster, names, known) if names else None
+    found = existing_topics(cluster.metadata, wanted)
+    if confirmed and answers is not None:
+        partitions = [TopicPartition(name, p) for name in found for p in found[name].partitions]
+        answers.require_confirmed_leaders(cluster.metadata, partitions)
     return found
 
 
-async def ask_any(cluster: ClusterConnections, names: Iterable[str] | None) -> MetadataResponse:
-    answer = await cluster.call_any(request_for(names), MetadataResponse)
+async def query_any(cluster: ClusterConnections, names: Iterable[str] | None) -> MetadataResponse:
+    """Query one broker for topics (None: all)."""
+    answer = await cluster.call_any(metadata_request(names), MetadataResponse)
     check(answer.error_code, "metadata")
     return answer
 
 
-def take(
+def merge_answer(
     cluster: ClusterConnections, answer: MetadataResponse, names: set[str], known: Mapping[str, TopicPartitions]
 ) -> set[str]:
-    """Has the cluster client know what the answer says of these topics, but where it contradicts what is `known`;
-    returns the topics of which it does."""
-    said, refused = view_of(answer), refusals_of(answer)
-    doubtful = {n for n in names if n not in refused and contradicts(said.get(n), known_or_any(known, n))}
+    """Merge a response into the client's metadata, except topics that contradict what is `known`; return those."""
+    found, errors = topics_in(answer), errors_in(answer)
+    doubtful = {n for n in names if n not in errors and contradicts(found.get(n), known_or_any(known, n))}
     sound = names - doubtful
     part = MetadataResponse(
         brokers=answer.brokers,
@@ -118,8 +121,8 @@ def take(
     return doubtful
 
 
-def existing(metadata: MetadataCache, names: Iterable[str]) -> dict[str, TopicInfo]:
-    """Raises `BrokerError` for one that a broker refuses to tell of."""
+def existing_topics(metadata: MetadataCache, names: Iterable[str]) -> dict[str, TopicInfo]:
+    """Return the existing topics among `names`. Raises `BrokerError` for other errors of a topic."""
     found = {}
     for name in names:
         error = metadata.errors.get(name)
@@ -127,26 +130,26 @@ def existing(metadata: MetadataCache, names: Iterable[str]) -> dict[str, TopicIn
         if error is None and info is not None:
             found[name] = info
         elif error not in MISSING:
-            raise BrokerError(error or ErrorCode.UNKNOWN_SERVER_ERROR, f"topic {name!r}")
+            raise BrokerError(error or ErrorCode.UNKNOWN_SERVER_ERROR, f'topic "{name}"')
     return found
 
 
 class OffsetQuery:
-    """Asks the leaders where partitions begin, end, or pass a time; `ask` again goes on with what is left."""
+    """Queries leaders for log starts, log ends, or offsets of times. A further `run` continues with what is left."""
 
     def __init__(self, cluster: ClusterConnections, wanted: Mapping[TopicPartition, int], isolation: int) -> None:
         self.cluster, self.isolation = cluster, isolation
         self.found: dict[TopicPartition, int] = {}
         self._left = dict(wanted)
-        self._asks = 0
+        self._runs = 0
 
-    async def ask(self) -> dict[TopicPartition, int]:
-        """Offsets by partition; those that do not exist are left out. Raises `ClientError`, the last that came."""
-        known, asked_before = self.cluster.metadata, self._asks
-        self._asks += 1
-        stale = {tp.topic for tp in self._left if asked_before or known.leader(*tp) < 0}
-        # One broker was asked who leads, and that did not help: it may not know.
-        await look_up(self.cluster, stale, self._known_of(stale), doubt=asked_before > 1)
+    async def run(self) -> dict[TopicPartition, int]:
+        """Return offsets by partition, without partitions that do not exist. Raises the last `ClientError`."""
+        known, earlier_runs = self.cluster.metadata, self._runs
+        self._runs += 1
+        stale = {tp.topic for tp in self._left if earlier_runs or known.leader(*tp) < 0}
+        # If one broker's answer did not help, its metadata may be stale: ask all.
+        await query_topics(self.cluster, stale, self._known_of(stale), all_brokers=earlier_runs > 1)
         error: ClientError | None = None
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         for tp, what in list(self._left.items()):
@@ -167,26 +170,27 @@ class OffsetQuery:
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                self._take(answer[0].items())
+                self._store(answer[0].items())
                 error = answer[1] or error
         if error is not None:
             raise error
         return self.found
 
     def _known_of(self, names: Iterable[str]) -> dict[str, TopicPartitions]:
-        """Who asks for a partition has seen it: the topics, with as many partitions as that takes."""
+        """Return topics with at least the partitions that are left: the caller has seen these."""
         counts = dict.fromkeys(names, 0)
         for tp in self._left:
             if tp.topic in counts:
                 counts[tp.topic] = max(counts[tp.topic], tp.partition + 1)
         return {name: TopicPartitions(name, None, count) for name, count in counts.items()}
 
-    def _take(self, answered: Iterable[tuple[TopicPartition, tuple[int, int, int]]]) -> None:
-        for tp, place in answered:
-            self.found[tp] = place[0]
+    def _store(self, answered: Iterable[tuple[TopicPartition, tuple[int, int, int]]]) -> None:
+        for tp, (offset, _, _) in answered:
+            self.found[tp] = offset
             self._left.pop(tp, None)
 
 
 def exists(metadata: MetadataCache, tp: TopicPartition) -> bool:
+    """Return whether a partition exists in the client's metadata."""
     info = metadata.topics.get(tp.topic)
     return info is not None and tp.partition in info.partitions

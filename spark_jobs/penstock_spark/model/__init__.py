@@ -1,1 +1,1 @@
-"""What the rooms hand to one another: ranges of offsets, columns of records, errors. No I/O, no Spark."""
+"""Values shared by all packages: offset ranges, columns of records, errors. No I/O, no Spark."""

@@ -1,10 +1,10 @@
-"""The schema of records as Spark sees them: that of its own Kafka connector."""
+"""The schema of records in Spark, equal to that of Spark's Kafka connector."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-# Nothing in it is declared to be without nulls: Spark compares a batch's schema with its own, where all may be null.
+# All fields are nullable, because Spark compares a batch's schema with its own, in which they are.
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 SCHEMA = pa.schema(
     [
@@ -33,5 +33,5 @@ RANGES = pa.schema(
         pa.field("topic_id", pa.string()),
     ]
 )
-"""What a task is to read, where it reads records itself: the fields of `OffsetRange`, and of which topic it is."""
+"""Ranges for tasks that read records themselves: the fields of `OffsetRange`, and the topic id."""
 RANGES_DDL = "topic string, partition int, start long, end long, topic_id string"

@@ -1,4 +1,4 @@
-"""What goes wrong, in words that name the thing and the cure."""
+"""Errors of this package. Their messages name the value that caused them and say how to fix it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from penstock_spark.model.ranges import OffsetRange
 
 
 class PenstockSparkError(Exception):
-    """The parent of all of them."""
+    """Base of all errors of this package."""
 
 
 class InvalidOption(PenstockSparkError):
-    """An option, or a combination of options, is wrong; the message names it and says what would be right."""
+    """An option, or a combination of options, is invalid; the message says which, and which value is valid."""
 
 
 class DataLoss(PenstockSparkError):
-    """Records that were to be read are gone, and `failOnDataLoss` is true; names topic, partition and offsets."""
+    """Records to read are lost, and `failOnDataLoss` is true; the message has topic, partition and offsets."""
 
 
 class CorruptBatch(PenstockSparkError):
-    """A batch does not hold what its header says, or its CRC is wrong; names topic, partition and offset.
+    """A batch does not match its header, or its CRC is wrong; the message has topic, partition and offset.
 
-    `offsets` are the first and the last of the batch, where its header can be trusted: such a batch can be left out.
+    `offsets` are the first and last of the batch if its header can be trusted: such a batch can be skipped.
     """
 
     def __init__(self, message: str, offsets: tuple[int, int] | None = None) -> None:
@@ -32,21 +32,21 @@ class CorruptBatch(PenstockSparkError):
 
 
 class Undecodable(PenstockSparkError):
-    """A key or value is not what the job says that it is; names topic, partition and offset."""
+    """A key or value cannot be decoded as the job says; the message has topic, partition and offset."""
 
 
 class Unavailable(PenstockSparkError):
-    """The brokers could not be reached, or refused, for longer than the options allow."""
+    """The brokers were unavailable, or returned errors, for longer than the options allow."""
 
 
 class Refused(PenstockSparkError):
-    """Brokers refuse: wrong credentials, a missing right, an untrusted certificate. Trying again does not help."""
+    """The brokers reject the client: wrong credentials, missing permission, untrusted certificate. Not retriable."""
 
 
 class OffsetGone(PenstockSparkError):
-    """What was to be read next is not in the log: deleted by retention before it was read, or cut off at the end.
+    """The next offset is not in the log: deleted by retention before it was read, or truncated.
 
-    `offset` is what was to be read next of `range_`; the log reaches from `log_start` up to, and without, `end`.
+    `offset` is the next offset of `range_`; the log has `log_start` to `end`, exclusive.
     """
 
     def __init__(self, range_: OffsetRange, log_start: int, end: int, offset: int | None = None) -> None:
@@ -57,17 +57,17 @@ class OffsetGone(PenstockSparkError):
     def __str__(self) -> str:
         r = self.range_
         return (
-            f"topic {r.topic!r}, partition {r.partition}: offset {self.offset} is not in the log, which has "
+            f'topic "{r.topic}", partition {r.partition}: offset {self.offset} is not in the log, which has '
             f"{self.log_start} up to {self.end} ({r.start} up to {r.end} were to be read)"
         )
 
 
 class TopicGone(PenstockSparkError):
-    """A topic was deleted, or deleted and created again, or has lost a partition; `reason` says which."""
+    """A topic was deleted or recreated, or has lost a partition; `reason` says which."""
 
     def __init__(self, topic: str, partition: int, reason: str) -> None:
         self.topic, self.partition, self.reason = topic, partition, reason
         super().__init__(topic, partition, reason)
 
     def __str__(self) -> str:
-        return f"topic {self.topic!r}, partition {self.partition}: {self.reason}"
+        return f'topic "{self.topic}", partition {self.partition}: {self.reason}'

@@ -1,4 +1,4 @@
-"""Stretches of partitions, and what was fetched of them."""
+"""Offset ranges of partitions, and fetched records."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST, LATEST = -2, -1
-"""In place of an offset, as in the options of Spark's own Kafka connector: where a partition begins, where it ends."""
+"""Special offsets, as in the options of Spark's Kafka connector: log start and log end."""
 
 
 class OffsetRange(NamedTuple):
-    """The records of a partition from offset `start` up to, and without, `end`."""
+    """The records of a partition from offset `start` to `end`, exclusive."""
 
     topic: str
     partition: int
@@ -25,11 +25,11 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One answer to a fetch of one partition.
+    """The response to a fetch of one partition.
 
-    `records` are whole batches as they stand in the log, the first of which may begin before the offset that was asked
-    for, the last may be cut short; `aborted` has (producer id, first offset) of each aborted transaction that touches
-    them, in the order of first offsets, and is empty where uncommitted data are read.
+    `records` are batches as stored in the log. The first may start before the requested offset, the last may be
+    incomplete. `aborted` has (producer id, first offset) of each aborted transaction in them, ordered by first offset;
+    empty for uncommitted reads.
     """
 
     records: memoryview

@@ -1,1 +1,1 @@
-"""What users say in `.option(...)`, as typed values; under the names that Spark's own Kafka connector has. Pure."""
+"""Parses the options that users set with `.option(...)`, named as in Spark's Kafka connector. No I/O."""

@@ -1,18 +1,19 @@
-"""What there is besides the options that are obeyed: those of Kafka's Java client without meaning here, or refused.
+"""Options of Kafka's Java client that are ignored or rejected here.
 
-Called by `kafka` and at the end of `source` and `sink`, with what they left. "Without meaning" is a warning, so that a
-job keeps its options when it moves over from the connector; every other name is an error, so that a misspelt one is
-not silently without effect.
+Called at the end of `source` and `sink`, with the options that they did not read. An ignored option is a warning, so
+that a job can keep its options when it migrates from the connector. Any other name is an error, so that a misspelt
+option does not go unnoticed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.config.addresses import quoted
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.options.text import OptionReader, did_you_mean
 
-_OF_JAVA = "it tunes the Java client, which is not used here"
+_OF_JAVA = "it tunes the Java client, which this format does not use"
 _SHARED = """
 auto.include.jmx.reporter client.dns.lookup client.rack connections.max.idle.ms enable.metrics.push
 metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters
@@ -36,65 +37,65 @@ buffer.memory max.block.ms metadata.max.idle.ms partitioner.adaptive.partitionin
 partitioner.availability.timeout.ms
 """.split()
 _LEVEL = "each codec is used at its default level"
-_WITHOUT_MEANING = {
-    "check.crcs": "the CRC of each batch is checked, always",
+_IGNORED = {
+    "check.crcs": "the CRC of each batch is always checked",
     "compression.gzip.level": _LEVEL,
     "compression.lz4.level": _LEVEL,
     "compression.zstd.level": _LEVEL,
-    "linger.ms": "batches are cut from rows that are there already, so nothing waits for more of them",
-    "retries": "what fails is repeated until 'kafka.delivery.timeout.ms' is over",
+    "linger.ms": "batches are cut from rows that are available already, so there is no wait",
+    "retries": 'requests are retried until "kafka.delivery.timeout.ms"',
 }
-_TOKENS = "authentication there is by 'kafka.sasl.jaas.config' with PLAIN or SCRAM"
-_PEM_FILES = "give the file of the PEM by 'kafka.ssl.truststore.location' or 'kafka.ssl.keystore.location' instead"
-_REFUSED = {
-    "config.providers": "values are taken as they stand",
-    "security.providers": "no Java class can be called from here",
-    "interceptor.classes": "no Java class can be called from here, and interceptors could change records",
-    "sasl.client.callback.handler.class": "no Java class can be called from here",
-    "sasl.login.callback.handler.class": "no Java class can be called from here",
-    "sasl.login.class": "no Java class can be called from here",
-    "ssl.engine.factory.class": "no Java class can be called from here",
+_TOKENS = 'use "kafka.sasl.jaas.config" with PLAIN or SCRAM'
+_PEM_FILES = 'set "kafka.ssl.truststore.location" or "kafka.ssl.keystore.location" to a PEM file'
+_REJECTED = {
+    "config.providers": "values are used as they are",
+    "security.providers": "this format cannot call Java classes",
+    "interceptor.classes": "this format cannot call Java classes such as interceptors",
+    "sasl.client.callback.handler.class": "this format cannot call Java classes",
+    "sasl.login.callback.handler.class": "this format cannot call Java classes",
+    "sasl.login.class": "this format cannot call Java classes",
+    "ssl.engine.factory.class": "this format cannot call Java classes",
     "ssl.truststore.certificates": _PEM_FILES,
     "ssl.keystore.certificate.chain": _PEM_FILES,
     "ssl.keystore.key": _PEM_FILES,
 }
-_REFUSED_BY_CONSUMER = {
-    "auto.offset.reset": "say where to begin by 'startingOffsets'; a query that goes on does so where it stood",
-    "enable.auto.commit": "what a query has read stands in its checkpoint; 'penstock.progress.group' publishes it",
-    "key.deserializer": "keys are binary; turn them into something else by expressions on the DataFrame",
-    "value.deserializer": "values are binary; turn them into something else by expressions on the DataFrame",
+_REJECTED_BY_CONSUMER = {
+    "auto.offset.reset": 'set "startingOffsets"; a restarted query continues from its checkpoint',
+    "enable.auto.commit": 'the checkpoint has the query\'s offsets; "penstock.progress.group" publishes them',
+    "key.deserializer": "keys are binary; convert them with expressions on the DataFrame",
+    "value.deserializer": "values are binary; convert them with expressions on the DataFrame",
 }
-_REFUSED_BY_PRODUCER = {
-    "key.serializer": "keys are strings or binary; turn them into that by expressions on the DataFrame",
-    "value.serializer": "values are strings or binary; turn them into that by expressions on the DataFrame",
-    "partitioner.class": "no Java class can be called from here; give a column 'partition' to choose partitions",
-    "partitioner.ignore.keys": "rows with a key go where Kafka's own partitioner sends them",
-    "transactional.id": "the sink opens transactions itself: set 'penstock.delivery' to exactly-once, and "
-    "'penstock.transactional.id' where the name matters",
+_REJECTED_BY_PRODUCER = {
+    "key.serializer": "keys are strings or binary; convert them with expressions on the DataFrame",
+    "value.serializer": "values are strings or binary; convert them with expressions on the DataFrame",
+    "partitioner.class": 'this format cannot call Java classes; add a column "partition" to choose partitions',
+    "partitioner.ignore.keys": "rows with a key go to the partition of Kafka's default partitioner",
+    "transactional.id": 'the sink opens transactions itself; set "penstock.delivery" to "exactly-once", and '
+    '"penstock.transactional.id" if the name matters',
     "transaction.two.phase.commit.enable": "the sink ends each transaction with its batch",
 }
 _NEVER = ("sasl.oauthbearer.",)
 
 
-def settle(options: OptionReader, known: Iterable[str], producer: bool) -> None:
-    """Warns of each option that is left and without meaning; raises `InvalidOption` for any other."""
-    quiet = {**dict.fromkeys([*_SHARED, *(_PRODUCER if producer else _CONSUMER)], _OF_JAVA), **_WITHOUT_MEANING}
-    refused = {**_REFUSED, **(_REFUSED_BY_PRODUCER if producer else _REFUSED_BY_CONSUMER)}
-    for name in options.left():
+def reject_unknown(options: OptionReader, known: Iterable[str], producer: bool) -> None:
+    """Warn of each remaining option that is ignored; raise `InvalidOption` for any other."""
+    ignored = {**dict.fromkeys([*_SHARED, *(_PRODUCER if producer else _CONSUMER)], _OF_JAVA), **_IGNORED}
+    rejected = {**_REJECTED, **(_REJECTED_BY_PRODUCER if producer else _REJECTED_BY_CONSUMER)}
+    for name in options.remaining():
         bare = name.removeprefix("kafka.")
-        if bare != name and bare in refused:
-            raise InvalidOption(f"option {name!r} is not supported: {refused[bare]}")
+        if bare != name and bare in rejected:
+            raise InvalidOption(f"option {quoted(name)} is not supported: {rejected[bare]}")
         if bare != name and bare.startswith(_NEVER):
-            raise InvalidOption(f"option {name!r} is not supported: {_TOKENS}")
-        if bare != name and bare in quiet:
-            options.take(name)
-            options.warn(f"option {name!r} has no meaning here: {quiet[bare]}")
+            raise InvalidOption(f"option {quoted(name)} is not supported; {_TOKENS}")
+        if bare != name and bare in ignored:
+            options.pop(name)
+            options.warn(f"option {quoted(name)} is ignored: {ignored[bare]}")
             continue
-        raise InvalidOption(unknown(name, [*known, *(f"kafka.{one}" for one in {*quiet, *refused})]))
+        raise InvalidOption(unknown_option(name, [*known, *(f"kafka.{one}" for one in {*ignored, *rejected})]))
 
 
-def unknown(name: str, known: list[str]) -> str:
-    """Names the near one; a setting of Kafka's without its prefix is the commonest slip."""
+def unknown_option(name: str, known: list[str]) -> str:
+    """Return the message for an unknown option, with the most similar one. The prefix `kafka.` is often forgotten."""
     prefixed = {one.lower(): one for one in known}.get(f"kafka.{name}")
-    near = f"; did you mean {prefixed!r}?" if prefixed else did_you_mean(name, known)
-    return f"there is no option {name!r}{near or '; the reference of options lists all of them'}"
+    near = f"; did you mean {quoted(prefixed)}?" if prefixed else did_you_mean(name, known)
+    return f"unknown option {quoted(name)}{near or '; see the list of options in the guide'}"

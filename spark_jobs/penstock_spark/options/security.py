@@ -1,11 +1,12 @@
-"""TLS and SASL out of `kafka.security.protocol`, `kafka.ssl.*` and `kafka.sasl.*`. Called by `kafka`.
+"""Parses TLS and SASL options: `kafka.security.protocol`, `kafka.ssl.*` and `kafka.sasl.*`. Called by `kafka`.
 
-Java reads key stores of three formats; here they are PEM, as everything outside of Java has them. The other two are
-refused with the command that converts them.
+Java supports three formats of key stores; this format supports PEM. The other two are rejected with the command that
+converts them.
 """
 
 from __future__ import annotations
 
+from penstock.config.addresses import quoted
 from penstock_spark.model.connection import Sasl, Tls
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.options.jaas import user_and_password
@@ -17,7 +18,7 @@ PROTOCOLS = {
     "SASL_PLAINTEXT": (False, True),
     "SASL_SSL": (True, True),
 }
-"""By name: whether it has TLS, whether it has SASL."""
+"""By name: whether it uses TLS, whether it uses SASL."""
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PEM_ENDINGS = (".pem", ".crt", ".cer", ".key")
 _TLS_OPTIONS = (
@@ -33,35 +34,39 @@ _TLS_OPTIONS = (
 _SASL_OPTIONS = ("kafka.sasl.mechanism", "kafka.sasl.jaas.config")
 
 
-def take_security(options: OptionReader) -> tuple[Tls | None, Sasl | None]:
-    name = (options.take_text("kafka.security.protocol") or "PLAINTEXT").upper()
+def pop_security(options: OptionReader) -> tuple[Tls | None, Sasl | None]:
+    """Return the TLS and SASL settings. Raises `InvalidOption`."""
+    name = (options.pop_text("kafka.security.protocol") or "PLAINTEXT").upper()
     if name not in PROTOCOLS:
-        raise InvalidOption(f"option 'kafka.security.protocol' is one of {', '.join(PROTOCOLS)}, not {name!r}")
+        raise InvalidOption(
+            f'option "kafka.security.protocol": invalid value {quoted(name)}; use {", ".join(PROTOCOLS)}'
+        )
     encrypted, authenticated = PROTOCOLS[name]
     if not encrypted:
-        _warn_of(options, name, _TLS_OPTIONS)
+        _warn_ignored(options, name, _TLS_OPTIONS)
     if not authenticated:
-        _warn_of(options, name, _SASL_OPTIONS)
-    return _take_tls(options) if encrypted else None, _take_sasl(options) if authenticated else None
+        _warn_ignored(options, name, _SASL_OPTIONS)
+    return _pop_tls(options) if encrypted else None, _pop_sasl(options) if authenticated else None
 
 
-def _warn_of(options: OptionReader, protocol: str, names: tuple[str, ...]) -> None:
+def _warn_ignored(options: OptionReader, protocol: str, names: tuple[str, ...]) -> None:
     for name in names:
-        if options.take(name) is not None:
-            options.warn(f"option {name!r} has no meaning with the security protocol {protocol}")
+        if options.pop(name) is not None:
+            options.warn(f'option "{name}" is ignored with the security protocol {protocol}')
 
 
-def _take_tls(options: OptionReader) -> Tls:
-    ca_file = _take_pem(options, "truststore")
-    if options.take("kafka.ssl.truststore.password") is not None:
-        options.warn("option 'kafka.ssl.truststore.password' has no meaning: certificates in PEM are not encrypted")
-    key_file = _take_pem(options, "keystore")
-    store_password = options.take("kafka.ssl.keystore.password")
-    key_password = options.take("kafka.ssl.key.password") or store_password
-    algorithm = options.take("kafka.ssl.endpoint.identification.algorithm")
+def _pop_tls(options: OptionReader) -> Tls:
+    ca_file = _pop_pem(options, "truststore")
+    if options.pop("kafka.ssl.truststore.password") is not None:
+        options.warn('option "kafka.ssl.truststore.password" is ignored: PEM certificates are not encrypted')
+    key_file = _pop_pem(options, "keystore")
+    store_password = options.pop("kafka.ssl.keystore.password")
+    key_password = options.pop("kafka.ssl.key.password") or store_password
+    algorithm = options.pop("kafka.ssl.endpoint.identification.algorithm")
     if algorithm is not None and algorithm.strip().lower() not in ("", "https"):
         raise InvalidOption(
-            "option 'kafka.ssl.endpoint.identification.algorithm' is https, or empty for no check of the host's name"
+            f'option "kafka.ssl.endpoint.identification.algorithm": invalid value {quoted(algorithm)}; use "https", or '
+            "leave it empty for no host name check"
         )
     return Tls(
         ca_file=ca_file,
@@ -72,9 +77,9 @@ def _take_tls(options: OptionReader) -> Tls:
     )
 
 
-def _take_pem(options: OptionReader, store: str) -> str | None:
-    location = options.take_text(f"kafka.ssl.{store}.location")
-    kind = options.take_text(f"kafka.ssl.{store}.type")
+def _pop_pem(options: OptionReader, store: str) -> str | None:
+    location = options.pop_text(f"kafka.ssl.{store}.location")
+    kind = options.pop_text(f"kafka.ssl.{store}.type")
     if location is None:
         return None
     if kind is None and location.lower().endswith(_PEM_ENDINGS):
@@ -86,23 +91,23 @@ def _take_pem(options: OptionReader, store: str) -> str | None:
             else f"openssl pkcs12 -in {location} -out client.pem; before that, from JKS, keytool -importkeystore"
         )
         raise InvalidOption(
-            f"option 'kafka.ssl.{store}.location' is a store of type {kind or 'JKS (the default)'}; PEM is supported. "
-            f"Convert it ({convert}) and set 'kafka.ssl.{store}.type' to PEM"
+            f'option "kafka.ssl.{store}.location": unsupported store type {kind or "JKS (the default)"}; convert it to '
+            f'PEM ({convert}) and set "kafka.ssl.{store}.type" to "PEM"'
         )
     return location
 
 
-def _take_sasl(options: OptionReader) -> Sasl:
-    mechanism = (options.take_text("kafka.sasl.mechanism") or "GSSAPI").upper()
+def _pop_sasl(options: OptionReader) -> Sasl:
+    mechanism = (options.pop_text("kafka.sasl.mechanism") or "GSSAPI").upper()
     if mechanism not in MECHANISMS:
         raise InvalidOption(
-            f"option 'kafka.sasl.mechanism' is one of {', '.join(MECHANISMS)}, not {mechanism}"
-            f"{' (its default)' if mechanism == 'GSSAPI' else ''}"
+            f'option "kafka.sasl.mechanism": unsupported mechanism {quoted(mechanism)}'
+            f"{' (its default)' if mechanism == 'GSSAPI' else ''}; use {', '.join(MECHANISMS)}"
         )
-    text = options.take_text("kafka.sasl.jaas.config")
+    text = options.pop_text("kafka.sasl.jaas.config")
     if text is None:
         raise InvalidOption(
-            f"option 'kafka.sasl.jaas.config' is needed for {mechanism}: it holds the user's name and password"
+            f'option "kafka.sasl.jaas.config" is missing: {mechanism} needs its user name and password; set it'
         )
     user, password = user_and_password(text, mechanism, "kafka.sasl.jaas.config")
     return Sasl(mechanism, user, password)

@@ -1,7 +1,7 @@
-"""Options are text: how each is read, and what is said where it cannot be. Used by every module of this room.
+"""Parses option values from text, with error messages. Called by every module of this package.
 
-`OptionReader` is the user's mapping without regard to case, as Spark has it. Each `take_*` removes what it reads, so
-that what is left at the end is what nobody knows.
+`OptionReader` is the user's mapping, case-insensitive as in Spark. Each `pop_*` method removes the option that it
+reads, so that the unknown ones remain.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.client.types import TopicPartition
+from penstock.config.addresses import quoted
 from penstock_spark.model.errors import InvalidOption
 
 MAX_TEXT_CHARS = 1 << 20
-"""An option longer than this is refused before anything looks into it."""
+"""Longer options are rejected without parsing."""
 MAX_PARTITION = 2**31 - 1
 MAX_LONG = 2**63 - 1
 _TIME_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -24,84 +25,97 @@ _TIME = re.compile(r"(-?[0-9]{1,18})\s*([a-z]*)")
 
 
 class OptionReader:
+    """The options that are not read yet, and the warnings so far."""
+
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._left: dict[str, str] = {}
         for name, value in given.items():
             text = str(value)
             if len(text) > MAX_TEXT_CHARS:
-                raise InvalidOption(f"option {name!r} has {len(text)} characters; {MAX_TEXT_CHARS} are allowed")
+                raise InvalidOption(
+                    f"option {quoted(name)} has {len(text)} characters; at most {MAX_TEXT_CHARS} are allowed"
+                )
             self._left[name.lower()] = text
         self.warnings: list[str] = []
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._left
 
-    def left(self) -> list[str]:
+    def remaining(self) -> list[str]:
+        """Return the names of options that are not read yet, in lower case."""
         return sorted(self._left)
 
-    def take(self, name: str) -> str | None:
+    def pop(self, name: str) -> str | None:
+        """Remove and return an option; None if it is not set."""
         return self._left.pop(name.lower(), None)
 
-    def take_text(self, name: str) -> str | None:
-        """Without surrounding blanks; an empty one is an error."""
-        value = self.take(name)
+    def pop_text(self, name: str) -> str | None:
+        """Return text without surrounding spaces. Raises `InvalidOption` if it is empty."""
+        value = self.pop(name)
         if value is None:
             return None
         if not value.strip():
-            raise InvalidOption(f"option {name!r} is empty; leave it away or give it a value")
+            raise InvalidOption(f'option "{name}" is empty; set a value, or remove it')
         return value.strip()
 
-    def take_bool(self, name: str, default: bool) -> bool:
-        value = self.take(name)
+    def pop_bool(self, name: str, default: bool) -> bool:
+        """Return true or false. Raises `InvalidOption`."""
+        value = self.pop(name)
         if value is None:
             return default
         if value.strip().lower() not in ("true", "false"):
-            raise InvalidOption(f"option {name!r} is true or false, not {value!r}")
+            raise InvalidOption(f'option "{name}": invalid value {quoted(value)}; use true or false')
         return value.strip().lower() == "true"
 
-    def take_int(self, name: str, default: int | None = None, low: int = 0, high: int = MAX_LONG) -> int | None:
-        value = self.take(name)
+    def pop_optional_int(self, name: str, default: int | None = None, low: int = 0, high: int = MAX_LONG) -> int | None:
+        """Return a whole number, which may have no default. Raises `InvalidOption`."""
+        value = self.pop(name)
         return default if value is None else whole_number(name, value, low, high)
 
-    def take_whole(self, name: str, default: int, low: int = 0, high: int = MAX_LONG) -> int:
-        value = self.take(name)
+    def pop_int(self, name: str, default: int, low: int = 0, high: int = MAX_LONG) -> int:
+        """Return a whole number. Raises `InvalidOption`."""
+        value = self.pop(name)
         return default if value is None else whole_number(name, value, low, high)
 
-    def take_time_ms(self, name: str, default: int) -> int:
-        value = self.take(name)
+    def pop_duration_ms(self, name: str, default: int) -> int:
+        """Return a duration in ms. Raises `InvalidOption`."""
+        value = self.pop(name)
         return default if value is None else time_ms(name, value)
 
-    def take_choice(self, name: str, choices: Iterable[str], default: str) -> str:
-        value = self.take(name)
+    def pop_choice(self, name: str, choices: Iterable[str], default: str) -> str:
+        """Return one of `choices`, in lower case. Raises `InvalidOption`."""
+        value = self.pop(name)
         if value is None:
             return default
         allowed = list(choices)
         if value.strip().lower() not in allowed:
-            raise InvalidOption(f"option {name!r} is one of {', '.join(allowed)}, not {value!r}")
+            raise InvalidOption(f'option "{name}": invalid value {quoted(value)}; use {", ".join(allowed)}')
         return value.strip().lower()
 
     def warn(self, text: str) -> None:
+        """Add a warning."""
         self.warnings.append(text)
 
 
 def whole_number(name: str, value: str, low: int, high: int) -> int:
+    """Parse a whole number. Raises `InvalidOption`."""
     text = value.strip()
     if not re.fullmatch(r"-?[0-9]{1,19}", text) or not low <= int(text) <= high:
         bound = f"at least {low}" if high == MAX_LONG else f"from {low} to {high}"
-        raise InvalidOption(f"option {name!r} is a whole number, {bound}, not {value!r}")
+        raise InvalidOption(f'option "{name}": invalid value {quoted(value)}; use a whole number {bound}')
     return int(text)
 
 
 def time_ms(name: str, value: str) -> int:
-    """As Spark writes times: 100ms, 10s, 5m (or 5min), 1h, 1d; a number alone is in milliseconds."""
+    """Parse a duration as Spark writes it: 100ms, 10s, 5m (or 5min), 1h, 1d, or a number of milliseconds."""
     matched = _TIME.fullmatch(value.strip().lower())
     if matched is None or matched[2] not in _TIME_MS or int(matched[1]) < 0:
-        raise InvalidOption(f"option {name!r} is a time such as 500ms, 10s, 5m, 1h or 1d, not {value!r}")
+        raise InvalidOption(f'option "{name}": invalid duration {quoted(value)}; write it as 500ms, 10s, 5m, 1h or 1d')
     return int(matched[1]) * _TIME_MS[matched[2]]
 
 
 def by_partition(name: str, value: str, low: int, example: str) -> dict[TopicPartition, int]:
-    """A number for each partition: `{"topic": {"0": 23, "1": -1}}`."""
+    """Parse a number for each partition: `{"topic": {"0": 23, "1": -1}}`. Raises `InvalidOption`."""
     try:
         parsed = json.loads(value, object_pairs_hook=_unique)
         found = {
@@ -110,12 +124,12 @@ def by_partition(name: str, value: str, low: int, example: str) -> dict[TopicPar
             for partition, number in _pairs(partitions)
         }
     except (ValueError, TypeError, RecursionError) as error:
-        raise InvalidOption(f"option {name!r} should look like {example}, not {shown(value)}: {error}") from None
+        raise InvalidOption(f'option "{name}": invalid value {quoted(value)}: {error}; write it as {example}') from None
     return found
 
 
 def partitions_of(name: str, value: str) -> frozenset[TopicPartition]:
-    """The partitions of `assign`: `{"topic": [0, 1]}`."""
+    """Parse the partitions of `assign`: `{"topic": [0, 1]}`. Raises `InvalidOption`."""
     example = '{"topicA": [0, 1], "topicB": [2, 4]}'
     try:
         parsed = json.loads(value, object_pairs_hook=_unique)
@@ -123,50 +137,46 @@ def partitions_of(name: str, value: str) -> frozenset[TopicPartition]:
             TopicPartition(topic, _partition(number)) for topic, numbers in _pairs(parsed) for number in _items(numbers)
         )
     except (ValueError, TypeError, RecursionError) as error:
-        raise InvalidOption(f"option {name!r} should look like {example}, not {shown(value)}: {error}") from None
+        raise InvalidOption(f'option "{name}": invalid value {quoted(value)}: {error}; write it as {example}') from None
     if not found:
-        raise InvalidOption(f"option {name!r} names no partition; it should look like {example}")
+        raise InvalidOption(f'option "{name}" names no partition; write it as {example}')
     return found
 
 
-def shown(value: str, limit: int = 200) -> str:
-    return repr(value if len(value) <= limit else f"{value[:limit]}...")
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'X'?`, or nothing where no known name resembles it."""
+    """Return `; did you mean "X"?`, or nothing if no known name is similar."""
     folded = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.75)
-    return f"; did you mean {folded[near[0]]!r}?" if near else ""
+    return f"; did you mean {quoted(folded[near[0]])}?" if near else ""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands there twice")
+        raise ValueError("duplicate name")
     return found
 
 
 def _pairs(value: Any) -> Iterable[tuple[str, Any]]:
     if not isinstance(value, dict):
-        raise ValueError(f"{value!r} is not an object")
+        raise ValueError(f"{quoted(str(value))} is not an object")
     return value.items()
 
 
 def _items(value: Any) -> Iterable[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{value!r} is not a list")
+        raise ValueError(f"{quoted(str(value))} is not a list")
     return value
 
 
 def _partition(value: Any) -> int:
     number = int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,10}", value) else value
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MAX_PARTITION:
-        raise ValueError(f"{value!r} is no partition")
+        raise ValueError(f"invalid partition {quoted(str(value))}")
     return number
 
 
 def _long(value: Any, low: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= MAX_LONG:
-        raise ValueError(f"{value!r} is not a whole number of at least {low}")
+        raise ValueError(f"{quoted(str(value))} is not a whole number of at least {low}")
     return value

@@ -1,1 +1,1 @@
-"""Where streaming queries stand: the offsets in their checkpoints, published as committed offsets of groups."""
+"""Publishes the progress of streaming queries: commits the offsets of their checkpoints for consumer groups."""

@@ -1,4 +1,4 @@
-"""The name of the group that shows where a query stands. Called by `listener`; `jobs` says it to users."""
+"""Names the group that shows a query's progress. Called by `listener` and `jobs`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _OTHER = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def group_of(options: SourceOptions, query_name: str | None, query_id: str) -> str:
-    """The group of the option `penstock.progress.group`, else that of `kafka.group.id`, else one made of the query's
-    name, else of its id, which stays the same as long as the checkpoint does."""
+    """Return the group of option `penstock.progress.group`, else `kafka.group.id`, else one derived from the query's
+    name, else from its id, which is stable as long as the checkpoint exists."""
     if options.progress_group is not None:
         return options.progress_group
     name = _OTHER.sub("-", query_name or "").strip("-") or query_id

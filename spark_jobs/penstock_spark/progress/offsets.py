@@ -1,17 +1,17 @@
-"""Where a streaming query stands, as it goes into Spark's checkpoint: JSON that people can read.
+"""The offset of a streaming query in Spark's checkpoint, as JSON.
 
 Used by `source.stream` and `listener`.
 
     {"flights": {"0": 123, "1": 4}, "@topics": {"flights": "8f14e45f-ceea-467a-9575-1f2d4c9a7c11"}}
 
-The part by topic and partition is what Spark's own Kafka connector writes: the offset of the next record. What begins
-with `@`, which no topic's name does, is kept beside it:
+The part by topic and partition is that of Spark's Kafka connector: the offset of the next record. Keys with `@`, which
+is not valid in topic names, are additions:
 
-`@topics`   the ids of the topics, by which a topic that was deleted and made anew is told from the one that was read.
-`@from`     of the first batch alone: where it began. Spark asks a new query where it begins, and asks again when it
-            has to repeat the first batch; `latest` would then be another place, and what lies between would be lost.
+`@topics`   topic ids, which distinguish a topic that was deleted and recreated from the one that was read.
+`@from`     in the first batch only: its start. Spark asks a new query for its start, and asks again to repeat the first
+            batch; `latest` would then be another offset, and the records in between would be lost.
 
-Reading accepts a checkpoint without either, such as the connector's own.
+Checkpoints without them, such as the connector's own, are accepted.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ TOPICS, FROM, INITIAL = "@topics", "@from", "@initial"
 
 
 class ForeignCheckpoint(PenstockSparkError):
-    """The offsets in a checkpoint are not of this source."""
+    """The checkpoint's offsets are not of this source."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
+    """An offset of a streaming query."""
+
     offsets: Offsets
     ids: Mapping[str, UUID] = field(default_factory=dict)
     initial: bool = False
-    """It is where the query begins, and no batch has ended there. Never in a checkpoint."""
+    """Whether this is the start of the query, before any batch. Never stored in a checkpoint."""
     began: Offsets | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Always in the same order: Spark compares offsets as text."""
+        """Return JSON with keys in a fixed order: Spark compares offsets as text."""
         found: dict[str, Any] = _by_topic(self.offsets)
         if self.ids:
             found[TOPICS] = {topic: str(self.ids[topic]) for topic in sorted(self.ids)}
@@ -53,7 +55,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: object) -> StreamOffset:
-        """Raises `ForeignCheckpoint`."""
+        """Parse an offset. Raises `ForeignCheckpoint`."""
         try:
             if not isinstance(value, dict):
                 raise TypeError(f"{value!r} is not an object")
@@ -64,8 +66,8 @@ class StreamOffset:
             return cls(_parsed(parts), ids, initial, None if began is None else _parsed(began))
         except (TypeError, ValueError, AttributeError) as error:
             raise ForeignCheckpoint(
-                f"the checkpoint does not hold offsets of this source ({error}); was it another query's? "
-                "A new query needs a new checkpointLocation"
+                f"the checkpoint does not have offsets of this source: {error}; it may be another query's: use a new "
+                "checkpointLocation for a new query"
             ) from None
 
 

@@ -1,10 +1,9 @@
-"""Which sources a streaming query reads, and where they stood when it began, out of the JVM. Called by `listener`.
+"""Reads a streaming query's sources and checkpointed offsets from the JVM. Called by `listener`.
 
-An event of progress tells of each source its offsets and what the JVM calls it, which is no name that anybody gave it.
-The query's plan has the same name, and beside it the options that the user gave: the brokers, how to log in, the group.
-Before the first batch of a run there is no event at all, and none for long where there is nothing to read; what earlier
-runs have finished stands in the checkpoint's logs, which the query holds open.
-Spark shows both to Java programs only, so this reaches through py4j; what it needs of Spark is nowhere else.
+A progress event has each source's offsets and the JVM's name for it, which users do not know. The query's plan has the
+same name with the user's options: brokers, authentication, group. Before the first batch of a run there is no event,
+and none for a long time if there are no records; the checkpoint's logs, which the query holds open, have the offsets of
+earlier runs. Spark exposes both to Java programs only, so this module uses py4j; it contains all such access.
 """
 
 from __future__ import annotations
@@ -22,18 +21,29 @@ _PLANNED = ("StreamingDataSourceV2Relation", "StreamingDataSourceV2ScanRelation"
 
 
 class JavaQuery(Protocol):
-    """`org.apache.spark.sql.streaming.StreamingQuery` of a classic session, behind py4j."""
+    """`org.apache.spark.sql.streaming.StreamingQuery` of a classic session, through py4j."""
 
-    def streamingQuery(self) -> Any: ...  # noqa: N802
-    def lastProgress(self) -> Any: ...  # noqa: N802
-    def name(self) -> str | None: ...
-    def id(self) -> Any: ...
+    def streamingQuery(self) -> Any:  # noqa: N802
+        """The query's execution."""
+        ...
+
+    def lastProgress(self) -> Any:  # noqa: N802
+        """The last progress, or None."""
+        ...
+
+    def name(self) -> str | None:
+        """Name of the query."""
+        ...
+
+    def id(self) -> Any:
+        """Id of the query."""
+        ...
 
 
 def sources_of(query: JavaQuery) -> Mapping[str, SourceOptions]:
-    """By the name that events of progress have for it, the options of each source of this format.
+    """Return the options of each source of this format, by the name that progress events use.
 
-    To be called when the query has sources that made progress or finished batches: before, its plan is not complete.
+    Call this when the sources have made progress or finished batches: the plan is incomplete before.
     """
     found: dict[str, SourceOptions] = {}
     for leaf in _leaves(query.streamingQuery().logicalPlan()):
@@ -52,13 +62,13 @@ def sources_of(query: JavaQuery) -> Mapping[str, SourceOptions]:
 
 
 def await_plan(query: JavaQuery, timeout_s: float) -> None:
-    """Until its plan is complete, so long at most. Raises what ended the query before."""
+    """Wait until the plan is complete. Raises the error of a query that ended before."""
     query.streamingQuery().awaitInitialization(int(timeout_s * 1000))
 
 
-def finished_by(query: JavaQuery) -> Mapping[str, str]:
-    """By the name that events of progress have for it, where the last batch that the checkpoint calls done ended for
-    each source, as JSON; empty where none has, and where the query has no plan yet."""
+def committed_ends(query: JavaQuery) -> Mapping[str, str]:
+    """Return the end offsets of the last finished batch in the checkpoint as JSON, by the name that progress events
+    use. Empty if there is none, or if the query has no plan yet."""
     execution = query.streamingQuery()
     if execution.sources().isEmpty():
         return {}

@@ -23,7 +23,7 @@ from penstock_spark.encode.batches import batch_edges, encode
 from penstock_spark.encode.murmur import partitions
 from penstock_spark.encode.ports import EncodableRows, ProducerId
 from penstock_spark.link.link import Link
-from penstock_spark.link.patience import patiently
+from penstock_spark.link.retries import retry_until_deadline
 from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.options.sink import SinkOptions
 from penstock_spark.sink.batch_sender import BatchSender, SenderSettings
@@ -203,7 +203,7 @@ class TaskWriter:
         if count is None or highest >= count:
             give_up_ms = self.options.connection.give_up_ms
             count = self._counts[topic] = self._link.run(
-                lambda cluster: patiently(
+                lambda cluster: retry_until_deadline(
                     cluster,
                     give_up_ms,
                     "writing",
@@ -217,7 +217,7 @@ class TaskWriter:
     async def _new_producer(self, cluster: ClusterConnections) -> ReusableProducer:
         identity = ClientIdentity()
         give_up_ms = self.options.connection.give_up_ms
-        await patiently(cluster, give_up_ms, "a producer id", lambda: identity.renew(cluster))
+        await retry_until_deadline(cluster, give_up_ms, "a producer id", lambda: identity.renew(cluster))
         return ReusableProducer(ProducerId(identity.producer_id, identity.epoch, False))
 
     async def _open(self) -> OpenedReply:

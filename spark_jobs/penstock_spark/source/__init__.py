@@ -1,4 +1,4 @@
-"""Topics as DataFrames, in batches and streams: what Spark's Python Data Source API asks of a reader."""
+"""Reads topics as DataFrames, in batches and streams: the reader side of Spark's Python Data Source API."""
 
 from penstock_spark.source.datasource import PenstockDataSource
 

@@ -1,4 +1,4 @@
-"""`spark.read.format("penstock")`: planned once, in a Python process of the driver. Made by `datasource`."""
+"""`spark.read.format("penstock")`: planned once, in a Python process of the driver. Created by `datasource`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,37 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.client.types import TopicPartition
 from penstock_spark.link.link import Link
-from penstock_spark.link.ports import Link as LinkPort
-from penstock_spark.link.ports import TopicPartitions
+from penstock_spark.link.ports import BrokerLink, TopicPartitions
 from penstock_spark.model.ranges import EARLIEST, LATEST, OffsetRange
 from penstock_spark.options.source import BoundKind, SourceOptions
 from penstock_spark.source import losses
-from penstock_spark.source.discovery import Existing, attempts, look, require, resolve, seen
+from penstock_spark.source.discovery import (
+    ExistingPartitions,
+    attempts,
+    find_partitions,
+    known_topics,
+    require,
+    resolve,
+)
 from penstock_spark.source.splitting import ReadTask, split, tasks
 
 
 class BatchReader(DataSourceReader):
+    """Reader of a batch query."""
+
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
+        """Return the ranges to read, one for each task."""
         for text in self._options.warnings:
             losses.log.warning("%s", text)
         planned = plan(Link.to(self._options.connection), self._options)
-        # Of an empty list Spark would make a partition without a value: `read` takes it as nothing.
+        # Spark makes a partition without a value of an empty list; `read` returns no rows for it.
         return [InputPartition(one) for one in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a range; runs in the task."""
         if partition.value is None:
             return iter(())
         from penstock_spark.source.reading import read_task  # not needed to plan
@@ -37,22 +47,24 @@ class BatchReader(DataSourceReader):
         return read_task(self._options, partition.value)
 
 
-def plan(link: LinkPort, options: SourceOptions) -> list[ReadTask]:
-    """What each task reads. Raises `InvalidOption` and `DataLoss`."""
+def plan(link: BrokerLink, options: SourceOptions) -> list[ReadTask]:
+    """Return the range of each task. Raises `InvalidOption` and `DataLoss`."""
     known: dict[str, TopicPartitions] = {}
     for attempt in attempts(options):
-        existing = look(link, options.selection, known, sure=attempt > 0)
+        existing = find_partitions(link, options.selection, known, confirmed=attempt > 0)
         require(options.selection, existing.partitions)
-        known = seen(existing.partitions, existing.ids)
+        known = known_topics(existing.partitions, existing.ids)
         ranges, lost = _ranges(link, options, existing)
         if not lost:
             break
-    losses.Losses(options.fail_on_data_loss).report(lost)
+    losses.LossReporter(options.fail_on_data_loss).report(lost)
     return tasks(split(ranges, options.min_partitions, options.max_records_per_partition), existing.ids)
 
 
-def _ranges(link: LinkPort, options: SourceOptions, existing: Existing) -> tuple[list[OffsetRange], list[str]]:
-    """(what is read, what is not there of what was asked for)."""
+def _ranges(
+    link: BrokerLink, options: SourceOptions, existing: ExistingPartitions
+) -> tuple[list[OffsetRange], list[str]]:
+    """Return the ranges to read, and messages about losses."""
     begins = resolve(link, options.starting, existing, options, starting=True)
     ends = resolve(link, options.ending, existing, options, starting=False)
     found = sorted(begins.keys() & ends.keys())

@@ -1,4 +1,4 @@
-"""What became of the partitions since a query stood at `start`: a function without I/O. Called by `stream`."""
+"""Compares the partitions of a query's start offset with the current ones. No I/O. Called by `stream`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from penstock_spark.source import losses
 
 @dataclass(frozen=True, slots=True)
 class TopologyChanges:
+    """Changes since a query's start offset."""
+
     begins: dict[TopicPartition, int]
-    """Where the partitions that the query knows go on."""
+    """Next offsets of the partitions that the query knows."""
     new: frozenset[TopicPartition]
-    """To be read from their earliest record on."""
+    """New partitions, to be read from their earliest record."""
     losses: list[str]
 
 
-def made_anew(start: StreamOffset, now: StreamOffset) -> dict[str, str]:
-    """By topic what is lost, where its id is another one."""
+def recreated_topics(start: StreamOffset, now: StreamOffset) -> dict[str, str]:
+    """Return a loss message for each topic whose id has changed."""
     return {
-        topic: losses.made_anew(topic, was, now.ids[topic])
+        topic: losses.recreated_topic(topic, was, now.ids[topic])
         for topic, was in sorted(start.ids.items())
         if now.ids.get(topic, was) != was
     }
 
 
 def compare(start: StreamOffset, now: StreamOffset) -> TopologyChanges:
-    """`now` holds the ends of all partitions that exist."""
-    anew = made_anew(start, now)
+    """Return the changes from `start` to `now`, which has the ends of all existing partitions."""
+    anew = recreated_topics(start, now)
     begins: dict[TopicPartition, int] = {}
     found = list(anew.values())
     for one, offset in sorted(start.offsets.items()):

@@ -1,6 +1,6 @@
-"""The data source itself: what Spark makes for `format("penstock")`, in Python processes of the driver.
+"""The data source that Spark creates for `format("penstock")`, in Python processes of the driver.
 
-Spark makes one for each load and save, and pickles it. Nothing here does I/O before a reader or writer is asked for.
+Spark creates one for each load and save, and pickles it. It does no I/O before it creates a reader or writer.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ NAME = "penstock"
 
 
 class PenstockDataSource(DataSource):
-    """Records of topics as rows of `model.columns.SCHEMA`, those of Spark's own Kafka connector."""
+    """Records of topics as rows of `model.columns.SCHEMA`, the schema of Spark's Kafka connector."""
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format."""
         return NAME
 
     def schema(self) -> str:
-        # Whether this becomes a batch or a stream is not known yet: all other options are looked at when it is.
-        return DDL_WITH_HEADERS if OptionReader(self.options).take_bool("includeHeaders", False) else DDL
+        """Return the schema as DDL."""
+        # The mode (batch or stream) is not known yet; the other options are checked when it is.
+        return DDL_WITH_HEADERS if OptionReader(self.options).pop_bool("includeHeaders", False) else DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query. Raises `InvalidOption`."""
         from penstock_spark.source.batch import BatchReader
 
         options = SourceOptions.parse(self.options, streaming=False)
@@ -40,6 +43,7 @@ class PenstockDataSource(DataSource):
         return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return the reader of a streaming query. Raises `InvalidOption`."""
         from penstock_spark.source.stream import StreamReader
 
         options = SourceOptions.parse(self.options, streaming=True)
@@ -47,17 +51,20 @@ class PenstockDataSource(DataSource):
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch query. Raises `InvalidOption`."""
         from penstock_spark.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Return the writer of a streaming query. Raises `InvalidOption`."""
         from penstock_spark.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
 
 def schema_of(include_headers: bool) -> StructType:
+    """Return the schema as Spark type."""
     found = StructType()
     for name, kind in (
         ("key", BinaryType()),
@@ -75,10 +82,10 @@ def schema_of(include_headers: bool) -> StructType:
 
 
 def _check_schema(schema: StructType, options: SourceOptions) -> None:
-    wanted = schema_of(options.include_headers)
+    expected = schema_of(options.include_headers)
     given = [(field.name, field.dataType) for field in schema.fields]
-    if given != [(field.name, field.dataType) for field in wanted.fields]:
+    if given != [(field.name, field.dataType) for field in expected.fields]:
         raise InvalidOption(
-            f"rows of topics have the columns {wanted.simpleString()}; leave .schema(...) away, and parse 'value' by "
+            f'topics have the columns {expected.simpleString()}; remove .schema(...), and parse "value" with '
             "expressions on the DataFrame, such as from_json"
         )

@@ -1,8 +1,8 @@
-"""`spark.readStream.format("penstock-ranges")`: what a batch would read, a row for each task, instead of the records.
+"""`spark.readStream.format("penstock-ranges")`: the ranges of a batch, one row for each task, instead of its records.
 
-For whoever reads the records in a task of their own, without passing them through the JVM. Offsets, limits, losses,
-checkpoint and progress are those of the format `penstock`, and a checkpoint of one goes on with the other.
-Made by `jobs`; `records` is what a task calls.
+For tasks that read the records themselves, without the JVM. Offsets, limits, losses, checkpoint and progress are those
+of the format `penstock`, and both formats can continue each other's checkpoints. Created by `jobs`, whose tasks call
+`records`.
 """
 
 from __future__ import annotations
@@ -26,25 +26,32 @@ NAME = "penstock-ranges"
 
 
 class RangesDataSource(DataSource):
-    """Streams alone: a batch query has nothing to gain from a plan."""
+    """Data source of ranges, for streaming queries only."""
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format."""
         return NAME
 
     def schema(self) -> str:
+        """Return the schema as DDL."""
         return RANGES_DDL
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return the reader of a streaming query. Raises `InvalidOption`."""
         return RangesReader(SourceOptions.parse(self.options, streaming=True))
 
 
 class RangesReader(StreamReader):
+    """Reader of ranges."""
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the range of a task as a row."""
         yield row(partition.value)
 
 
 def row(task: ReadTask) -> pa.RecordBatch:
+    """Return a task as a row of `RANGES`."""
     range_, id_ = task
     values: list[Any] = [*range_, None if id_ is None else str(id_)]
     return pa.RecordBatch.from_pydict(
@@ -53,13 +60,14 @@ def row(task: ReadTask) -> pa.RecordBatch:
 
 
 def tasks(rows: pa.RecordBatch) -> Iterator[ReadTask]:
+    """Yield the tasks of rows."""
     for found in rows.to_pylist():
         id_ = found.pop("topic_id")
         yield ReadTask(OffsetRange(**found), None if id_ is None else UUID(id_))
 
 
 def records(options: SourceOptions, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The records of these ranges, as `reading.read_task` has them. Raises what it raises."""
+    """Yield the records of ranges. Raises the errors of `reading.read_task`."""
     for rows in ranges:
         for task in tasks(rows):
             yield from read_task(options, task)

@@ -1,5 +1,5 @@
-"""A task: fetches a range of offsets and yields its records as Arrow batches. Called by `batch` and `stream` in Spark's
-Python workers."""
+"""Runs in a task: fetches a range of offsets and yields its records as Arrow batches. Called by `batch` and `stream` in
+Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ log = logging.getLogger("penstock_spark")
 
 
 def read_task(options: SourceOptions, task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """Raises `DataLoss` where records are gone and failOnDataLoss is true; otherwise goes on behind them. Raises
-    `CorruptBatch`, or leaves such batches out where onCorruptBatch is "skip"."""
+    """Yield the records of a task.
+
+    Raises `DataLoss` for lost records if failOnDataLoss is true, else continues after them. Raises `CorruptBatch`, or
+    skips such batches if onCorruptBatch is "skip".
+    """
     freeze_loaded_objects()
     link = Link.to(options.connection)
     left = [task.range_]
@@ -39,20 +42,20 @@ def read_task(options: SourceOptions, task: ReadTask) -> Iterator[pa.RecordBatch
                 raise
             first, last = e.offsets
             skipped += 1
-            log.warning("%s. Offsets %d to %d are left out (batch %d of this task)", e, first, last, skipped)
+            log.warning("%s; offsets %d to %d are skipped (batch %d of this task)", e, first, last, skipped)
             if last + 1 < range_.end:
                 left.append(range_._replace(start=max(last + 1, read_to)))
-            if read_to < first:  # records in front of the batch that were to be decoded together with it
+            if read_to < first:  # records before the batch, which were to be decoded with it
                 left.append(range_._replace(start=read_to, end=first))
 
 
 def read_range(options: SourceOptions, link: Link, left: OffsetRange, task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """The records of a range. Raises `DataLoss`, `CorruptBatch`."""
-    report = losses.Losses(options.fail_on_data_loss).report
+    """Yield the records of a range. Raises `DataLoss`, `CorruptBatch`."""
+    report = losses.LossReporter(options.fail_on_data_loss).report
     while left.start < left.end:
         decoder = RangeDecoder(left, options.isolation, options.include_headers)
         fetching = link.fetch(left, options.isolation, options.sizes, task.topic_id)
-        assert isinstance(fetching, Generator), "a fetch that cannot be ended"
+        assert isinstance(fetching, Generator), "a fetch must be closable"
         try:
             for fetched in fetching:
                 yield from decoder.feed(fetched)
@@ -67,5 +70,5 @@ def read_range(options: SourceOptions, link: Link, left: OffsetRange, task: Read
             report([f"{gone}; offsets {max(decoder.next_offset, left.start)} to {left.end - 1} were to be read"])
             return
         finally:
-            # Spark may stop asking in the middle, as for a LIMIT: what is under way must end then too.
+            # Spark may stop reading early, for example for a LIMIT: the running fetch must end too.
             fetching.close()

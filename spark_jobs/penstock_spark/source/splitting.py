@@ -1,5 +1,5 @@
-"""How much a batch reads, and how that is divided among tasks: the rules of Spark's own Kafka connector, as functions
-without I/O. Called by `batch` and `stream`."""
+"""Limits a batch and divides it among tasks, with the rules of Spark's Kafka connector. No I/O. Called by `batch` and
+`stream`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from penstock_spark.model.ranges import OffsetRange
 
 
 class ReadTask(NamedTuple):
-    """What one task reads. Pickled."""
+    """The range of one task. Pickled."""
 
     range_: OffsetRange
     topic_id: UUID | None
-    """Of the topic that the range was planned for, where the broker has ids: another topic of its name is not read."""
+    """Id of the topic that was planned, if the broker has ids: another topic of the same name is not read."""
 
 
 def tasks(ranges: list[OffsetRange], ids: Mapping[str, UUID]) -> list[ReadTask]:
+    """Return the tasks of ranges."""
     return [ReadTask(one, ids.get(one.topic)) for one in ranges]
 
 
-def limited(
+def limit_ends(
     limit: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Ends that lie at most about `limit` records after the begins, each partition in proportion to what it holds.
+    """Return ends that are about `limit` records after the begins, in proportion to each partition's size.
 
-    A partition that would get less than one record gets one, so that small partitions do not starve beside large ones:
-    the sum may be greater than the limit by as many as there are such partitions.
+    A partition with a share of less than one record gets one, so that small partitions do not starve. The sum may
+    exceed the limit by the number of such partitions.
     """
     sizes = {one: end - begins[one] for one, end in ends.items() if one in begins and end > begins[one]}
     total = sum(sizes.values())
@@ -42,10 +43,10 @@ def limited(
 
 
 def split(ranges: Iterable[OffsetRange], min_partitions: int | None, max_records: int | None) -> list[OffsetRange]:
-    """A range for each task. Empty ranges are left out.
+    """Return a range for each task, without empty ones.
 
-    First no range has more than `max_records` offsets; where that makes fewer than `min_partitions` of them, the larger
-    ones are divided further, in proportion. Divided ranges stay in the order of their offsets.
+    First, ranges are divided until none has more than `max_records` offsets. If there are fewer than
+    `min_partitions`, the larger ones are divided further, in proportion. Divided ranges stay in order.
     """
     found = [one for one in ranges if one.end > one.start]
     if max_records is not None:
@@ -55,19 +56,19 @@ def split(ranges: Iterable[OffsetRange], min_partitions: int | None, max_records
     total = sum(one.end - one.start for one in found)
     whole = {one for one in found if _parts(one.end - one.start, total, min_partitions) == 1}
     left = total - sum(one.end - one.start for one in whole)
-    wanted = max(min_partitions - len(whole), 1)
+    needed = max(min_partitions - len(whole), 1)
     divided: list[OffsetRange] = []
     for one in found:
-        divided += [one] if one in whole else _divided(one, _parts(one.end - one.start, left, wanted))
+        divided += [one] if one in whole else _divided(one, _parts(one.end - one.start, left, needed))
     return divided
 
 
-def _parts(size: int, total: int, wanted: int) -> int:
-    return max(int(size / total * wanted + 0.5), 1)
+def _parts(size: int, total: int, count: int) -> int:
+    return max(int(size / total * count + 0.5), 1)
 
 
 def _divided(one: OffsetRange, parts: int) -> list[OffsetRange]:
-    """As equal as whole numbers can be, the greater ones last."""
+    """Divide a range into parts of equal size, the larger ones last."""
     size = one.end - one.start
     parts = min(parts, size)
     quotient, rest = divmod(size, parts)

@@ -1,9 +1,9 @@
-"""`spark.readStream.format("penstock")`. Made by `datasource`.
+"""`spark.readStream.format("penstock")`. Created by `datasource`.
 
-Spark keeps one reader for each query, in a Python process of the driver, and asks it before each batch how far the
-batch is to go (`latestOffset`), then for the ranges of its tasks (`partitions`). What is answered to the first stands
-in the checkpoint, so a batch that is repeated after a crash has the same ends. Losses are found before a batch is
-written there where that can be, and while it is planned or read otherwise.
+Spark keeps one reader for each query, in a Python process of the driver. Before each batch it asks the reader for the
+batch's end (`latestOffset`), then for the ranges of its tasks (`partitions`). The end is stored in the checkpoint, so a
+batch that is repeated after a crash has the same end. Losses are detected before the end is stored if possible, else
+while the batch is planned or read.
 """
 
 from __future__ import annotations
@@ -24,34 +24,44 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.client.types import TopicPartition
 from penstock_spark.link.link import Link
-from penstock_spark.link.ports import Link as LinkPort
-from penstock_spark.link.ports import TopicPartitions
+from penstock_spark.link.ports import BrokerLink, TopicPartitions
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, OffsetRange
 from penstock_spark.options.source import SelectionKind, SourceOptions, TopicSelection
 from penstock_spark.progress.offsets import StreamOffset
 from penstock_spark.source import losses
-from penstock_spark.source.changes import TopologyChanges, compare, made_anew
-from penstock_spark.source.discovery import Existing, attempts, look, missing, require, resolve, seen
-from penstock_spark.source.splitting import ReadTask, limited, split, tasks
+from penstock_spark.source.changes import TopologyChanges, compare, recreated_topics
+from penstock_spark.source.discovery import (
+    ExistingPartitions,
+    attempts,
+    find_partitions,
+    known_topics,
+    missing,
+    require,
+    resolve,
+)
+from penstock_spark.source.splitting import ReadTask, limit_ends, split, tasks
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reader of a streaming query."""
+
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._warned: set[str] = set()
         self._available_now = False
         self._target: StreamOffset | None = None
-        """With Trigger.AvailableNow: the ends when the query began."""
+        """With Trigger.AvailableNow: the ends at the start of the query."""
         self._latest: StreamOffset | None = None
         self._last_batch_s: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Only that it is the beginning. Spark asks for it when it repeats the first batch too, whose own `@from` says
-        where that began; by then the options may lead elsewhere, or nowhere."""
+        """Return a marker for the start. Spark also calls this to repeat the first batch, whose own `@from` has the
+        start; the options may resolve to other offsets by then."""
         return StreamOffset({}, initial=True).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit that the options set."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -59,20 +69,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of the query at the current ends."""
         self._available_now = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Raises `DataLoss` before a batch begins that could not be read."""
+        """Return the end of the next batch. Raises `DataLoss` if it could not be read."""
         begin = StreamOffset.from_json(start)
         if begin.initial:
-            begin = beginning(self._link(), self._options)
+            begin = starting_offset(self._link(), self._options)
         now = self._now(begin)
         self._latest = now
         self._warn_once(*self._options.warnings, missing(self._options.selection, now.offsets))
         found = compare(begin, now)
-        losses.Losses(self._options.fail_on_data_loss).report(found.losses)
+        losses.LossReporter(self._options.fail_on_data_loss).report(found.losses)
         ends = self._ends(now, found, limit)
-        assert ends is not None or not begin.initial, "the first batch waits for nothing: its start has no offsets"
+        assert ends is not None or not begin.initial, "the first batch does not wait: its start has no offsets"
         if ends is None or (ends == begin.offsets and now.ids == begin.ids and not begin.initial):
             return start
         ids = {topic: now.ids.get(topic, id_) for topic, id_ in begin.ids.items()} | dict(now.ids)
@@ -80,20 +91,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(ends, kept, began=begin.offsets if begin.initial else None).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the latest ends, which Spark reports."""
         return None if self._latest is None else self._latest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the ranges of a batch, one for each task."""
         if start == end:
             return []
         begin, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
         return [InputPartition(one) for one in plan(self._link(), self._options, begin, until)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a range; runs in the task."""
         from penstock_spark.source.reading import read_task  # not needed to plan
 
         return read_task(self._options, partition.value)
 
-    def _link(self) -> LinkPort:
+    def _link(self) -> BrokerLink:
         return Link.to(self._options.connection)
 
     def _warn_once(self, *texts: str) -> None:
@@ -105,13 +119,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _now(self, begin: StreamOffset) -> StreamOffset:
         if self._target is not None:
             return self._target
-        now = ends_of_all(self._link(), self._options, begin)
+        now = latest_ends(self._link(), self._options, begin)
         if self._available_now:
             self._target = now
         return now
 
     def _ends(self, now: StreamOffset, found: TopologyChanges, limit: ReadLimit) -> Mapping[TopicPartition, int] | None:
-        """None: not enough is there yet."""
+        """Return the end of the next batch; None if there are too few records."""
         low, high = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
         if isinstance(limit, ReadMaxRows):
             high = limit.max_rows
@@ -120,11 +134,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = found.begins
         if found.new:
             begins = begins | dict(self._link().offsets(dict.fromkeys(found.new, EARLIEST), self._options.isolation))
-        # With Trigger.AvailableNow there is nothing to wait for; and a loss is to be left behind, not told of for ever.
+        # With Trigger.AvailableNow no more records are awaited. A loss starts the batch, so that it is reported once.
         waiting = low is not None and not self._available_now and not found.losses
         if low is not None and waiting and self._waits(low, begins, now.offsets):
             return None
-        return now.offsets if high is None else limited(high, begins, now.offsets)
+        return now.offsets if high is None else limit_ends(high, begins, now.offsets)
 
     def _waits(self, low: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> bool:
         now_s = time.monotonic()
@@ -135,13 +149,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
 
-def beginning(link: LinkPort, options: SourceOptions) -> StreamOffset:
-    """Where a new query begins. Raises `InvalidOption`, and `Unavailable` where partitions come and go."""
+def starting_offset(link: BrokerLink, options: SourceOptions) -> StreamOffset:
+    """Return the start of a new query. Raises `InvalidOption`, and `Unavailable` if partitions keep changing."""
     known: dict[str, TopicPartitions] = {}
     for attempt in attempts(options):
-        existing = look(link, options.selection, known, sure=attempt > 0)
+        existing = find_partitions(link, options.selection, known, confirmed=attempt > 0)
         require(options.selection, existing.partitions)
-        known = seen(existing.partitions, existing.ids)
+        known = known_topics(existing.partitions, existing.ids)
         begins = resolve(link, options.starting, existing, options, starting=True)
         absent = sorted(existing.partitions - begins.keys())
         if not absent:
@@ -149,50 +163,53 @@ def beginning(link: LinkPort, options: SourceOptions) -> StreamOffset:
     raise Unavailable(losses.vanished(absent[0]))
 
 
-def ends_of_all(link: LinkPort, options: SourceOptions, begin: StreamOffset) -> StreamOffset:
-    """The ends of all partitions. After a change of leaders an end may lie for a while before what was read already,
-    and a broker whose view lags may lack a topic or a partition, or still have another topic of the name: what looks
-    like a loss is asked for again, of all brokers, as often as the options say, before it counts as one."""
-    known = seen(begin.offsets, begin.ids)
+def latest_ends(link: BrokerLink, options: SourceOptions, begin: StreamOffset) -> StreamOffset:
+    """Return the ends of all partitions.
+
+    After a leader change an end may temporarily lie before the offsets read, and a broker with stale metadata may lack
+    a topic or partition, or have an earlier topic of the name. So apparent losses are checked again with all brokers,
+    as often as the options say.
+    """
+    known = known_topics(begin.offsets, begin.ids)
     for attempt in attempts(options):
-        existing = look(link, options.selection, known, sure=attempt > 0)
+        existing = find_partitions(link, options.selection, known, confirmed=attempt > 0)
         ends = link.offsets(dict.fromkeys(existing.partitions, LATEST), options.isolation)
-        now = StreamOffset(dict(ends), _of_topics(existing, ends))
+        now = StreamOffset(dict(ends), _topic_ids(existing, ends))
         if not compare(begin, now).losses:
             break
     return now
 
 
-def plan(link: LinkPort, options: SourceOptions, begin: StreamOffset, until: StreamOffset) -> list[ReadTask]:
-    """What each task reads of the batch from `begin` to `until`. Raises `DataLoss`."""
+def plan(link: BrokerLink, options: SourceOptions, begin: StreamOffset, until: StreamOffset) -> list[ReadTask]:
+    """Return the range of each task for the batch from `begin` to `until`. Raises `DataLoss`."""
     start = begin
     if until.began is not None:
         start = StreamOffset(until.began, begin.ids)
-    elif begin.initial:  # the first batch of a checkpoint of the connector, which keeps its beginning elsewhere
-        start = beginning(link, options)
+    elif begin.initial:  # first batch of the connector's checkpoint, which keeps its start elsewhere
+        start = starting_offset(link, options)
     for attempt in attempts(options):
-        ranges, lost = _ranges(link, options, start, until, sure=attempt > 0)
+        ranges, lost = _ranges(link, options, start, until, confirmed=attempt > 0)
         if not lost:
             break
-    losses.Losses(options.fail_on_data_loss).report(lost)
+    losses.LossReporter(options.fail_on_data_loss).report(lost)
     return tasks(split(ranges, options.min_partitions, options.max_records_per_partition), until.ids)
 
 
 def _ranges(
-    link: LinkPort, options: SourceOptions, start: StreamOffset, until: StreamOffset, *, sure: bool
+    link: BrokerLink, options: SourceOptions, start: StreamOffset, until: StreamOffset, *, confirmed: bool
 ) -> tuple[list[OffsetRange], list[str]]:
-    """(what is read, what of it is no longer there)."""
-    anew = made_anew(start, until)
-    begins = {one: offset for one, offset in start.offsets.items() if one.topic not in anew}
-    wanted = {one for one, end in until.offsets.items() if end > begins.get(one, -1)}
-    # Those that were planned: what the options select may have become other partitions since.
+    """Return the ranges to read, and messages about losses."""
+    recreated = recreated_topics(start, until)
+    begins = {one: offset for one, offset in start.offsets.items() if one.topic not in recreated}
+    to_read = {one for one, end in until.offsets.items() if end > begins.get(one, -1)}
+    # The planned partitions: the options may select others by now.
     planned = TopicSelection(SelectionKind.ASSIGN, partitions=frozenset(until.offsets))
-    existing = look(link, planned, seen(until.offsets, until.ids), sure=sure)
-    gone = made_anew(until, StreamOffset({}, existing.ids))
-    log_starts = link.offsets(dict.fromkeys(wanted & existing.partitions, EARLIEST), options.isolation)
-    lost = [text for topic, text in gone.items() if topic in {one.topic for one in wanted}]
+    existing = find_partitions(link, planned, known_topics(until.offsets, until.ids), confirmed=confirmed)
+    gone = recreated_topics(until, StreamOffset({}, existing.ids))
+    log_starts = link.offsets(dict.fromkeys(to_read & existing.partitions, EARLIEST), options.isolation)
+    lost = [text for topic, text in gone.items() if topic in {one.topic for one in to_read}]
     ranges: list[OffsetRange] = []
-    for one in sorted(wanted):
+    for one in sorted(to_read):
         if one.topic in gone:
             continue
         log_start, end = log_starts.get(one), until.offsets[one]
@@ -208,5 +225,5 @@ def _ranges(
     return ranges, lost
 
 
-def _of_topics(existing: Existing, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:
+def _topic_ids(existing: ExistingPartitions, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:
     return {topic: existing.ids[topic] for topic in {one.topic for one in ends} if topic in existing.ids}

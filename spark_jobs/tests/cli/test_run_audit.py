@@ -29,7 +29,7 @@ spark: {{spark.driver.memory: 512m, spark.local.dir: {home}/local, spark.master:
 @pytest.mark.parametrize(
     ("archive", "code", "said"),
     [
-        ("lake", SparkExitCode.GAVE_UP, "given up after 500 ms"),
+        ("lake", SparkExitCode.GAVE_UP, "gave up after 500 ms"),
         ("nowhere", SparkExitCode.FAILED, 'archive.path: "'),
     ],
 )

@@ -151,7 +151,7 @@ def test_what_retention_took_fails_the_job_or_is_left_behind_as_it_says(
     delete_records(penstock.bootstrap, name, {0: 25})
     with pytest.raises(StreamingQueryException) as caught:
         run_once(spark, text)
-    assert f"topic '{name}', partition 0: offsets 10 to 24 were deleted before they were read" in cause(caught.value)
+    assert f'topic "{name}", partition 0: offsets 10 to 24 were deleted before they were read' in cause(caught.value)
     assert not may_pass(caught.value)
     run_once(spark, text, "source.fail_on_data_loss=false")
     assert [row["offset"] for row in rows(tmp_path, "delta")] == [*range(10), *range(25, 30)]

@@ -67,12 +67,12 @@ def test_lengths_that_cannot_be_are_named_with_their_place(length: int, delta: i
     data = bytearray(batch(5, 1))
     struct.pack_into(">i", data, 8, length)
     struct.pack_into(">i", data, 23, delta)
-    with pytest.raises(CorruptBatch, match=r"'t', partition 0, offset 5"):
+    with pytest.raises(CorruptBatch, match=r'"t", partition 0, offset 5'):
         measure(memoryview(data), range_of(0, 100), 0)
 
 
 def test_a_batch_that_was_read_before_is_not_read_again() -> None:
-    with pytest.raises(CorruptBatch, match="up to offset 4 where 5 is next"):
+    with pytest.raises(CorruptBatch, match="ends at offset 4, but 5 is next"):
         measure(memoryview(batch(0, 5)), range_of(0, 100), 5)
     with pytest.raises(CorruptBatch):
         measure(memoryview(batch(5, 5) + batch(5, 5)), range_of(0, 100), 5)

@@ -18,7 +18,7 @@ from penstock.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from penstock_spark.link import TopicPartitions, queries
-from penstock_spark.link.broker_answers import BrokerAnswers, look_up_everywhere
+from penstock_spark.link.broker_answers import BrokerAnswers, query_all_brokers
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
 PLACE = TopicPartition("t", 0)
@@ -61,7 +61,7 @@ class Told(ClusterConnections):
 
 
 async def asked(cluster: Told) -> BrokerAnswers:
-    return await look_up_everywhere(cluster, ["t"], KNOWN)
+    return await query_all_brokers(cluster, ["t"], KNOWN)
 
 
 @pytest.mark.parametrize("order", [(A, B, C), (C, B, A), (B, A, C)])
@@ -94,7 +94,7 @@ async def test_a_loss_that_most_do_not_confirm_is_to_be_asked_for_again(contradi
     for answers in ({A: contradiction}, {A: contradiction, ("bootstrap", 1): contradiction}):
         cluster = Told(cast(dict[Place, MetadataResponse], answers))
         cluster.metadata = merge(MetadataCache(), says(B, 5), ["t"])
-        with pytest.raises(BrokerError, match=r"'t'.* 1 of 3 brokers") as caught:
+        with pytest.raises(BrokerError, match=r'"t".* 1 of 3 brokers') as caught:
             await asked(cluster)
         assert caught.value.retriable
         assert cluster.metadata.partition_count("t") == 2
@@ -126,17 +126,17 @@ async def test_brokers_of_whom_only_an_answer_tells_are_asked_too() -> None:
 
 async def test_who_leads_is_sure_once_most_say_the_same() -> None:
     unsure = Told({A: says(A, 4), B: says(B, 5)})
-    heard = await asked(unsure)
+    answered = await asked(unsure)
     with pytest.raises(BrokerError, match=r"t-0.*1 of 3 brokers confirm") as caught:
-        heard.insist(unsure.metadata, [PLACE])
+        answered.require_confirmed_leaders(unsure.metadata, [PLACE])
     assert caught.value.retriable
     with pytest.raises(BrokerError, match="1 of 3"):
-        await queries.topics(unsure, ["t"], KNOWN, sure=True)
-    sure = Told({A: says(A, 4), B: says(B, 5), C: says(B, 5)}, any_=says(A, 4))
-    (await asked(sure)).insist(sure.metadata, [PLACE])
+        await queries.topics(unsure, ["t"], KNOWN, confirmed=True)
+    confirmed = Told({A: says(A, 4), B: says(B, 5), C: says(B, 5)}, any_=says(A, 4))
+    (await asked(confirmed)).require_confirmed_leaders(confirmed.metadata, [PLACE])
     for names in (["t"], None):
-        assert await queries.topics(sure, names, KNOWN, sure=True) == KNOWN
-        assert sure.metadata.leader("t", 0) == B
+        assert await queries.topics(confirmed, names, KNOWN, confirmed=True) == KNOWN
+        assert confirmed.metadata.leader("t", 0) == B
 
 
 async def test_a_broker_that_refuses_to_tell_says_nothing_about_the_topic() -> None:
@@ -144,9 +144,9 @@ async def test_a_broker_that_refuses_to_tell_says_nothing_about_the_topic() -> N
     refused.topics[0].error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     cluster = Told({A: refused, B: refused})
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
-        await queries.look_up(cluster, ["t"], KNOWN, doubt=True)
+        await queries.query_topics(cluster, ["t"], KNOWN, all_brokers=True)
     cluster.answers[C] = says(B, 5)
-    assert (await queries.look_up(cluster, ["t"], KNOWN, doubt=True)).keys() == {"t"}
+    assert (await queries.query_topics(cluster, ["t"], KNOWN, all_brokers=True)).keys() == {"t"}
 
 
 @CONTRADICTIONS
@@ -155,7 +155,7 @@ async def test_one_brokers_word_does_not_replace_what_is_known(contradiction: Me
     cluster = Told({A: contradiction}, any_=contradiction)
     cluster.metadata = merge(MetadataCache(), says(B, 5), ["t"])
     with pytest.raises(BrokerError, match="1 of 3"):
-        await queries.look_up(cluster, ["t"], KNOWN)
+        await queries.query_topics(cluster, ["t"], KNOWN)
     assert cluster.metadata.leader("t", 1) == B
 
 

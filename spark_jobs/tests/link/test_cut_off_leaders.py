@@ -89,7 +89,7 @@ def write(bootstrap: str, place: TopicPartition, values: list[bytes]) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody in a test waits for a minute."""
-    monkeypatch.setattr(fetching, "LOOK_MS", 300)
+    monkeypatch.setattr(fetching, "LEADER_CHECK_MS", 300)
     monkeypatch.setattr(fetching, "END_OF_LOG_MS", 3_000)
 
 
@@ -122,7 +122,7 @@ def test_its_end_is_not_taken_for_the_end_by_who_asks_to_be_sure(
     _, place = divided
     assert by_the_deposed.offsets({place: LATEST}, READ_UNCOMMITTED) == {place: 100}, "it was not asked at all"
     known = {"t": TopicPartitions("t", None, 3)}
-    assert by_the_deposed.topics(["t"], known, sure=True)["t"].partitions == 3
+    assert by_the_deposed.topics(["t"], known, confirmed=True)["t"].partitions == 3
     assert by_the_deposed.offsets({place: LATEST}, READ_UNCOMMITTED) == {place: 200}
     assert by_the_deposed.topics(["t"], known)["t"].partitions == 3
     assert by_the_deposed.offsets({place: LATEST}, READ_UNCOMMITTED) == {place: 200}, "it was believed again"
@@ -145,6 +145,6 @@ def test_a_loss_of_which_only_it_knows_is_none(divided: tuple[Cluster, TopicPart
     with pytest.raises(Unavailable, match="1 of 3 brokers confirm"):
         read(link, place, 100)
     with pytest.raises(Unavailable, match="1 of 3 brokers confirm"):
-        link.topics(["t"], {"t": TopicPartitions("t", None, 3)}, sure=True)
-    with pytest.raises(Unavailable, match="1 of 3 brokers say"):
+        link.topics(["t"], {"t": TopicPartitions("t", None, 3)}, confirmed=True)
+    with pytest.raises(Unavailable, match="1 of 3 brokers report"):
         link.topics(["t"], {"t": TopicPartitions("t", None, 4)})

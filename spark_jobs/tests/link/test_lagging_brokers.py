@@ -104,7 +104,7 @@ def test_offsets_of_a_partition_that_a_broker_lacks_are_found(penstock: Broker, 
     found = with_lag(
         penstock,
         lacks_partitions,
-        lambda cluster: queries.OffsetQuery(cluster, {place: LATEST, none: LATEST}, READ_UNCOMMITTED).ask(),
+        lambda cluster: queries.OffsetQuery(cluster, {place: LATEST, none: LATEST}, READ_UNCOMMITTED).run(),
     )
     assert found == {place: 5}
 
@@ -124,7 +124,7 @@ def test_a_range_is_read_to_its_end(penstock: Broker, topic: MakeTopic, lag: Lag
 
 
 def test_what_all_lack_for_a_moment_is_waited_for(penstock: Broker, topic: MakeTopic) -> None:
-    """When a topic is made, nobody may have heard of it but the one who made it."""
+    """When a topic is made, nobody may have answered of it but the one who made it."""
     known = truth(penstock, name := topic())
     produce(penstock.bootstrap, name, [b"v"] * 5)
     delivered: list[Fetched] = []

@@ -64,7 +64,7 @@ def test_a_broker_that_stays_away_is_given_up_with_what_was_to_be_read(own_broke
     answers = link_to(own_broker.bootstrap, give_up_ms=3_000).fetch(RANGE, READ_UNCOMMITTED, SIZES)
     next(iter(answers))
     own_broker.kill()
-    with pytest.raises(Unavailable, match=r"t-0 at offset \d+: given up after 3000 ms"):
+    with pytest.raises(Unavailable, match=r"t-0 at offset \d+: gave up after 3000 ms"):
         list(answers)
 
 

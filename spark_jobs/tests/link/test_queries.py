@@ -127,7 +127,7 @@ def test_a_group_with_members_is_not_committed_for(
     consumer.subscribe([name])
     while not consumer.assignment():
         consumer.poll(0.1)
-    with pytest.raises(Refused, match="choose a group that nobody else uses"):
+    with pytest.raises(Refused, match="choose a group that no consumer uses"):
         link.commit(group, {TopicPartition(name, 0): 1})
     consumer.close()
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock_spark.model.connection import Sasl, Tls
 from penstock_spark.model.errors import InvalidOption
-from penstock_spark.options.security import take_security
+from penstock_spark.options.security import pop_security
 from penstock_spark.options.text import OptionReader
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
@@ -14,7 +14,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required\n  use
 
 
 def taken(**given: str) -> tuple[Tls | None, Sasl | None]:
-    return take_security(OptionReader({f"kafka.{name.replace('_', '.')}": value for name, value in given.items()}))
+    return pop_security(OptionReader({f"kafka.{name.replace('_', '.')}": value for name, value in given.items()}))
 
 
 def test_without_a_protocol_nothing_is_encrypted_and_nobody_authenticated() -> None:
@@ -63,9 +63,9 @@ SASL = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}
     ("given", "said"),
     [
         ({"security_protocol": "TLS"}, "PLAINTEXT, SSL"),
-        ({"security_protocol": "SSL", "ssl_truststore_location": "/ca.jks"}, "JKS .the default.; PEM is.*keytool"),
+        ({"security_protocol": "SSL", "ssl_truststore_location": "/ca.jks"}, "JKS .the default.; .* PEM .keytool"),
         ({"security_protocol": "SSL", "ssl_keystore_location": "/a", "ssl_keystore_type": "PKCS12"}, "openssl pkcs12"),
-        ({"security_protocol": "SASL_SSL"}, "GSSAPI .its default"),
+        ({"security_protocol": "SASL_SSL"}, '"GSSAPI" .its default'),
         (SASL, "jaas"),
         ({**SASL, "sasl_jaas_config": SCRAM}, "is for the mechanism SCRAM"),
         ({**SASL, "sasl_jaas_config": PLAIN[:-1]}, "semicolon"),

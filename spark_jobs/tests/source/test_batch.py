@@ -73,7 +73,7 @@ def test_what_no_offset_is_left_for_is_a_loss_unless_that_is_allowed(
     delete_records(penstock.bootstrap, name, {0: 6})
     assert values(read(spark, penstock, subscribe=name)) == ["6", "7", "8", "9"]
     asked = {"subscribe": name, "startingOffsets": f'{{"{name}": {{"0": 4}}}}'}
-    with pytest.raises(PySparkException, match=f"topic '{name}', partition 0: offsets 4 to 5 were deleted"):
+    with pytest.raises(PySparkException, match=f'topic "{name}", partition 0: offsets 4 to 5 were deleted'):
         read(spark, penstock, **asked).collect()
     assert values(read(spark, penstock, **asked, failOnDataLoss="false")) == ["6", "7", "8", "9"]
 
@@ -102,12 +102,12 @@ def test_aborted_records_are_left_out_where_committed_ones_are_asked_for(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"subscribe": "there-is-no-such-topic"}, "names what does not exist: 'there-is-no-such-topic'"),
+        ({"subscribe": "there-is-no-such-topic"}, 'names what does not exist: "there-is-no-such-topic"'),
         ({"subscribe": "TOPIC", "startingOffsets": '{"TOPIC": {"3": 1}}'}, "must name exactly the partitions"),
         ({"subscribe": "TOPIC", "startingTimestamp": "99999999999999"}, "no record is as young"),
         (
             {"subscribe": "TOPIC", "startOffset": "1"},
-            "there is no option 'startoffset'; did you mean 'startingOffsets'",
+            'unknown option "startoffset"; did you mean "startingOffsets"',
         ),
     ],
 )

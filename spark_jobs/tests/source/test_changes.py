@@ -27,12 +27,12 @@ def test_partitions_that_appear_are_new() -> None:
 @pytest.mark.parametrize(
     ("now", "said"),
     [
-        (StreamOffset({}, {}), "topic 'a', partition 0 no longer exists; it had been read up to offset 5"),
+        (StreamOffset({}, {}), 'topic "a", partition 0 no longer exists; it had been read up to offset 5'),
         (
             StreamOffset({A0: 4}, {"a": OLD}),
-            "topic 'a', partition 0 ends at offset 4, but had been read up to offset 5",
+            'topic "a", partition 0 ends at offset 4, but was read up to offset 5',
         ),
-        (StreamOffset({A0: 9}, {"a": NEW}), f"topic 'a' was deleted and made anew: its id was {OLD} and is {NEW}"),
+        (StreamOffset({A0: 9}, {"a": NEW}), f'topic "a" was deleted and created again: its id was {OLD} and is {NEW}'),
     ],
 )
 def test_losses_name_topic_partition_and_offsets(now: StreamOffset, said: str) -> None:
@@ -42,7 +42,7 @@ def test_losses_name_topic_partition_and_offsets(now: StreamOffset, said: str) -
 
 def test_of_a_query_that_begins_nothing_is_said_to_have_been_read() -> None:
     (loss,) = compare(StreamOffset({A0: 5}, initial=True), StreamOffset({A0: 4})).losses
-    assert loss == "topic 'a', partition 0 was to be read from offset 5 on, but ends at offset 4"
+    assert loss == 'topic "a", partition 0 was to be read from offset 5, but ends at offset 4'
 
 
 def test_a_topic_made_anew_is_read_from_its_beginning_however_long_it_is() -> None:

@@ -38,18 +38,18 @@ class Cluster:
         """What the next questions for topics are answered."""
         self.all_say: dict[TopicPartition, tuple[int, int]] | None = None
         """The partitions once all brokers were asked, not one alone that was cut off."""
-        self.sure: list[bool] = []
+        self.confirmed: list[bool] = []
         self.vanishing: set[TopicPartition] = set()
         """They go after they were looked for, each time."""
         self.coming = 0
         """So many records come to each partition right after a question for a time."""
 
     def topics(
-        self, names: Iterable[str] | None, known: Mapping[str, TopicPartitions], *, sure: bool = False
+        self, names: Iterable[str] | None, known: Mapping[str, TopicPartitions], *, confirmed: bool = False
     ) -> Mapping[str, TopicPartitions]:
         self.known = known
-        self.sure.append(sure)
-        if sure and self.all_say is not None:
+        self.confirmed.append(confirmed)
+        if confirmed and self.all_say is not None:
             self.parts = self.all_say
         if self.lagging:
             return self.lagging.pop(0)
@@ -118,7 +118,7 @@ class TestBatches:
         cluster = Cluster(t=[(0, 5)])
         cluster.times = {100: 2}
         assert planned(cluster, startingTimestamp="100", endingTimestamp="999") == [("t", 0, 2, 5)]
-        with pytest.raises(InvalidOption, match=r"no record is as young .*topic 't', partition 0: 999"):
+        with pytest.raises(InvalidOption, match=r'no record is as new .*topic "t", partition 0: 999'):
             planned(cluster, startingTimestamp="999")
         assert planned(cluster, startingTimestamp="999", startingOffsetsByTimestampStrategy="latest") == []
 
@@ -133,12 +133,12 @@ class TestBatches:
     def test_a_partition_that_goes_while_it_is_planned_for_is_lost(self, caplog: pytest.LogCaptureFixture) -> None:
         cluster = Cluster(t=[(0, 5), (0, 6)])
         cluster.vanishing = {TopicPartition("t", 1)}
-        with pytest.raises(DataLoss, match="'t', partition 1 was there when the query began, and is no longer"):
+        with pytest.raises(DataLoss, match='"t", partition 1 existed when the query started, and no longer does'):
             planned(cluster)
-        assert cluster.sure == [False, True, True]
+        assert cluster.confirmed == [False, True, True]
         assert not caplog.text
         assert planned(cluster, failOnDataLoss="false") == [("t", 0, 0, 5)]
-        assert "partition 1 was there" in caplog.text
+        assert "partition 1 existed" in caplog.text
 
     @pytest.mark.parametrize("retries", ["1", "3"])
     @pytest.mark.parametrize("wrong", [[(0, 5)], [(7, 20)]], ids=["its end", "its beginning"])
@@ -160,11 +160,11 @@ class TestBatches:
 
     def test_partitions_are_named_all_or_it_is_an_error(self) -> None:
         cluster = Cluster(t=[(0, 5), (0, 5)])
-        with pytest.raises(InvalidOption, match=r"it lacks topic 't', partition 1 and it has topic 't', partition 4"):
+        with pytest.raises(InvalidOption, match=r'it lacks topic "t", partition 1 and it has topic "t", partition 4'):
             planned(cluster, startingOffsets='{"t": {"0": 1, "4": 1}}')
-        with pytest.raises(InvalidOption, match="it lacks topic 't', partition 1"):
+        with pytest.raises(InvalidOption, match='it lacks topic "t", partition 1'):
             planned(cluster, endingOffsets='{"t": {"0": 1}}')
-        with pytest.raises(InvalidOption, match="it has topic 't', partition 2, which the query does not read"):
+        with pytest.raises(InvalidOption, match='it has topic "t", partition 2, which the query does not read'):
             planned(cluster, startingOffsetsByTimestamp='{"t": {"0": 1, "1": 1, "2": 1}}')
 
     def test_a_task_knows_which_topic_it_was_planned_for(self) -> None:
@@ -174,7 +174,7 @@ class TestBatches:
     def test_a_pattern_may_match_nothing_but_a_name_must_be_there(self) -> None:
         options = {"kafka.bootstrap.servers": "a:1", "subscribePattern": "x"}
         assert batch.plan(Cluster(t=[(0, 5)]), SourceOptions.parse(options, streaming=False)) == []
-        with pytest.raises(InvalidOption, match="'subscribe' names what does not exist: 't'"):
+        with pytest.raises(InvalidOption, match='"subscribe" names what does not exist: "t"'):
             planned(Cluster(u=[(0, 5)]))
 
 
@@ -226,7 +226,7 @@ class TestStreams:
         cluster = Cluster(t=[(0, 9), (0, 6)])
         reader = Reader(cluster)
         cluster.vanishing = {TopicPartition("t", 1)}
-        with pytest.raises(Unavailable, match="partition 1 was there when the query began"):
+        with pytest.raises(Unavailable, match="partition 1 existed when the query started"):
             reader.latestOffset(reader.initialOffset(), ALL)
         cluster.vanishing = set()
         assert reader.latestOffset(reader.initialOffset(), ALL)["@from"] == {"t": {"0": 9, "1": 6}}
@@ -301,7 +301,7 @@ class TestStreams:
         cluster.stale = [stale, stale]
         assert reader.latestOffset(at(8), ALL) == at(9)
         cluster.stale = [stale, stale, stale]
-        with pytest.raises(DataLoss, match="ends at offset 6, but had been read up to offset 8"):
+        with pytest.raises(DataLoss, match="ends at offset 6, but was read up to offset 8"):
             reader.latestOffset(at(8), ALL)
 
     @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ class TestStreams:
         [
             ({}, "partition 0 no longer exists"),
             ({"t": TopicPartitions("t", OLD, 1)}, "partition 1 no longer exists; it had been read up to offset 5"),
-            ({"t": TopicPartitions("t", NEW, 2)}, "'t' was deleted and made anew"),
+            ({"t": TopicPartitions("t", NEW, 2)}, '"t" was deleted and created again'),
         ],
     )
     @pytest.mark.parametrize("fail", ["true", "false"])
@@ -369,7 +369,7 @@ class TestStreams:
     def test_a_topic_made_anew_is_read_from_its_beginning_where_that_is_allowed(self) -> None:
         cluster = Cluster(t=[(0, 50)])
         cluster.ids["t"] = NEW
-        with pytest.raises(DataLoss, match="deleted and made anew"):
+        with pytest.raises(DataLoss, match="deleted and created again"):
             Reader(cluster).latestOffset(at(8), ALL)
         reader = Reader(cluster, failOnDataLoss="false")
         end = reader.latestOffset(at(8), ALL)
@@ -379,7 +379,7 @@ class TestStreams:
     def test_a_topic_made_anew_after_its_batch_was_planned_is_not_read_for_it(self) -> None:
         cluster = Cluster(t=[(0, 50)])
         cluster.ids["t"] = NEW
-        with pytest.raises(DataLoss, match="deleted and made anew"):
+        with pytest.raises(DataLoss, match="deleted and created again"):
             Reader(cluster).partitions(at(3), at(8))
         assert Reader(cluster, failOnDataLoss="false").partitions(at(3), at(8)) == []
 
@@ -389,7 +389,7 @@ class TestStreams:
             (Cluster(t=[(5, 9)]), at(3), at(8), "offsets 3 to 4 were deleted", [("t", 0, 5, 8)]),
             (Cluster(t=[(9, 9)]), at(3), at(8), "offsets 3 to 7 were deleted", []),
             (Cluster(t=[(0, 9)]), at(3, 1), at(8, 4), "partition 1 no longer exists", [("t", 0, 3, 8)]),
-            (Cluster(t=[(0, 9), (2, 6)]), at(8), at(8, 6), "new to the query and begins at offset 2", [("t", 1, 2, 6)]),
+            (Cluster(t=[(0, 9), (2, 6)]), at(8), at(8, 6), "new to the query and starts at offset 2", [("t", 1, 2, 6)]),
         ],
     )
     def test_losses_are_found_when_a_batch_is_planned(
@@ -415,7 +415,7 @@ class TestStreams:
         reader = Reader(Cluster(t=[(0, 9)]), subscribe="t, u")
         with caplog.at_level(logging.WARNING):
             reader.latestOffset(at(9), ALL)
-        assert "names what does not exist: 'u'" in caplog.text
+        assert 'names what does not exist: "u"' in caplog.text
 
     def test_warnings_come_once_for_a_query(self, caplog: pytest.LogCaptureFixture) -> None:
         reader = Reader(Cluster(t=[(0, 9)]), **{"kafka.max.poll.records": "3"})

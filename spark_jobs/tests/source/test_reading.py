@@ -66,7 +66,7 @@ def by_making_anew(broker: Broker, topic: str) -> None:
     ("lose", "left", "said"),
     [
         (by_retention, range(KEPT_FROM, COUNT), "offsets {next} to 1499 were deleted before they were read"),
-        (by_deleting, range(0), "it was deleted; offsets {next} to 1999 were to be read"),
+        (by_deleting, range(0), "the topic was deleted; offsets {next} to 1999 were to be read"),
         (by_making_anew, range(0), "deleted and created again"),
     ],
 )
@@ -80,6 +80,6 @@ def test_records_that_go_while_a_task_reads_are_a_loss_unless_that_is_allowed(
     assert 0 < read < KEPT_FROM
     assert seen == [*range(read), *left]
     assert said.format(next=read) in caplog.text
-    assert "The query goes on, because failOnDataLoss is false" in caplog.text
-    with pytest.raises(DataLoss, match=f"topic '{filled}', partition 0: "):
+    assert "the query continues, because failOnDataLoss is false" in caplog.text
+    with pytest.raises(DataLoss, match=f'topic "{filled}", partition 0: '):
         offsets(failing)

@@ -35,13 +35,16 @@ def test_a_topic_that_goes_under_a_running_query_ends_it(
         if again:
             make_anew(penstock, name)
         said = (
-            "deleted and made anew|no longer exists" if again else "no longer exists; it had been read up to offset 3"
+            "deleted and created again|no longer exists"
+            if again
+            else "no longer exists; it had been read up to offset 3"
         )
-        with pytest.raises(StreamingQueryException, match=f"topic '{name}'.* ({said}).*set the option failOnDataLoss"):
+        says = f'topic "{name}".* ({said}).*set option "failOnDataLoss"'
+        with pytest.raises(StreamingQueryException, match=says):
             running.awaitTermination(LIMIT_S)
     finally:
         running.stop()
-    with pytest.raises(StreamingQueryException, match=f"topic '{name}'"):
+    with pytest.raises(StreamingQueryException, match=f'topic "{name}"'):
         query.run()
     assert query.values() == ["1", "2", "3"]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.client import TopicPartition
 from penstock_spark.model.ranges import OffsetRange
-from penstock_spark.source.splitting import limited, split
+from penstock_spark.source.splitting import limit_ends, split
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
@@ -36,13 +36,13 @@ def sizes(found: list[OffsetRange]) -> list[tuple[int, int]]:
 def test_a_limit_is_shared_in_proportion(
     limit: int, begins: dict[TopicPartition, int], ends: dict[TopicPartition, int], expected: dict[TopicPartition, int]
 ) -> None:
-    assert limited(limit, begins, ends) == expected
+    assert limit_ends(limit, begins, ends) == expected
 
 
 @given(st.integers(1, 10**6), st.dictionaries(st.sampled_from([A, B, C]), st.integers(0, 2**40), min_size=1))
 def test_a_limited_batch_always_advances_and_never_passes_the_end(limit: int, ends: dict[TopicPartition, int]) -> None:
     begins = dict.fromkeys(ends, 0)
-    found = limited(limit, begins, ends)
+    found = limit_ends(limit, begins, ends)
     assert all(0 <= found[one] <= ends[one] for one in ends)
     assert sum(found.values()) <= limit + len(ends)
     assert any(found.values()) or not any(ends.values())

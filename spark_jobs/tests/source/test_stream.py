@@ -160,9 +160,13 @@ def lose_by_retention(broker: Broker, name: str) -> None:
 @pytest.mark.parametrize(
     ("lose", "said", "left"),
     [
-        (lose_by_deleting, "topic '{name}', partition 0 no longer exists; it had been read up to offset 3", []),
-        (lose_by_making_anew, "topic '{name}' was deleted and made anew", [f"anew {number}" for number in range(5)]),
-        (lose_by_retention, "topic '{name}', partition 0: offsets 3 to 3 were deleted before they were read", ["kept"]),
+        (lose_by_deleting, 'topic "{name}", partition 0 no longer exists; it had been read up to offset 3', []),
+        (
+            lose_by_making_anew,
+            'topic "{name}" was deleted and created again',
+            [f"anew {number}" for number in range(5)],
+        ),
+        (lose_by_retention, 'topic "{name}", partition 0: offsets 3 to 3 were deleted before they were read', ["kept"]),
     ],
 )
 def test_a_loss_ends_the_query_unless_it_is_allowed(

@@ -161,7 +161,7 @@ def limit_source(source: SourceSpec, ends: PartitionEnds, checkpoint: str) -> tu
     """
     read = SourceOptions.parse(reading.options(source), streaming=False).selection
     chosen = {
-        topic: {number: end for number, end in partitions.items() if read.takes_partition(topic, int(number))}
+        topic: {number: end for number, end in partitions.items() if read.selects_partition(topic, int(number))}
         for topic, partitions in ends.items()
     }
     chosen = {topic: partitions for topic, partitions in chosen.items() if partitions}

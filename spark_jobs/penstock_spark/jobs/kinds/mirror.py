@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from penstock_spark.link.ports import Link
+    from penstock_spark.link.ports import BrokerLink
 
 
 def start(spark: SparkSession, job: Mirror) -> StreamingQuery:
@@ -73,14 +73,14 @@ def check_no_copy_loop(job: Mirror, names: set[str]) -> None:
     read = SourceOptions.parse(reading.options(job.source), streaming=True).selection
     for name in sorted(names):
         copy = job.prefix + name
-        if read.takes(copy):
+        if read.selects(copy):
             raise InvalidOption(
                 f'source and target are one cluster, and the copy "{copy}" of topic "{name}" would be copied again, '
                 "forever; give the mirror a prefix, and a pattern (^flights) that its copies do not match"
             )
 
 
-def ensure_topics(job: Mirror, source: Link, target: Link, names: set[str]) -> None:
+def ensure_topics(job: Mirror, source: BrokerLink, target: BrokerLink, names: set[str]) -> None:
     """Create missing topics and partitions in the target cluster."""
     found = source.topics(names)
     topics.mirror_partitions(

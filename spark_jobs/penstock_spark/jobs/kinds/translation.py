@@ -27,7 +27,7 @@ from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
-    from penstock_spark.link.ports import Link
+    from penstock_spark.link.ports import BrokerLink
 
 MARKER_TIMEOUT_S = 60.0
 """Maximum time for a transaction marker to appear: brokers write it after they have acknowledged the commit."""
@@ -103,7 +103,7 @@ def decode(note: str) -> list[OffsetPoint]:
 class OffsetPoints:
     """The offset points of each partition, stored in the target cluster."""
 
-    def __init__(self, target: Link, group: str) -> None:
+    def __init__(self, target: BrokerLink, group: str) -> None:
         self._target = target
         self._group = group
         self._known: dict[TopicPartition, list[OffsetPoint]] = {}
@@ -130,7 +130,7 @@ class OffsetPoints:
         self._known.update(changed)
 
 
-def alter(link: Link, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+def alter(link: BrokerLink, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
     """Commit offsets for a group without members."""
 
     async def work(cluster: ClusterConnections) -> None:
@@ -140,7 +140,7 @@ def alter(link: Link, group: str, offsets: Mapping[TopicPartition, OffsetAndMeta
 
 
 def stable_ends(
-    link: Link, partitions: Iterable[TopicPartition], clock: Callable[[], float] = time.monotonic
+    link: BrokerLink, partitions: Iterable[TopicPartition], clock: Callable[[], float] = time.monotonic
 ) -> Mapping[TopicPartition, int]:
     """Return the log end offsets once no transaction is open. Raises `Unavailable` if one stays open."""
     wanted, deadline = dict.fromkeys(partitions, LATEST), clock() + MARKER_TIMEOUT_S
@@ -162,7 +162,7 @@ def stable_ends(
 class Translator:
     """Translates the committed offsets of groups after each batch."""
 
-    def __init__(self, source: Link, target: Link, points: OffsetPoints, prefix: str) -> None:
+    def __init__(self, source: BrokerLink, target: BrokerLink, points: OffsetPoints, prefix: str) -> None:
         self._source = source
         self._target = target
         self._points = points

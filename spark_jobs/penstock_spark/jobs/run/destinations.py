@@ -20,7 +20,7 @@ from penstock_spark.options.sink import DEFAULT_BATCH_BYTES
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from penstock_spark.link.ports import Link
+    from penstock_spark.link.ports import BrokerLink
 
 MAX_MESSAGE_BYTES, CLEANUP_POLICY = "max.message.bytes", "cleanup.policy"
 BATCH_SIZE = "kafka.batch.size"
@@ -39,7 +39,7 @@ class Destination(NamedTuple):
     problem: str | None = None
 
 
-def describe(link: Link, names: Sequence[str]) -> list[Destination]:
+def describe(link: BrokerLink, names: Sequence[str]) -> list[Destination]:
     """Describe topics without creating them. Raises `Unavailable`."""
     if not names:
         return []

@@ -16,7 +16,7 @@ from penstock_spark.options.kafka import COMMON
 from penstock_spark.options.sink import SinkOptions
 
 if TYPE_CHECKING:
-    from penstock_spark.link.ports import Link, TopicPartitions
+    from penstock_spark.link.ports import BrokerLink, TopicPartitions
 
 
 def connection(brokers: str, options: Options) -> ConnectionOptions:
@@ -30,14 +30,14 @@ def security(options: Options) -> Options:
     return {name: text(value) for name, value in options.items() if name.lower() in common}
 
 
-def link(brokers: str, options: Options) -> Link:
+def link(brokers: str, options: Options) -> BrokerLink:
     """Return the process's link to these brokers."""
     from penstock_spark.link.link import Link
 
     return Link.to(connection(brokers, options))
 
 
-def cluster_id(link: Link) -> str:
+def cluster_id(link: BrokerLink) -> str:
     """Return the cluster id, empty if the brokers do not report one. It comes from metadata, because describing the
     cluster needs a permission of its own."""
 
@@ -47,14 +47,14 @@ def cluster_id(link: Link) -> str:
     return link.run(work)
 
 
-def ensure(link: Link, name: str, wanted: Wanted) -> None:
+def ensure(link: BrokerLink, name: str, wanted: Wanted) -> None:
     """Create the topic unless it exists."""
     if name in link.topics([name]):
         return
     create(link, {name: NewTopic(name, wanted.partitions, wanted.replication, configs=dict(wanted.config))})
 
 
-def create(link: Link, topics: Mapping[str, NewTopic]) -> None:
+def create(link: BrokerLink, topics: Mapping[str, NewTopic]) -> None:
     """Create topics; ones that another client creates at the same time are accepted."""
 
     async def work(cluster: ClusterConnections) -> None:
@@ -69,7 +69,7 @@ def create(link: Link, topics: Mapping[str, NewTopic]) -> None:
         link.run(work)
 
 
-def mirror_partitions(link: Link, wanted: Mapping[str, int], replication: int) -> None:
+def mirror_partitions(link: BrokerLink, wanted: Mapping[str, int], replication: int) -> None:
     """Create topics, or add partitions, so that each has at least the partition count in `wanted`."""
     found: Mapping[str, TopicPartitions] = link.topics(wanted)
     create(link, {n: NewTopic(n, count, replication) for n, count in wanted.items() if n not in found})

@@ -165,7 +165,7 @@ class SourceSpec(JobFileSpec, frozen=True, kw_only=True):
                     message = f"invalid offset {offset}; use 0 to {MAX_LONG}, -1 for the latest, -2 for the earliest"
                     raise FieldError("starting", message, topic, partition)
 
-    def takes(self, topic: str) -> bool:
+    def selects(self, topic: str) -> bool:
         """Return whether a topic of this name is read; the same rule as `options.source.TopicSelection`."""
         if self.pattern is not None:
             return re.search(self.pattern.strip(), topic) is not None
@@ -202,7 +202,7 @@ def addresses(brokers: str) -> set[tuple[str, int]]:
 def check_no_loop(source: SourceSpec, brokers: str, topic: str | None, field: str) -> None:
     """Raise `FieldError` if the job would read `topic`, which it writes as `field` says. One cluster under two
     different addresses is not recognised."""
-    if topic is not None and source.takes(topic) and addresses(source.brokers) & addresses(brokers):
+    if topic is not None and source.selects(topic) and addresses(source.brokers) & addresses(brokers):
         cure = "write to another topic"
         if source.pattern is not None:
             cure += f", or read a pattern without it: ^(?!{re.escape(topic)}$).*(?:{source.pattern.strip()})"
