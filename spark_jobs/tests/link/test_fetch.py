@@ -317,7 +317,7 @@ async def test_a_leader_that_does_not_know_its_end_yet_says_nothing_about_it(pen
     """Its high watermark is -1 for so long."""
     cluster = ClusterConnections(penstock.bootstrap)
     fetch = RangeFetch(cluster, whole(filled), READ_UNCOMMITTED, SMALL, None, 10_000, {}, lambda _: None)
-    with pytest.raises(BrokerError, match="does not know yet where the log ends") as caught:
+    with pytest.raises(BrokerError, match="does not know its log end yet") as caught:
         fetch._accept(PartitionData(high_watermark=-1))
     assert caught.value.retriable
-    assert fetch._ended_since is None
+    assert fetch._end_since is None

@@ -135,5 +135,5 @@ def test_what_all_lack_for_a_moment_is_waited_for(penstock: Broker, topic: MakeT
 
     with_lag(penstock, has_another_topic, fetch, all_lag=3)
     assert delivered[-1].high_watermark == 5
-    with pytest.raises(TopicGone, match=f"its id was {known.topic_id}, it is {OLD_ID}"):
+    with pytest.raises(TopicGone, match=f"its id was {known.topic_id} and is {OLD_ID}"):
         with_lag(penstock, has_another_topic, fetch, all_lag=1_000_000)
