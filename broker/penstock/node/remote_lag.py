@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
-from penstock.http.sources import RemoteOffsets, PartitionName
+from penstock.http.sources import PartitionName, RemoteOffsets
 from penstock.runtime.logging import get_logger
 from penstock.state.view import ClusterView
 from penstock.wire.messages.list_offsets import (
