@@ -1,1 +1,1 @@
-"""Topic lifecycle: the only writer of topics, partitions and their settings."""
+"""Topics, settings and cluster membership: the only writers of topics, partitions and their settings."""

@@ -188,7 +188,7 @@ class BrokerNode:
 
     async def recover(self, log_dir: LogDirectory, watcher: Watcher) -> None:
         """Recover the logs in a thread, before requests can reach them; the health endpoints respond meanwhile."""
-        assert log_dir.opened is not None, "the log directory was claimed"
+        assert log_dir.opened is not None, "the log directory is locked"
         if count := len(log_dir.opened.unrecovered):
             self.reason = f"starting: recovering {count:,} partitions after an unclean shutdown"
 

@@ -210,7 +210,7 @@ class Watcher:
             if old == new if indexes is None else not indexes:
                 continue
             if new is None:
-                assert old is not None, "None is None"
+                assert old is not None, "a change has a topic"
                 removed.append(TopicChange(old, None))
             else:
                 updated.append(TopicChange(old, new, indexes))

@@ -37,7 +37,7 @@ class Cluster:
 
 
 class LaggingStore(EmbeddedStore):
-    """A store whose watches bring everything late."""
+    """A store whose watches deliver with a delay."""
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
         async for changes in super().watch(prefix, from_revision):
@@ -74,7 +74,7 @@ async def lagging_cluster() -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def opener(tmp_path: Path):
-    """Opens a cluster that lasts: the same each time it is called."""
+    """Return a function that opens a cluster on the same data each time."""
 
     async def open_again(**settings: str) -> Cluster:
         return await open_cluster(str(tmp_path / "state.db"), **settings)

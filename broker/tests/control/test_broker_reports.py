@@ -1,4 +1,4 @@
-"""What a broker's registration shows of its settings: rack, failure domain, draining."""
+"""The settings in a broker's registration: rack, failure domain, draining."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ RACK, DOMAIN, DRAINING = "broker.rack", "broker.failure.domain", "broker.drainin
         ({DRAINING: "true"}, ReportedSettings(None, "", True)),
     ],
 )
-def test_where_no_failure_domain_is_set_the_rack_is_one(settings: dict[str, str], shown: ReportedSettings) -> None:
-    assert ReportedSettings.from_config(BrokerConfig.from_texts(settings)) == shown
+def test_where_no_failure_domain_is_set_the_rack_is_one(settings: dict[str, str], reported: ReportedSettings) -> None:
+    assert ReportedSettings.from_config(BrokerConfig.from_texts(settings)) == reported
 
 
 @pytest.mark.parametrize("name", [RACK, DOMAIN])
@@ -50,17 +50,17 @@ def test_what_is_set_at_run_time_counts_before_what_was_given_at_the_start() -> 
 
 
 @pytest.fixture
-async def showing(cluster):
+async def reports(cluster):
     """A lone broker's registration, kept up with its settings."""
-    showing = BrokerReports(cluster.config, lambda shown: report_embedded(cluster.store, 0, shown))
-    showing.start(ReportedSettings.from_config(cluster.config))
-    yield showing
-    await showing.close()
+    reports = BrokerReports(cluster.config, lambda reported: report_embedded(cluster.store, 0, reported))
+    reports.start(ReportedSettings.from_config(cluster.config))
+    yield reports
+    await reports.close()
 
 
 async def change(cluster, *changes: tuple[str, int, str | None]) -> ErrorCode:
-    wanted = [ConfigChange(*each) for each in changes]
-    return (await cluster.configs.change(ConfigResource.BROKER, "0", wanted)).error
+    config_changes = [ConfigChange(*each) for each in changes]
+    return (await cluster.configs.change(ConfigResource.BROKER, "0", config_changes)).error
 
 
 async def until(condition) -> None:
@@ -69,7 +69,7 @@ async def until(condition) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_change_of_place_reaches_the_registration_and_the_view_and_the_epoch_stays(cluster, showing) -> None:
+async def test_a_change_of_place_reaches_the_registration_and_the_view_and_the_epoch_stays(cluster, reports) -> None:
     epoch = cluster.view.brokers[0].epoch
     assert not await change(cluster, (RACK, SET, "zone-a"), (DOMAIN, SET, "zone-a/node-1"))
     await until(lambda: cluster.view.brokers[0].rack == "zone-a")
@@ -83,7 +83,7 @@ async def test_a_change_of_place_reaches_the_registration_and_the_view_and_the_e
     assert cluster.view.brokers[0].failure_domain == ""
 
 
-async def test_a_lone_broker_never_shows_itself_as_one_to_be_emptied(cluster, showing) -> None:
+async def test_a_lone_broker_never_shows_itself_as_one_to_be_emptied(cluster, reports) -> None:
     assert not await change(cluster, (DRAINING, SET, "true"))
     assert not await change(cluster, (RACK, SET, "a"))
     await until(lambda: cluster.view.brokers[0].rack == "a")
@@ -95,21 +95,21 @@ async def test_the_newest_settings_are_shown_last_and_again_while_the_store_is_a
     monkeypatch.setattr("penstock.control.broker_reports.RETRY_S", 0)
     config, written, held = BrokerConfig(), [], asyncio.Event()
 
-    async def show(shown: ReportedSettings) -> None:
+    async def report(reported: ReportedSettings) -> None:
         await held.wait()
-        written.append(shown.rack)
+        written.append(reported.rack)
         if len(written) == 1:
             raise StoreUnavailable("away")
 
-    showing = BrokerReports(config, show)
-    showing.start(ReportedSettings.from_config(config))
+    reports = BrokerReports(config, report)
+    reports.start(ReportedSettings.from_config(config))
     for rack in ("a", "b", "c"):
         config.change({}, {RACK: rack})
         await asyncio.sleep(0)
     held.set()
-    await until(lambda: written[-1:] == ["c"] and showing._task is None)
+    await until(lambda: written[-1:] == ["c"] and reports._task is None)
     assert written == ["a", "c"], "one write at a time; what was overtaken is not written"
     config.change({}, {RACK: "c", "replica.lag.time.max.ms": "5"})
     await asyncio.sleep(0)
     assert written == ["a", "c"], "other settings write nothing"
-    await showing.close()
+    await reports.close()

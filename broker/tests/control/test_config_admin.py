@@ -133,7 +133,7 @@ async def test_what_is_unknown_or_not_set_can_be_unset_beside_changes_that_apply
     ],
 )
 async def test_values_are_stored_and_shown_as_kafka_does(cluster, topic, name, given, stored) -> None:
-    """What Apache Kafka 4.3.1 shows after the same texts."""
+    """Expected values are those of Apache Kafka 4.3.1 for the same input."""
     assert (await change(cluster, (name, SET, given))).error is ErrorCode.NONE
     assert topic().overrides[name] == stored
     (created,) = await cluster.topics.create([TopicRequest("new", 1, 1, settings={name: given})])
@@ -214,24 +214,24 @@ async def test_broker_settings_last(opener) -> None:
 
 
 async def test_a_topics_value_is_shown_with_where_it_comes_from(opener) -> None:
-    """Sources and synonyms as Apache Kafka 4.3.1 tells them: a value from a longer unit is a topic's default."""
+    """Sources and synonyms are those of Apache Kafka 4.3.1: a value from a coarser unit is a topic's default."""
     static = {"log_retention_hours": "168", "log_cleanup_policy": " compact , delete ", "min_insync_replicas": "2"}
     cluster = await opener(**static)
     await cluster.topics.create([TopicRequest("t", 1, 1, settings={"segment.bytes": "2048"})])
 
-    def shown(name: str) -> tuple[str | None, SettingSource, list[tuple[str, str | None, SettingSource]]]:
+    def described(name: str) -> tuple[str | None, SettingSource, list[tuple[str, str | None, SettingSource]]]:
         (d,) = [d for d in describe_topic(cluster.view.topics["t"], cluster.config) if d.setting.name == name]
         return d.value, d.source, [(s.name, s.value, s.source) for s in d.synonyms]
 
-    assert shown("segment.bytes") == (
+    assert described("segment.bytes") == (
         "2048",
         SettingSource.TOPIC,
         [("segment.bytes", "2048", SettingSource.TOPIC), ("log.segment.bytes", "1073741824", SettingSource.DEFAULT)],
     )
-    assert shown("retention.ms") == ("604800000", SettingSource.DEFAULT, [])
-    assert shown("segment.ms") == ("604800000", SettingSource.DEFAULT, [])
-    assert shown("remote.storage.enable") == ("false", SettingSource.DEFAULT, [])
-    assert shown("cleanup.policy") == (
+    assert described("retention.ms") == ("604800000", SettingSource.DEFAULT, [])
+    assert described("segment.ms") == ("604800000", SettingSource.DEFAULT, [])
+    assert described("remote.storage.enable") == ("false", SettingSource.DEFAULT, [])
+    assert described("cleanup.policy") == (
         "compact,delete",
         SettingSource.STATIC,
         [
@@ -240,14 +240,14 @@ async def test_a_topics_value_is_shown_with_where_it_comes_from(opener) -> None:
         ],
     )
     name = "min.insync.replicas"
-    assert shown(name) == ("2", SettingSource.ALL_BROKERS, [(name, "2", 3), (name, "2", 4), (name, "1", 5)])
+    assert described(name) == ("2", SettingSource.ALL_BROKERS, [(name, "2", 3), (name, "2", 4), (name, "1", 5)])
 
     await change(cluster, ("log.retention.ms", SET, "99000"), kind=ConfigResource.BROKER, name="")
     hours = [
         ("log.retention.hours", "168", SettingSource.STATIC),
         ("log.retention.hours", "336", SettingSource.DEFAULT),
     ]
-    assert shown("retention.ms") == ("99000", SettingSource.ALL_BROKERS, [("log.retention.ms", "99000", 3), *hours])
+    assert described("retention.ms") == ("99000", SettingSource.ALL_BROKERS, [("log.retention.ms", "99000", 3), *hours])
     (broker,) = [d for d in describe_broker(cluster.config) if d.setting.name == "log.retention.ms"]
     assert (broker.value, len(broker.synonyms)) == ("99000", 3)
     await cluster.close()

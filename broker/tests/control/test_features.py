@@ -1,4 +1,4 @@
-"""The feature level: kept while brokers are replaced by newer ones, raised when all know it, cannot be lowered."""
+"""The feature level: kept while brokers are upgraded, raised once all support it, never lowered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker writes of itself when it starts."""
+"""The records that a broker writes at its start."""
 
 from __future__ import annotations
 

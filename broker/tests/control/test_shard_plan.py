@@ -1,4 +1,4 @@
-"""Who coordinates which shard: even, with the fewest moves, and never a broker that is gone."""
+"""Assignment of coordinator shards: balanced, with the fewest moves, and only to live brokers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ states = st.tuples(tables | complete, brokers, st.sets(st.integers(0, 9)))
 
 
 def after(shards, changes):
-    """The shards when the changes are written."""
+    """Return the shards after the changes."""
     done = dict(shards)
     for change in changes:
         r = change.record

@@ -43,7 +43,7 @@ RETRIABLE = {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE}
 
 
 class AwayStore(EmbeddedStore):
-    """Gives no answer while it `is_away`, and its watches bring nothing while they are `silent`."""
+    """Does not respond while it `is_away`; its watches deliver nothing while they are `silent`."""
 
     is_away = False
     silent = False
@@ -61,7 +61,7 @@ class AwayStore(EmbeddedStore):
 
 
 class Broker:
-    """What changes topics and settings, on any store."""
+    """The services that change topics and settings, on any store."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.view = store, ClusterView()
@@ -127,7 +127,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 async def every_change(broker: Broker) -> list[ErrorCode]:
-    """One of each kind; the topic `there` exists."""
+    """Return one change of each kind; the topic `there` exists."""
     there = broker.view.topics["there"]
     return [
         await broker.create("new"),

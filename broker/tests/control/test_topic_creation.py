@@ -1,4 +1,4 @@
-"""Creating topics: what is refused and why, races, and what a crash leaves."""
+"""Creating topics: refusals and their reasons, races, and leftovers of crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole cluster of processes: an etcd and brokers that joined it by `penstock up --etcd`."""
+"""A cluster of processes: an etcd and brokers that joined it with `penstock up --etcd`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from node_kit import DEADLINE_S, Process, port_of, reserved_port
 from penstock.client import Admin, Consumer, PartitionInfo, Producer, RequestTimedOut, TopicPartition, UnknownTopic
 
 LEASE_MS = 3000
-"""The brokers': shorter than by default, as tests wait for it to end."""
+"""The brokers' session timeout: shorter than the default, since tests wait for it to expire."""
 
 
 class Cluster:
-    """Brokers by id; all of one etcd."""
+    """Brokers by id, on one etcd."""
 
     def __init__(self, home: Path, settings: Sequence[str] = ()) -> None:
         self.home = home
@@ -35,7 +35,7 @@ class Cluster:
     def begin(
         self, broker_id: int, *more: str, data: Path | None = None, environment: dict[str, str] | None = None
     ) -> Process:
-        """Starts a broker, at the port that it had before; `ready` waits for it."""
+        """Start a broker at its earlier port; `ready` waits for it."""
         if broker_id not in self.ports:
             self.ports[broker_id] = reserved_port()
         port = port_of(self.ports[broker_id]) if data is None else 0
@@ -49,7 +49,7 @@ class Cluster:
         return made
 
     def start(self, *broker_ids: int) -> None:
-        """Returns when all of them serve and each knows the others."""
+        """Start brokers, and return when all are ready and know each other."""
         for broker_id in broker_ids:
             self.begin(broker_id)
         for broker_id in broker_ids:
@@ -82,7 +82,7 @@ C = TypeVar("C", bound=Cluster)
 
 @contextmanager
 def running(cluster: C) -> Iterator[C]:
-    """An etcd and brokers 1 to 3, which serve; all of them end with the block."""
+    """Run an etcd and brokers 1 to 3, which are ready, for the duration of the block."""
     try:
         cluster.etcd.start()
         cluster.start(1, 2, 3)
@@ -92,7 +92,7 @@ def running(cluster: C) -> Iterator[C]:
 
 
 async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
-    """Asks again and again until it is so; generous, since only a failure takes that long."""
+    """Poll until a condition holds; generous, since only a failure takes that long."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not await condition():
         assert time.monotonic() < deadline_s, f"not within {DEADLINE_S} s: {what}"
@@ -100,7 +100,7 @@ async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
 
 
 async def partitions(admin: Admin, topic: str) -> list[PartitionInfo]:
-    """Waits for a broker that has heard of the topic: another than the one that created it may be asked."""
+    """Wait for a broker that has the topic: the queried one may not be the one that created it."""
     found: list[PartitionInfo] = []
 
     async def is_known() -> bool:
@@ -113,12 +113,12 @@ async def partitions(admin: Admin, topic: str) -> list[PartitionInfo]:
 
 
 async def in_sync(admin: Admin, topic: str, *broker_ids: int) -> None:
-    """Waits until exactly these are in sync in each partition."""
+    """Wait until exactly these brokers are in sync in each partition."""
 
     async def holds() -> bool:
         try:
             found = await partitions(admin, topic)
-        except RequestTimedOut:  # it asked one that does not answer; the next time it asks another
+        except RequestTimedOut:  # the queried broker is down; the next attempt uses another
             return False
         return bool(found) and all(sorted(p.isr) == sorted(broker_ids) for p in found)
 
@@ -126,7 +126,7 @@ async def in_sync(admin: Admin, topic: str, *broker_ids: int) -> None:
 
 
 async def write(producer: Producer, topic: str, first: int, count: int) -> list[int]:
-    """Sends numbers, each acknowledged by all in sync; returns them."""
+    """Send numbers with acks=all; return them."""
     numbers = list(range(first, first + count))
     deliveries = [await producer.send(topic, str(n).encode()) for n in numbers]
     await producer.flush()
@@ -136,7 +136,7 @@ async def write(producer: Producer, topic: str, first: int, count: int) -> list[
 
 
 async def read_all(bootstrap: str, topic: str, count: int) -> list[int]:
-    """Every number in a topic's one partition, in its order, once `count` of them came."""
+    """Return the numbers in a topic's only partition, in order, once there are `count`."""
     found: list[int] = []
     async with Consumer(bootstrap) as consumer:
         place = TopicPartition(topic, 0)

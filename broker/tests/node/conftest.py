@@ -1,4 +1,4 @@
-"""Makes the shared parts of this folder importable; brokers and clusters that end with their test."""
+"""Makes the kits of this folder importable; fixtures for brokers and clusters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeProcess = Callable[..., Process]
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[MakeProcess]:
-    """Starts `penstock up` with these arguments on the test's data directory, and waits until it serves."""
+    """Start `penstock up` with these arguments on the test's data directory, and wait until it is ready."""
     begun: list[Process] = []
 
     def begin(*arguments: str, **more: object) -> Process:
@@ -33,6 +33,6 @@ def up(tmp_path: Path) -> Iterator[MakeProcess]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """An etcd and brokers 1 to 3, which serve."""
+    """An etcd and brokers 1 to 3, which are ready."""
     with running(Cluster(tmp_path)) as made:
         yield made

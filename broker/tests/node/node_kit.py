@@ -1,4 +1,4 @@
-"""A broker as its own process, and a client that is nothing but a socket and the codec."""
+"""A broker as its own process, and a client of only a socket and the codec."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def port_of(reserved: socket.socket) -> int:
 
 
 class Process:
-    """One `penstock up`."""
+    """One `penstock up` process."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Process:
         self.port = self.http_port = 0
 
     def ready(self) -> Process:
-        """Waits for the line that says where it serves."""
+        """Wait for the ready line with its addresses."""
         assert self.process.stdout is not None
         watchdog = threading.Timer(DEADLINE_S, self.process.kill)
         watchdog.start()
@@ -84,7 +84,7 @@ class Process:
         return self
 
     def ended(self) -> tuple[int, str, str]:
-        """(exit code, standard output, standard error) when it has ended by itself."""
+        """Return (exit code, standard output, standard error) once the process has exited by itself."""
         out, _ = self.process.communicate(timeout=DEADLINE_S)
         self.errors.seek(0)
         return self.process.returncode, out, self.errors.read()
@@ -106,7 +106,7 @@ class Process:
 
 
 def refusal(home: Path, *arguments: str, **more: object) -> tuple[int, str]:
-    """(exit code, the one line of complaint) of a start that must fail, without a traceback."""
+    """Return (exit code, the error line) of a start that must fail, without a traceback."""
     code, out, err = Process(home, *arguments, **more).ended()  # type: ignore[arg-type]
     assert "ready" not in out
     assert "Traceback" not in err, err
@@ -146,7 +146,7 @@ class Client:
         return self.receive(response, version)
 
     def metadata(self, *names: str) -> MetadataResponse:
-        """Of these topics, which are made where they are missing."""
+        """Return the Metadata of these topics, creating missing ones."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=n) for n in names], allow_auto_topic_creation=True)
         while True:
             response = self.ask(request, MetadataResponse, 8)
@@ -155,7 +155,7 @@ class Client:
             assert {t.error_code for t in response.topics} <= {0, 3, 5}, response
 
     def produce(self, topic: str, *values: bytes) -> int:
-        """Durably; returns the first offset."""
+        """Produce with acks=all; return the first offset."""
         batch = build_batch([Record(value=value, timestamp_ms=1) for value in values])
         data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
         request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data])
@@ -164,7 +164,7 @@ class Client:
         return answer.base_offset
 
     def values(self, topic: str) -> list[bytes | None]:
-        """All that is in the first partition."""
+        """Return all values in the first partition."""
         data = self.ask(fetch_request(topic, 0), FetchResponse, 11).responses[0].partitions[0]
         assert data.error_code == 0, data
         batches = iterate_batches(memoryview(bytes(data.records or b"")))

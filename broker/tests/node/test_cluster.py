@@ -1,4 +1,4 @@
-"""Three brokers and an etcd, as processes: what a cluster does that a broker alone does not."""
+"""Three brokers and an etcd as processes: behaviour that a single broker lacks."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_a_broker_that_drains_is_emptied_and_says_when_it_is_removable(clu
             return (await admin.broker_configs(1))["broker.removable"].value == "true"
 
         await until(is_removable, "broker 1 is removable")
-    async with Admin(f"127.0.0.1:{cluster.brokers[1].port}") as admin:  # others may be a moment behind what it told
+    async with Admin(f"127.0.0.1:{cluster.brokers[1].port}") as admin:  # other brokers may lag behind it
         placed = await partitions(admin, "t")
     assert all(1 not in p.replicas for p in placed)
     assert all(len(p.isr) == 3 for p in placed)

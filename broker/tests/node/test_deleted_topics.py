@@ -1,4 +1,4 @@
-"""A broker of a cluster deletes its data of deleted topics, once it may believe the store."""
+"""A broker of a cluster deletes its data of deleted topics, once it may trust the store."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from penstock.state.records import TopicRecord, encode
 from penstock.state.store import DeleteOp, PutOp
 
 
-class Doubt:
-    """Whether the store may be believed, and how often that was asked."""
+class TrustCheck:
+    """Whether the store is trusted, and how often that was checked."""
 
     def __init__(self) -> None:
-        self.asked, self.is_over = 0, False
+        self.checks, self.is_over = 0, False
 
     def may_discard(self) -> bool:
-        self.asked += 1
+        self.checks += 1
         return self.is_over
 
 
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
-    """Looks again soon."""
+    """A broker with a short check interval."""
     monkeypatch.setattr(partition_data, "RETRY_S", 0.005)
     cluster = Cluster(tmp_path)
     yield await cluster.start(1)
@@ -75,27 +75,27 @@ async def test_data_of_a_deleted_topic_goes(broker: Broker) -> None:
 async def test_what_was_deleted_while_the_store_was_in_doubt_goes_when_that_is_over(broker: Broker) -> None:
     before, since = await filled(broker, "before", "since")
     await delete(broker, "before")
-    request_check = Doubt()
-    deleted = TopicDataDeleter(broker.view, broker.replicas, request_check.may_discard)
+    trust = TrustCheck()
+    deleted = TopicDataDeleter(broker.view, broker.replicas, trust.may_discard)
     deleted.start()
     await delete(broker, "since")
-    await until(lambda: request_check.asked > 5)
+    await until(lambda: trust.checks > 5)
     assert held(broker, before)
     assert held(broker, since)
-    request_check.is_over = True
+    trust.is_over = True
     await until(lambda: not held(broker, before) and not held(broker, since))
     await deleted.close()
 
 
 async def test_a_tombstone_that_goes_while_the_store_is_in_doubt_is_no_reason_to_delete(broker: Broker) -> None:
     [topic_id] = await filled(broker, "t")
-    request_check = Doubt()
-    deleted = TopicDataDeleter(broker.view, broker.replicas, request_check.may_discard)
+    trust = TrustCheck()
+    deleted = TopicDataDeleter(broker.view, broker.replicas, trust.may_discard)
     deleted.start()
     await delete(broker, "t")
     result = await broker.cluster.store.txn([], [DeleteOp(keys.topic(topic_id))])
     await broker.cluster.applied(result.revision)
-    request_check.is_over = True
+    trust.is_over = True
     await until(lambda: not deleted.due)
     await deleted.close()
     assert held(broker, topic_id)
@@ -103,7 +103,7 @@ async def test_a_tombstone_that_goes_while_the_store_is_in_doubt_is_no_reason_to
 
 async def test_an_end_does_not_wait_for_the_doubt_to_be_over(broker: Broker) -> None:
     [topic_id] = await filled(broker, "t")
-    deleted = TopicDataDeleter(broker.view, broker.replicas, Doubt().may_discard)
+    deleted = TopicDataDeleter(broker.view, broker.replicas, TrustCheck().may_discard)
     deleted.start()
     await delete(broker, "t")
     async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""A whole broker as a process: starting, ending, what survives, and the settings it listens to."""
+"""A broker as a process: start, stop, durability, and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker refuses to start with: an exit code, one line that names the thing and the cure, nothing changed."""
+"""Starts that a broker refuses: an exit code, one line with the cause and the fix, and no changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILED, USAGE = 1, 2
 
 
 async def node_error(data: Path, **options: object) -> str:
-    """Why a node in this process does not start there; it must leave the directory to the next one."""
+    """Return why a node in this process does not start; it must release the directory."""
     fields: dict[str, object] = {"data_dir": str(data), "port": 0, "http_port": None, **options}
     with pytest.raises(StartError) as caught:
         await BrokerNode(UpOptions(**fields), {}, SystemEnvironment()).start()  # type: ignore[arg-type]
@@ -31,7 +31,7 @@ async def node_error(data: Path, **options: object) -> str:
 
 
 async def run_once(data: Path, **options: object) -> None:
-    """Starts there and ends in good order."""
+    """Start there and stop cleanly."""
     fields: dict[str, object] = {"data_dir": str(data), "port": 0, "http_port": None, **options}
     node = BrokerNode(UpOptions(**fields), {}, SystemEnvironment())  # type: ignore[arg-type]
     await node.start()

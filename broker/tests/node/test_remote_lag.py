@@ -1,4 +1,4 @@
-"""The lag of groups in the metrics of a cluster, where a coordinator leads few of the partitions that groups read."""
+"""Consumer lag in the metrics of a cluster whose coordinators lead few of the partitions that their groups read."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Series = dict[tuple[str, int], float]
 
 
 def scrape(port: int, name: str) -> Series:
-    """By group and partition."""
+    """Return the lag by group and partition."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     samples = [sample for family in families for sample in family.samples if sample.name == name]
     return {(s.labels["group"], int(s.labels["partition"])): s.value for s in samples}
 
 
-async def told(cluster: Cluster, name: str) -> Series:
+async def scrape_all(cluster: Cluster, name: str) -> Series:
     """What all brokers tell together; each series by one of them."""
     found: Series = {}
     for broker in cluster.brokers.values():
@@ -78,14 +78,14 @@ async def test_the_brokers_metrics_tell_the_lag_of_each_group_in_each_partition_
                     expected[group, tp.partition] = behind.lag
             assert len(expected) == len(GROUPS) * PARTITIONS
             assert sum(expected.values()) == 4 * 600 - (1 + 2 + 3) * PARTITIONS
-            assert await told(cluster, "penstock_group_lag_records") == expected
-            ages_s = await told(cluster, "penstock_group_lag_seconds")
+            assert await scrape_all(cluster, "penstock_group_lag_records") == expected
+            ages_s = await scrape_all(cluster, "penstock_group_lag_seconds")
             assert ages_s.keys() == expected.keys()
             assert min(ages_s.values()) > 0
             for p in range(PARTITIONS):
                 await admin.delete_records({TopicPartition("t", p): -1})
-            assert set((await told(cluster, "penstock_group_lag_records")).values()) == {0}
-            assert set((await told(cluster, "penstock_group_lag_seconds")).values()) == {0}
+            assert set((await scrape_all(cluster, "penstock_group_lag_records")).values()) == {0}
+            assert set((await scrape_all(cluster, "penstock_group_lag_seconds")).values()) == {0}
     finally:
         cluster.end()
 
@@ -95,7 +95,7 @@ async def all_registered(admin: Admin) -> bool:
 
 
 def view_of(*leaders: int) -> ClusterView:
-    """Brokers 1 to 3, and a topic with a partition for each of these leaders."""
+    """Return a view with brokers 1 to 3, and a topic with one partition for each of these leaders."""
     view = ClusterView(brokers={broker_id: BrokerView(broker_id, []) for broker_id in (1, 2, 3)})
     placed = [PartitionView(index, [leader], leader, 0, [leader]) for index, leader in enumerate(leaders)]
     view.topics["t"] = TopicView("t", UUID(int=1), placed, {}, TopicConfig())
@@ -103,10 +103,10 @@ def view_of(*leaders: int) -> ClusterView:
 
 
 class Others:
-    """Brokers whose partitions begin at 5 and end at 100, each batch as old as its offset."""
+    """Brokers whose partitions have offsets 5 to 100, each batch as old as its offset."""
 
     def __init__(self) -> None:
-        self.asked: dict[int, list[dict[int, list[int]]]] = {}
+        self.requests: dict[int, list[dict[int, list[int]]]] = {}
         self.silent: set[int] = set()
         self.away: set[int] = set()
         self.failed: set[int] = set()
@@ -114,7 +114,9 @@ class Others:
 
     async def list_offsets(self, broker_id: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
         [topic] = request.topics
-        self.asked.setdefault(broker_id, []).append({p.partition_index: p.committed_offsets for p in topic.partitions})
+        self.requests.setdefault(broker_id, []).append(
+            {p.partition_index: p.committed_offsets for p in topic.partitions}
+        )
         if broker_id in self.away:
             raise ConnectionError("planted")
         if broker_id in self.silent:
@@ -137,7 +139,7 @@ async def test_each_leader_is_asked_for_what_it_leads_and_nobody_for_what_nobody
     found = await RemoteLeaders(view_of(2, 3, 2, -1, 1, 9), 1, others)(
         {("t", index): [index, 50] for index in range(7)} | {("gone", 0): [1]}
     )
-    assert others.asked == {2: [{0: [0, 50], 2: [2, 50]}], 3: [{1: [1, 50]}]}
+    assert others.requests == {2: [{0: [0, 50], 2: [2, 50]}], 3: [{1: [1, 50]}]}
     assert found == {("t", index): RemoteOffsets(5, 100, {index: index, 50: 50}) for index in (0, 1, 2)}
 
 
@@ -148,7 +150,7 @@ async def test_what_a_leader_does_not_tell_is_missing_and_the_others_answers_are
     others = Others()
     others.silent, others.away, others.failed = {2}, {1}, {2}
     found = await RemoteLeaders(view_of(1, 2, 3, 3), 0, others)({("t", index): [7] for index in range(4)})
-    assert others.asked.keys() == {1, 2, 3}
+    assert others.requests.keys() == {1, 2, 3}
     assert found == {("t", 3): RemoteOffsets(5, 100, {7: 7})}
 
 
@@ -163,7 +165,7 @@ async def test_many_offsets_are_asked_in_several_requests() -> None:
     found = await RemoteLeaders(view_of(2, 2, 2), 1, others)(
         {("t", 0): range(count - 1), ("t", 1): [1], ("t", 2): range(count + 3)}
     )
-    assert [{p: len(offsets) for p, offsets in part.items()} for part in others.asked[2]] == [
+    assert [{p: len(offsets) for p, offsets in part.items()} for part in others.requests[2]] == [
         {0: count - 1, 1: 1},
         {2: count},
     ]

@@ -23,19 +23,19 @@ assert len({keys.shard_of(group) for group in GROUPS}) > 40, "the groups are spr
 
 
 def named(client: Client) -> set[int]:
-    """The brokers that a broker names to clients: in Metadata, as controller, and as coordinators."""
+    """Return the brokers that a broker names to clients: in Metadata, as controller, and as coordinators."""
     about = client.ask(MetadataRequest(topics=[]), MetadataResponse, 8)
     return {broker.node_id for broker in about.brokers} | {about.controller_id} | set(coordinators(client).values())
 
 
 def coordinators(client: Client) -> dict[str, int]:
-    """The coordinator of each group; -1 for those without one."""
+    """Return the coordinator of each group; -1 for those without one."""
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=GROUPS)
     return {c.key: c.node_id for c in client.ask(request, FindCoordinatorResponse, 4).coordinators}
 
 
 def answers(port: int) -> bool:
-    """Whether a broker accepts a connection and answers on it."""
+    """Return whether a broker accepts a connection and responds on it."""
     try:
         with Client(port) as client:
             client.ask(MetadataRequest(topics=[]), MetadataResponse, 8)
@@ -46,7 +46,7 @@ def answers(port: int) -> bool:
 
 @contextmanager
 def observed(observe: Callable[[], None]) -> Iterator[None]:
-    """Calls `observe` again and again in a thread while the block runs; raises what it raised."""
+    """Call `observe` repeatedly in a thread while the block runs; raise its error."""
     ended = threading.Event()
     failures: list[BaseException] = []
 
@@ -69,7 +69,7 @@ def observed(observe: Callable[[], None]) -> Iterator[None]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """The test's timeout bounds this."""
+    """Poll until the condition holds; the test's timeout bounds it."""
     while not condition():
         threading.Event().wait(0.02)
 

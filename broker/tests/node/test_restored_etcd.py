@@ -1,4 +1,4 @@
-"""An etcd that goes back in time under a cluster: brokers freeze, an operator recovers it, nothing is lost."""
+"""An etcd is restored under a cluster: brokers freeze, an operator recovers it, nothing is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def store(cluster: Cluster) -> AsyncIterator[EtcdStore]:
 
 
 def back_up(cluster: Cluster) -> Path:
-    """As of a snapshot of the disk; brokers hardly notice."""
+    """Copy the data as a disk snapshot does; brokers hardly notice."""
     member = cluster.etcd.members[0]
     member.kill()
     backup = member.directory / "backup"
@@ -83,7 +83,7 @@ async def test_a_cluster_survives_an_etcd_restored_from_a_backup(cluster: Cluste
         sent = await write(producer, "t", 0, 200)
         assert recover(cluster)[0] == 1, "nothing to recover"
         backup = back_up(cluster)
-        # What the store will not know: another leader in another epoch, records of it, and a topic.
+        # Lost by the restore: a new leader in a new epoch, its records, and a topic.
         [placed] = await partitions(admin, "t")
         cluster.brokers[placed.leader].kill()
         sent += await write(producer, "t", len(sent), 200)
@@ -95,16 +95,16 @@ async def test_a_cluster_survives_an_etcd_restored_from_a_backup(cluster: Cluste
         restore(cluster, backup)
         await reported(store, 1, 2, 3)
         assert await read_all(cluster.bootstrap, "t", len(sent)) == sent, "reads go on"
-        sent += await write(producer, "t", len(sent), 50)  # as does what all in sync acknowledge
+        sent += await write(producer, "t", len(sent), 50)  # acks=all continues too
 
         code, out, _ = recover(cluster)
         assert (code, "later" in out) == (4, True), "it shows, and asks"
         code, out, errors = recover(cluster, "--yes", "--output", "json")
         assert code == 0, errors
-        shown = documents(out)
-        assert [b["broker"] for b in shown["brokers"]] == [1, 2, 3]
-        assert {u["topic"] for u in shown["unknown"]} == {"later"}
-        [partition] = [p for p in shown["partitions"] if p["topic"] == "t"]
+        summary = documents(out)
+        assert [b["broker"] for b in summary["brokers"]] == [1, 2, 3]
+        assert {u["topic"] for u in summary["unknown"]} == {"later"}
+        [partition] = [p for p in summary["partitions"] if p["topic"] == "t"]
         assert partition["new_leader_epoch"] > max(end["epoch"] for end in partition["log_ends"].values())
 
         await registered(store, 3)
@@ -112,7 +112,7 @@ async def test_a_cluster_survives_an_etcd_restored_from_a_backup(cluster: Cluste
         sent += await write(producer, "t", len(sent), 100)
         assert await read_all(cluster.bootstrap, "t", len(sent)) == sent
         quarantined = {path.name for path in cluster.home.glob("*/quarantine/*")}
-        assert {name.rpartition("-")[0] for name in quarantined} == {u["topic_id"] for u in shown["unknown"]}
+        assert {name.rpartition("-")[0] for name in quarantined} == {u["topic_id"] for u in summary["unknown"]}
         assert "later" not in await admin.list_topics()
 
 

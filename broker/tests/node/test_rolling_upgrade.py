@@ -1,7 +1,6 @@
-"""A cluster rolls to a build that is one feature level ahead, back, and ahead again, while producers write to it.
+"""A cluster rolls to a build with a higher feature level, back, and forward again, while producers write.
 
-The newer build is this one with a level more, and with a field in the records of topics that it writes from that level
-on.
+The newer build is this one with a higher level, and with a field in topic records that it writes from that level on.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ CHANGES = {
 
 
 def newer_build(home: Path) -> Path:
-    """A copy of the source, changed; the folder that goes onto the path."""
+    """Return the folder of an edited copy of the source, for PYTHONPATH."""
     copy = home / "newer" / "penstock"
     shutil.copytree(Path(penstock.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for name, changes in CHANGES.items():
@@ -48,7 +47,7 @@ def newer_build(home: Path) -> Path:
 
 
 async def roll(cluster: Cluster, admin: Admin, build: Path | None) -> None:
-    """Each broker in turn is ended in good order and started from a build."""
+    """Stop each broker in turn cleanly and start it from a build."""
     for broker_id in (1, 2, 3):
         assert await asyncio.to_thread(cluster.brokers[broker_id].stop) == 0
         environment = {"PYTHONPATH": str(build)} if build is not None else None
@@ -68,7 +67,7 @@ async def raise_level(cluster: Cluster, level: int) -> UpdateFeaturesResponse:
 
 
 async def is_at_level(admin: Admin, level: int) -> None:
-    """Waits until every broker has heard of it: whichever is the controller creates the next topic."""
+    """Wait until every broker has the level: whichever is the controller creates the next topic."""
 
     async def all_are() -> bool:
         found = await admin.broker_versions()
@@ -78,7 +77,7 @@ async def is_at_level(admin: Admin, level: int) -> None:
 
 
 async def topic_record(cluster: Cluster, admin: Admin, name: str) -> bytes:
-    """What is in the store of a new topic."""
+    """Create a topic and return its stored record."""
     await admin.create_topics([NewTopic(name, 1)])
     store = EtcdStore(EtcdOptions(endpoints=cluster.etcd.endpoints))
     try:

@@ -1,4 +1,4 @@
-"""Stores to test: each implementation of `Store` is one way to open one."""
+"""Stores under test: each implementation of `Store` is one way to open one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from penstock.state.etcd.store import EtcdStore
 from penstock.state.store import DeleteOp, Store
 
 ETCD_SECOND_S = 0.3
-"""What a second of the suite is with a real etcd, whose leases end by real time."""
+"""Real time of one test second with etcd, whose leases expire in real time."""
 
 
 class HastyEtcdStore(EtcdStore):
-    """Its leases end sooner, so that tests need not wait for long."""
+    """An etcd store with shorter leases, so that tests are faster."""
 
     async def grant_lease(self, ttl_s: float) -> int:
         return await super().grant_lease(ttl_s * ETCD_SECOND_S)
@@ -32,14 +32,14 @@ class HastyEtcdStore(EtcdStore):
 
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    """One etcd for all tests that do it no harm."""
+    """One etcd for all tests that do not damage it."""
     with EtcdCluster(tmp_path_factory.mktemp("etcd")) as running:
         yield running
 
 
 @asynccontextmanager
 async def emptied(etcd: EtcdCluster) -> AsyncIterator[EtcdStore]:
-    """A store on the shared etcd without keys; its revisions go on from where the test before ended."""
+    """Return a store on the shared etcd without keys; revisions continue from the previous test."""
     store = HastyEtcdStore(EtcdOptions(endpoints=etcd.endpoints))
     await store.txn([], [DeleteOp("/", prefix=True)])
     assert (await store.range("")).entries == [], "a test left something outside of /"
@@ -49,7 +49,7 @@ async def emptied(etcd: EtcdCluster) -> AsyncIterator[EtcdStore]:
 
 @pytest.fixture
 async def etcd_store(etcd: EtcdCluster) -> AsyncIterator[EtcdStore]:
-    """The store on etcd alone, for what only that one does."""
+    """The store on etcd, for tests of its own behaviour."""
     async with emptied(etcd) as store:
         yield store
 
@@ -68,7 +68,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def advance(request: pytest.FixtureRequest) -> Callable[[float], Awaitable[None]]:
-    """Moves the loop's clock forward and lets what is then due happen; with etcd, waits."""
+    """Advance the loop's clock and run what is due; with etcd, wait."""
     if kind_of_store(request) == "etcd":
 
         async def wait(seconds: float) -> None:

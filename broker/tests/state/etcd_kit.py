@@ -1,4 +1,4 @@
-"""What several tests of the store on etcd need: a proxy that cuts, and waiting for something to come true."""
+"""Shared helpers of the tests on etcd: a proxy that cuts connections, and waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 
 async def persistently(call: Callable[[], Awaitable[T]]) -> T:
-    """Asks again while the store is not available: during an election no member can answer."""
+    """Retry while the store is unavailable: during an election no member responds."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
@@ -30,7 +30,7 @@ async def persistently(call: Callable[[], Awaitable[T]]) -> T:
 
 
 class Proxy:
-    """A TCP proxy on loopback in front of one address. It can cut connections, refuse them, and swallow answers."""
+    """A TCP proxy on loopback in front of one address. It can reset connections, refuse them, and drop responses."""
 
     def __init__(self, port: int) -> None:
         self._target_port = port
@@ -64,7 +64,7 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Resets all connections."""
+        """Reset all connections."""
         for writer in list(self._writers):
             writer.transport.abort()
 

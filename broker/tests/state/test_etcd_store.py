@@ -1,4 +1,4 @@
-"""What the store on etcd adds to the contract: pages, fragments, leases from a thread, and care for an etcd of ours."""
+"""The store on etcd beyond the contract: pages, fragments, leases from a thread, maintenance."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def collect(stream: AsyncIterator[StoreChanges], until: int) -> list[Store
 
 
 async def fill(store: Store, count: int, prefix: str = "/k/") -> int:
-    """Writes keys in as few transactions as can be; returns the last revision."""
+    """Write keys in as few transactions as possible; return the last revision."""
     puts = [PutOp(f"{prefix}{i:06}", b"%d" % i) for i in range(count)]
     results = await asyncio.gather(*[store.txn([], puts[i : i + 128]) for i in range(0, count, 128)])
     return max(result.revision for result in results)
@@ -318,7 +318,7 @@ async def test_an_etcd_that_is_ours_is_looked_after(tmp_path: Path) -> None:
         await store.compact(full.revision)
         async with asyncio.timeout(DEADLINE_S):
             while (await care.status(url)).db_size_bytes > full.db_size_bytes // 2:
-                await care.defragment(url)  # compaction goes on behind the answer to it
+                await care.defragment(url)  # compaction continues after its response
         await care.disarm(alarm)
         assert await care.alarms() == []
         assert (await store.txn([], [PutOp("/fat", b"thin")])).succeeded

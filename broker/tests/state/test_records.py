@@ -1,4 +1,4 @@
-"""Keys and records: there and back, and what hostile content does."""
+"""Keys and records: round trips, and hostile content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/store.md shows every key there is, with a value that is a record of its kind and has all fields."""
+"""docs/reference/store.md lists every kind of key, with a value that is a valid record with all fields."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ KINDS = {
     keys.report(1): BrokerReport,
     keys.report_chunk(1, 0): ReportChunk,
 }
-"""A key of each kind, and what its value is (None: no record)."""
+"""A key of each kind and the type of its value (None: not a record)."""
 
 
 def rows() -> dict[str, str]:

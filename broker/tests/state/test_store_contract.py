@@ -1,4 +1,4 @@
-"""What every `Store` keeps to: brokers rely on exactly this."""
+"""The contract of every `Store`: brokers rely on exactly this."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def put(store: Store, key: str, value: bytes = b"v") -> int:
 
 
 async def collect(store: Store, prefix: str, from_revision: int, until: int) -> list[StoreChanges]:
-    """What a watch brings until it has brought revision `until`."""
+    """Return what a watch yields up to revision `until`."""
     found = []
     async with asyncio.timeout(10):
         async for changes in store.watch(prefix, from_revision):
@@ -65,7 +65,7 @@ async def test_a_deleted_and_recreated_key_begins_again(store: Store) -> None:
 async def test_a_key_that_comes_and_goes_is_listed_once_or_not_at_all(store: Store) -> None:
     for _ in range(3):
         await asyncio.gather(*[store.txn([], [op]) for op in (PutOp("/k", b""), DeleteOp("/k"), PutOp("/k", b""))])
-        # Transactions under way together have no order among them: the key is there once, or it was deleted last.
+        # Concurrent transactions have no order: the key exists once, or it was deleted last.
         assert [e.key for e in (await store.range("/")).entries] in (["/k"], [])
         await put(store, "/k")
         assert [e.key for e in (await store.range("/")).entries] == ["/k"]

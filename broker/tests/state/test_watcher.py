@@ -1,4 +1,4 @@
-"""The view follows the store: all of it, in order, at the cost of what changed, and whatever is in it."""
+"""The view follows the store: completely, in order, at the cost of the change, and with any content."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Followed:
         self.view = ClusterView()
         self.config = BrokerConfig()
         self.watcher = Watcher(store, self.view, self.config)
-        self.told: list[TopicChange] = []
-        self.view.subscribe(self.told.extend)
+        self.changes: list[TopicChange] = []
+        self.view.subscribe(self.changes.extend)
 
     async def write(self, *operations: Operation) -> None:
         result = await self.store.txn([], operations)
@@ -105,7 +105,7 @@ async def test_what_is_there_at_the_start_is_loaded(store: EmbeddedStore) -> Non
     endpoint = view.brokers[4].endpoint("L")
     assert endpoint is not None
     assert (endpoint.host, endpoint.port) == ("h", 1)
-    assert sorted(c.new.name for c in followed.told if c.new) == ["a", "b"]
+    assert sorted(c.new.name for c in followed.changes if c.new) == ["a", "b"]
     await followed.watcher.stop()
 
 
@@ -122,8 +122,8 @@ async def test_changes_of_a_partition_replace_its_topic_in_the_view(followed: Fo
     after = followed.view.topics["a"]
     assert [p.leader_epoch for p in after.partitions] == [0, 5, 0]
     assert [p.leader_epoch for p in before.partitions] == [0, 0, 0], "what was handed out was changed in place"
-    assert followed.told[-1] == TopicChange(before, after, [1])
-    assert list(followed.told[-1].differences()) == [(before.partitions[1], after.partitions[1])]
+    assert followed.changes[-1] == TopicChange(before, after, [1])
+    assert list(followed.changes[-1].differences()) == [(before.partitions[1], after.partitions[1])]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -179,7 +179,7 @@ async def test_a_tombstone_ends_a_topic_and_says_that_its_data_may_go(followed: 
     assert not followed.view.topics
     assert not followed.view.topics_by_id
     assert followed.view.deleting == {A}
-    assert followed.told[-1].new is None
+    assert followed.changes[-1].new is None
     await followed.write(*gone(A, "a"))
     assert followed.view.deleting == set()
 
@@ -209,9 +209,9 @@ async def test_a_topic_that_vanishes_without_a_tombstone_is_no_reason_to_remove_
 
 async def test_a_recreated_topic_is_one_that_goes_and_one_that_comes(followed: Followed) -> None:
     await followed.write(*topic(A, "t"))
-    followed.told.clear()
+    followed.changes.clear()
     await followed.write(*[op for op in gone(A, "t") if op.key != keys.topic_name("t")], *topic(B, "t"))
-    assert [(c.old and c.old.topic_id, c.new and c.new.topic_id) for c in followed.told] == [(A, None), (None, B)]
+    assert [(c.old and c.old.topic_id, c.new and c.new.topic_id) for c in followed.changes] == [(A, None), (None, B)]
     assert followed.view.topics["t"].topic_id == B
     assert set(followed.view.topics_by_id) == {B}
 
@@ -230,7 +230,7 @@ async def test_a_listener_that_fails_does_not_stop_the_others(followed: Followed
     followed.view.listeners.insert(0, fails)
     await followed.write(*topic(A, "a"))
     await followed.write(*topic(B, "b"))
-    assert [c.new.name for c in followed.told if c.new] == ["a", "b"]
+    assert [c.new.name for c in followed.changes if c.new] == ["a", "b"]
 
 
 async def test_groups_and_offsets_do_not_wake_the_watcher(followed: Followed) -> None:
@@ -246,7 +246,7 @@ async def test_revisions_are_applied_in_order(followed: Followed) -> None:
     results = await asyncio.gather(*writes)
     async with asyncio.timeout(10):
         await followed.watcher.applied(results[-1].revision)
-    epochs = [c.new.partitions[0].leader_epoch for c in followed.told if c.new]
+    epochs = [c.new.partitions[0].leader_epoch for c in followed.changes if c.new]
     assert epochs == sorted(epochs)
     assert epochs[-1] == 39
 
@@ -255,7 +255,7 @@ async def test_a_watcher_that_missed_changes_reads_all_again_and_tells_the_diffe
     followed: Followed, store: EmbeddedStore
 ) -> None:
     await followed.write(*topic(A, "a"), *topic(UUID(int=12), "kept"))
-    followed.told.clear()
+    followed.changes.clear()
     kept = followed.view.topics["kept"]
     writes = [store.txn([], [PutOp(keys.partition(A, 0), partition(epoch=e))]) for e in range(1, 200)]
     writes += [store.txn([], topic(B, "b")), store.txn([], gone(A, "a"))]
@@ -265,7 +265,7 @@ async def test_a_watcher_that_missed_changes_reads_all_again_and_tells_the_diffe
     assert followed.watcher.loads == 2
     assert set(followed.view.topics) == {"b", "kept"}
     assert followed.view.topics["kept"] is kept
-    assert [(c.old and c.old.name, c.new and c.new.name) for c in followed.told] == [("a", None), (None, "b")]
+    assert [(c.old and c.old.name, c.new and c.new.name) for c in followed.changes] == [("a", None), (None, "b")]
 
 
 HOSTILE = [b"", b"not json", b"{}", b"[1]", b"\xff"]

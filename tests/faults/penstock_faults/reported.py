@@ -113,7 +113,7 @@ REPORTED = (
         old="                if own_id not in named:\n",
         new="                if True:\n",
         caught_by=(
-            "broker/tests/node/test_departing.py::test_the_wait_lasts_until_every_other_broker_has_dropped_the_name",
+            "broker/tests/node/test_leaving.py::test_the_wait_lasts_until_every_other_broker_has_dropped_the_name",
         ),
     ),
     Fault(

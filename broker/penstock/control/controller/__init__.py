@@ -1,1 +1,1 @@
-"""The elected controller: who leads, who counts as alive, and where replicas go."""
+"""The elected controller: partition leaders, broker liveness, and replica placement."""

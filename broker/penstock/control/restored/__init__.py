@@ -1,1 +1,1 @@
-"""An etcd restored from a backup: noticed by brokers, which freeze, and made the truth again by an operator."""
+"""An etcd restored from a backup: brokers detect it and freeze, and an operator recovers the cluster."""

@@ -1,6 +1,6 @@
-"""A cluster without data: brokers that are members and candidates, on one real store, in virtual time.
+"""A cluster without data: brokers as members and candidates, on one real store, in virtual time.
 
-What other rooms do beside the controller (leaders admitting followers, tasks that ping) is done by hand here.
+The kit does what other packages do beside the controller (leaders that admit followers, tasks that ping).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from penstock.state.watcher import Watcher
 LEASE_MS = 9000
 STEP_S = 0.02
 PATIENCE_S = 10.0
-"""How long a thread may keep virtual time from going on."""
+"""How long a thread may stop virtual time."""
 
 
 class Time:
-    """The loop's clock, moved by hand, and a `Clock` that goes with it. It stands still while a thread works."""
+    """The event loop's clock, advanced by the tests, and a matching `Clock`. It stops while a thread works."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self.store = store
@@ -72,7 +72,7 @@ class Time:
         return bool(self.threads or self.store._queue or self.store._in_flight)
 
     async def settle(self) -> None:
-        """Lets everything happen that is due, what threads do for it included, however slow the machine is."""
+        """Run everything that is due, including work in threads, however slow the machine is."""
         for _ in range(10):
             await asyncio.sleep(0)
         end_s = time.monotonic() + PATIENCE_S
@@ -89,7 +89,7 @@ class Time:
             await self.settle()
 
     async def until(self, condition: Callable[[], object], limit_s: float = 60.0) -> float:
-        """Moves on until something is true; returns how long that took, in virtual seconds."""
+        """Advance until a condition holds; return the virtual seconds that it took."""
         start_s = self.passed_s
         while not condition():
             assert self.passed_s < start_s + limit_s, f"not within {limit_s} s"
@@ -110,7 +110,7 @@ class FakeProbe:
 
 @dataclass
 class Network:
-    """Who listens. Probes of brokers in `dead` are refused, those of brokers in `silent` get no answer."""
+    """Reachability of brokers. Probes of `dead` brokers are refused, probes of `silent` ones hang."""
 
     dead: set[int] = field(default_factory=set)
     silent: set[int] = field(default_factory=set)
@@ -132,13 +132,13 @@ class Network:
 
 @dataclass
 class Ends:
-    """What brokers tell of their log ends: (broker, topic id, partition) → (epoch, offset)."""
+    """Log ends reported by brokers: (broker, topic id, partition) → (epoch, offset)."""
 
     known: dict[tuple[int, UUID, int], tuple[int, int]] = field(default_factory=dict)
-    asked: list[int] = field(default_factory=list)
+    queried: list[int] = field(default_factory=list)
 
     async def log_ends(self, broker_id: int, partitions):
-        self.asked.append(broker_id)
+        self.queried.append(broker_id)
         return {p: self.known[broker_id, *p] for p in partitions if (broker_id, *p) in self.known}
 
 
@@ -193,7 +193,7 @@ class Node:
 
 
 class World:
-    """A cluster; `topic` makes a topic in it directly, `brokers` holds the processes that run."""
+    """A cluster. `topic` writes a topic directly; `brokers` has the running processes."""
 
     def __init__(self) -> None:
         self.store = EmbeddedStore(":memory:")
@@ -209,7 +209,7 @@ class World:
         self._next = 0
 
     async def start(self, *broker_ids: int, was_unclean: bool = False) -> None:
-        """Starts brokers, with the directories that they have had."""
+        """Start brokers, with their earlier directories."""
         for broker_id in broker_ids:
             self.network.dead.discard(broker_id)
             node = Node(self, broker_id, self.record(broker_id, was_unclean), self.settings)
@@ -247,7 +247,7 @@ class World:
         return next(iter(self.brokers.values())).view
 
     def controllers(self) -> list[int]:
-        """The brokers that think that they are controller."""
+        """Return the brokers that consider themselves controller."""
         return [
             b for b, node in self.brokers.items() if node.controller is not None and node.controller.term is not None
         ]
@@ -262,7 +262,7 @@ class World:
         return self.brokers[broker_id].registration.epoch
 
     async def topic(self, name: str, *replicas: list[int], overrides: dict[str, str] | None = None, isr=None) -> UUID:
-        """A topic whose partitions have these replicas, all in sync."""
+        """Create a topic whose partitions have these replicas, all in sync."""
         self._next += 1
         topic_id = UUID(int=(1 << 100) + self._next)
         puts: list[Operation] = []
@@ -292,7 +292,7 @@ class World:
         return found
 
     async def change(self, name: str, index: int, change: Callable[[PartitionRecord], PartitionRecord]) -> None:
-        """What a leader does: a new record on the condition of the old."""
+        """Write a partition's record as a leader does, on the condition of the present one."""
         key = keys.partition(self.view.topics[name].topic_id, index)
         while True:
             entry = await self.store.get(key)
@@ -303,7 +303,7 @@ class World:
         await self.time.settle()
 
     async def admit(self, name: str, index: int, broker: int) -> None:
-        """The leader admits a follower to the ISR."""
+        """Admit a follower to the ISR as the leader does."""
         epoch = self.epoch(broker)
 
         def admitted(record: PartitionRecord) -> PartitionRecord:
@@ -314,13 +314,13 @@ class World:
         await self.change(name, index, admitted)
 
     async def create(self, name: str, partitions: int, factor: int):
-        """Through the administration of the first broker."""
+        """Create a topic by the first broker's service."""
         admin = next(iter(self.brokers.values())).topics
         assert admin is not None
         return await self.finish(admin.create([TopicRequest(name, partitions, factor)]))
 
     async def finish(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Runs something to its end while time goes by."""
+        """Run a coroutine to its end while time advances."""
         task = asyncio.ensure_future(work)
         await self.time.until(task.done)
         return task.result()

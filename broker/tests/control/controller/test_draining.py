@@ -14,9 +14,9 @@ SETTING = "broker.draining"
 
 
 async def ask(world, broker: int, operation: ConfigOperation, value: str | None) -> None:
-    """As IncrementalAlterConfigs does, on another broker than the one that is meant; nodes pass on what they see."""
-    asked = world.brokers[1]
-    admin = ConfigService(world.store, asked.view, asked.watcher, asked.config, SystemClock())
+    """Alter the setting as IncrementalAlterConfigs does on another broker; nodes apply what they see in the store."""
+    other = world.brokers[1]
+    admin = ConfigService(world.store, other.view, other.watcher, other.config, SystemClock())
     change = [ConfigChange(SETTING, operation, value)]
     outcome = await world.finish(admin.change(ConfigResource.BROKER, str(broker), change))
     assert outcome.error is ErrorCode.NONE, outcome

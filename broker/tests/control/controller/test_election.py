@@ -1,4 +1,4 @@
-"""Who is controller, and what the history of elections tells."""
+"""Controller elections and their history."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_a_broker_that_restarts_succeeds_itself(world) -> None:
 async def test_a_failing_controller_makes_room_for_another(world) -> None:
     await world.start(1, 2)
     await world.time.until(lambda: world.controllers() == [1])
-    world.the_controller().term.registry._apply_event = None  # anything that is not expected
+    world.the_controller().term.registry._apply_event = None  # an unexpected failure
     await world.brokers[2].registration.report_settings(ReportedSettings(None, "", True))
     await world.time.until(lambda: world.view.controller_epoch == 2)
     await world.time.until(lambda: len(world.controllers()) == 1)
@@ -112,7 +112,7 @@ async def test_a_candidate_ends_when_it_is_cancelled_whatever_it_is_at(world) ->
     for turns in range(12):
         campaign = asyncio.ensure_future(election.run())
         await world.time.advance(1)
-        election._suspicion.set()  # of an epoch that is over: it looks again
+        election._suspicion.set()  # of a past epoch: it reads the key again
         for _ in range(turns):
             await asyncio.sleep(0)
         campaign.cancel()

@@ -1,4 +1,4 @@
-"""An etcd that is ours stays small; one that is not is only looked at."""
+"""A managed etcd stays small; an unmanaged one is only read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Alarm:
 
 @dataclass
 class Etcd:
-    """Members in memory; implements `compaction.Maintenance` and, as far as it is called, `Store`."""
+    """In-memory members; implements `etcd_upkeep.MaintenanceClient` and the used part of `Store`."""
 
     members: dict[str, Status]
     raised: list[Alarm] = field(default_factory=list)
@@ -98,124 +98,124 @@ def care_of(etcd: Etcd, clock: HandClock, policy: CompactionPolicy = POLICY, is_
     return EtcdUpkeep(etcd, etcd, Leadership(1, 1), clock, is_managed, policy)
 
 
-async def minutes(care: EtcdUpkeep, etcd: Etcd, clock: HandClock, count: int, writes: int = 100) -> None:
-    """Minutes with so many writes and one sample in each."""
+async def minutes(upkeep: EtcdUpkeep, etcd: Etcd, clock: HandClock, count: int, writes: int = 100) -> None:
+    """Let minutes pass, each with so many writes and one sample."""
     for _ in range(count):
         clock.now_ms += MINUTE_MS
         for status in etcd.members.values():
             status.revision += writes
-        await care.sample()
+        await upkeep.sample()
 
 
 async def test_what_is_older_than_a_quarter_of_an_hour_is_forgotten(three: Etcd, clock: HandClock) -> None:
-    care = care_of(three, clock)
-    await minutes(care, three, clock, 15)
+    upkeep = care_of(three, clock)
+    await minutes(upkeep, three, clock, 15)
     assert three.compacted == []
-    await minutes(care, three, clock, 1)
+    await minutes(upkeep, three, clock, 1)
     assert three.compacted == [101], "the revision of the first sample"
-    await minutes(care, three, clock, 3)
+    await minutes(upkeep, three, clock, 3)
     assert three.compacted == [101, 201, 301, 401]
 
 
 async def test_an_idle_etcd_is_not_compacted(three: Etcd, clock: HandClock) -> None:
-    care = care_of(three, clock)
-    await minutes(care, three, clock, 60, writes=0)
+    upkeep = care_of(three, clock)
+    await minutes(upkeep, three, clock, 60, writes=0)
     assert three.compacted == []
 
 
 async def test_a_large_one_keeps_less(three: Etcd, clock: HandClock) -> None:
-    care = care_of(three, clock)
+    upkeep = care_of(three, clock)
     three.members["http://2"].db_in_use_bytes = 600 * MB
-    await minutes(care, three, clock, 3)
+    await minutes(upkeep, three, clock, 3)
     assert three.compacted == [101, 201]
 
 
 async def test_one_that_is_not_ours_is_only_looked_at(three: Etcd, clock: HandClock, capsys) -> None:
-    care = care_of(three, clock, is_managed=False)
+    upkeep = care_of(three, clock, is_managed=False)
     three.raised.append(Alarm(2, "NOSPACE"))
     three.members["http://2"].db_size_bytes = 1000 * MB
-    await minutes(care, three, clock, 30)
+    await minutes(upkeep, three, clock, 30)
     assert (three.compacted, three.defragmented, len(three.raised)) == ([], [], 1)
     said = capsys.readouterr()
     assert (said.out + said.err).count("etcd alarm raised") == 1
 
 
 async def test_members_are_defragmented_when_it_pays_the_leader_last(three: Etcd, clock: HandClock) -> None:
-    care = care_of(three, clock)
+    upkeep = care_of(three, clock)
     for status in three.members.values():
         status.db_size_bytes = 400 * MB
-    three.members["http://3"].db_in_use_bytes = 250 * MB  # little would be given back
-    await minutes(care, three, clock, 1)
+    three.members["http://3"].db_in_use_bytes = 250 * MB  # little would be freed
+    await minutes(upkeep, three, clock, 1)
     assert three.defragmented == ["http://2", "http://1"]
 
 
 async def test_a_member_is_defragmented_once_an_hour_at_most(three: Etcd, clock: HandClock) -> None:
-    care = care_of(three, clock)
+    upkeep = care_of(three, clock)
     for _ in range(59):
         three.members["http://2"].db_size_bytes = 400 * MB
-        await minutes(care, three, clock, 1)
+        await minutes(upkeep, three, clock, 1)
     assert three.defragmented == ["http://2"]
     three.members["http://2"].db_size_bytes = 400 * MB
-    await minutes(care, three, clock, 2)
+    await minutes(upkeep, three, clock, 2)
     assert three.defragmented == ["http://2"] * 2
 
 
 async def test_while_a_member_does_not_answer_none_is_defragmented_and_history_is_forgotten_all_the_same(
     three: Etcd, clock: HandClock, capsys
 ) -> None:
-    care = care_of(three, clock)
+    upkeep = care_of(three, clock)
     three.members["http://1"].db_size_bytes = 400 * MB
     three.down.add("http://3")
-    await minutes(care, three, clock, 17)
+    await minutes(upkeep, three, clock, 17)
     assert (three.compacted, three.defragmented) == ([101, 201], [])
     said = capsys.readouterr()
     assert (said.out + said.err).count("etcd member not responding") == 1
     three.down.clear()
-    await minutes(care, three, clock, 1)
+    await minutes(upkeep, three, clock, 1)
     assert three.defragmented == ["http://1"]
 
 
 async def test_an_alarm_is_told_though_a_member_does_not_answer(three: Etcd, clock: HandClock, capsys) -> None:
-    care = care_of(three, clock, is_managed=False)
+    upkeep = care_of(three, clock, is_managed=False)
     three.down.add("http://1")
     three.raised.append(Alarm(1, "NOSPACE"))
-    await minutes(care, three, clock, 2)
+    await minutes(upkeep, three, clock, 2)
     said = capsys.readouterr()
     assert (said.out + said.err).count("etcd alarm raised") == 1
 
 
 async def test_a_full_one_writes_again_though_a_member_does_not_answer(three: Etcd, clock: HandClock) -> None:
-    care = care_of(three, clock)
+    upkeep = care_of(three, clock)
     three.down.add("http://3")
     three.raised = [Alarm(2, "NOSPACE"), Alarm(3, "NOSPACE")]
-    await minutes(care, three, clock, 1)
+    await minutes(upkeep, three, clock, 1)
     assert three.compacted == [101]
     assert three.defragmented == ["http://2", "http://1"]
     assert three.raised == []
 
 
 async def test_nothing_is_done_while_no_member_answers(three: Etcd, clock: HandClock) -> None:
-    care = care_of(three, clock)
+    upkeep = care_of(three, clock)
     three.down.update(three.urls)
     three.raised.append(Alarm(2, "NOSPACE"))
     with pytest.raises(StoreUnavailable):
-        await care.sample()
+        await upkeep.sample()
     assert (three.compacted, three.defragmented, len(three.raised)) == ([], [], 1)
 
 
 async def test_a_full_one_is_compacted_defragmented_and_writes_again(three: Etcd, clock: HandClock) -> None:
-    care = care_of(three, clock)
+    upkeep = care_of(three, clock)
     three.raised = [Alarm(2, "NOSPACE"), Alarm(3, "CORRUPT")]
-    await minutes(care, three, clock, 1)
+    await minutes(upkeep, three, clock, 1)
     assert three.compacted == [101]
     assert sorted(three.defragmented) == three.urls
     assert three.raised == [Alarm(3, "CORRUPT")], "only an administrator clears that"
 
 
 async def test_who_is_controller_no_longer_does_nothing(three: Etcd, clock: HandClock) -> None:
-    care = care_of(three, clock)
-    care.leadership.lost.set()
-    await minutes(care, three, clock, 20)
+    upkeep = care_of(three, clock)
+    upkeep.leadership.lost.set()
+    await minutes(upkeep, three, clock, 20)
     assert three.compacted == []
 
 
@@ -231,7 +231,7 @@ async def test_a_real_etcd_that_ran_full_takes_writes_again() -> None:
         store = EtcdStore(EtcdOptions(endpoints=etcd.endpoints))
         maintenance = maintenance_client(GuardedStore(store))
         assert maintenance is not None
-        care = EtcdUpkeep(store, maintenance, Leadership(1, 1), SystemClock(), True, POLICY)
+        upkeep = EtcdUpkeep(store, maintenance, Leadership(1, 1), SystemClock(), True, POLICY)
 
         async def fill() -> None:
             for number in range(64):
@@ -241,9 +241,9 @@ async def test_a_real_etcd_that_ran_full_takes_writes_again() -> None:
             await fill()
         with pytest.raises(StoreUnavailable, match="quota"):
             await store.txn([], [PutOp("/penstock/v1/x", b"small")])
-        care.policy = CompactionPolicy(least_revisions=1)
-        await care.sample()
-        assert (care.compactions, care.defragmentations) == (1, 1)
+        upkeep.policy = CompactionPolicy(least_revisions=1)
+        await upkeep.sample()
+        assert (upkeep.compactions, upkeep.defragmentations) == (1, 1)
         assert (await maintenance.status(maintenance.urls[0])).db_size_bytes < 8 * MB
         await store.txn([], [PutOp("/penstock/v1/x", b"small")])
         assert (await store.get("/penstock/v1/x")).value == b"small"

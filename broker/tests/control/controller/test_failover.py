@@ -1,4 +1,4 @@
-"""The controller at work: brokers that die, come back, stop in good order, or seem to."""
+"""The controller at work: brokers that die, come back, stop cleanly, or seem to."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_a_last_replica_whose_directory_was_replaced_does_not_lead(three) 
     await three.start(2)
     await three.time.advance(5)
     assert three.partition("t").leader == -1
-    assert three.ends.asked == []
+    assert three.ends.queried == []
 
 
 async def test_a_last_replica_that_relied_on_the_page_cache_and_lost_it_leads_only_after_all_were_asked(three) -> None:
@@ -175,7 +175,7 @@ async def test_a_last_replica_that_relied_on_the_page_cache_and_lost_it_leads_on
     await three.start(2, was_unclean=True)
     await three.time.advance(3)
     assert three.partition("t").leader == -1
-    assert three.ends.asked == []
+    assert three.ends.queried == []
     three.ends.known = {(2, topic_id, 0): (0, 10), (3, topic_id, 0): (0, 12)}
     await three.start(3, was_unclean=True)
     await three.time.until(lambda: three.partition("t").leader == 3)
@@ -221,7 +221,7 @@ async def test_a_last_replica_that_may_lack_something_is_elected_uncleanly_and_c
 
 
 async def test_a_controller_that_was_replaced_without_noticing_writes_nothing(three) -> None:
-    """Its watch has not told it yet: only the condition of its writes holds it back."""
+    """Its watch lags, so only the conditions of its writes prevent them."""
     await three.topic("t", [2, 3, 1])
     term = three.the_controller().term
     term.leadership.revision -= 1  # as if another had been elected since

@@ -1,4 +1,4 @@
-"""Who leads and who is in sync, from every state that a record and its brokers can be in."""
+"""Leaders and ISRs, from every possible state of a record and its brokers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def facts_of(
 
 
 def record_of(isr: list[int], leader: int | None = None, **more) -> PartitionRecord:
-    """Of replicas 1, 2, 3, each in sync since epoch 10 + its number."""
+    """Return a record with replicas 1, 2, 3, each in sync since epoch 10 + its id."""
     values = {
         "replicas": [1, 2, 3],
         "leader": isr[0] if leader is None else leader,
@@ -175,13 +175,13 @@ def test_the_preferred_replica_leads_again_when_it_is_in_sync() -> None:
 
 
 def test_a_record_without_epochs_belongs_to_whoever_is_registered() -> None:
-    """As it is where there is one broker."""
+    """Records have no epochs without a cluster."""
     assert leaders.reconcile(record_of([1], isr_epochs=[]), facts_of({1: 99})) is None
 
 
 @st.composite
 def situations(draw):
-    """Any record of at most five replicas, and any state of the brokers."""
+    """Any record of at most five replicas, with any state of the brokers."""
     replicas = draw(st.permutations(range(5)))[: draw(st.integers(1, 5))]
     isr = draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True))
     outside = [broker for broker in replicas if broker not in isr]
@@ -247,18 +247,18 @@ def test_nobody_leads_who_may_lack_something_unless_the_topic_allows_it(situatio
 
 
 @settings(max_examples=600, deadline=None)
-@given(situation=situations(), wanted=st.lists(st.integers(0, 5), min_size=1, unique=True))
-def test_a_reassignment_keeps_the_isr_within_the_replicas_at_each_step(situation, wanted) -> None:
+@given(situation=situations(), target=st.lists(st.integers(0, 5), min_size=1, unique=True))
+def test_a_reassignment_keeps_the_isr_within_the_replicas_at_each_step(situation, target) -> None:
     record, facts, _ = situation
     try:
-        new = reassign.start_reassignment(record, wanted, facts)
+        new = reassign.start_reassignment(record, target, facts)
     except reassign.RefusedReassignment:
         return
     if new is None:
         return
     holds(record, new)
     if new.adding or new.removing:
-        assert reassign.target_replicas(new) == wanted
+        assert reassign.target_replicas(new) == target
         assert set(reassign.original_replicas(new)) == set(reassign.original_replicas(record))
         try:
             back = reassign.cancel_reassignment(new, facts)
@@ -267,14 +267,14 @@ def test_a_reassignment_keeps_the_isr_within_the_replicas_at_each_step(situation
         else:
             holds(new, back)
             assert set(back.replicas) == set(reassign.original_replicas(record))
-        everybody = replace(
+        all_in_sync = replace(
             new,
             isr=[b for b in new.replicas if b in facts.epochs],
             isr_epochs=[facts.epochs[b] for b in new.replicas if b in facts.epochs],
         )
-        has_leader = everybody.isr and everybody.leader in everybody.isr
-        if has_leader and (end := reassign.complete_reassignment(everybody, facts)):
-            holds(everybody, end)
-            assert end.replicas == wanted
+        has_leader = all_in_sync.isr and all_in_sync.leader in all_in_sync.isr
+        if has_leader and (end := reassign.complete_reassignment(all_in_sync, facts)):
+            holds(all_in_sync, end)
+            assert end.replicas == target
             assert not end.adding
             assert not end.removing

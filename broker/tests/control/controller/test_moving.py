@@ -1,4 +1,4 @@
-"""Replicas that move: by request, off a broker that drains, away from one that is gone; and new ones placed."""
+"""Replica moves: by request, off draining or long-absent brokers, and placement of new replicas."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from penstock.state.store import PutOp
 from penstock.wire.errors import ErrorCode
 
 
-def wishes_of(world) -> ReassignmentRequests:
+def requests_of(world) -> ReassignmentRequests:
     node = world.brokers[min(world.brokers)]
     return ReassignmentRequests(world.store, node.view, node.watcher, world.time, BrokerConfig())
 
 
-async def asked(world, *wishes: ReassignmentRequest) -> list[ErrorCode]:
-    return [outcome.error for outcome in await world.finish(wishes_of(world).reassign(wishes))]
+async def reassign(world, *requests: ReassignmentRequest) -> list[ErrorCode]:
+    return [outcome.error for outcome in await world.finish(requests_of(world).reassign(requests))]
 
 
 async def set_draining(world, broker: int, value: str = "true") -> None:
@@ -43,7 +43,7 @@ async def four(world):
 
 async def test_replicas_change_by_adding_catching_up_and_removing(four) -> None:
     await four.topic("t", [1, 2, 3])
-    assert await asked(four, ReassignmentRequest("t", 0, [4, 2, 3])) == [ErrorCode.NONE]
+    assert await reassign(four, ReassignmentRequest("t", 0, [4, 2, 3])) == [ErrorCode.NONE]
     partition = four.partition("t")
     assert (partition.replicas, partition.adding, partition.removing) == ([4, 2, 3, 1], [4], [1])
     assert (partition.isr, partition.leader) == ([1, 2, 3], 1)
@@ -58,26 +58,26 @@ async def test_replicas_change_by_adding_catching_up_and_removing(four) -> None:
 
 async def test_a_reassignment_is_cancelled_to_what_was_there(four) -> None:
     await four.topic("t", [1, 2])
-    assert await asked(four, ReassignmentRequest("t", 0, None)) == [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS]
-    await asked(four, ReassignmentRequest("t", 0, [3, 4]))
+    assert await reassign(four, ReassignmentRequest("t", 0, None)) == [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS]
+    await reassign(four, ReassignmentRequest("t", 0, [3, 4]))
     await four.admit("t", 0, 3)
-    assert await asked(four, ReassignmentRequest("t", 0, None)) == [ErrorCode.NONE]
+    assert await reassign(four, ReassignmentRequest("t", 0, None)) == [ErrorCode.NONE]
     partition = four.partition("t")
     assert (sorted(partition.replicas), partition.isr, partition.adding, partition.removing) == ([1, 2], [1, 2], [], [])
 
 
 async def test_a_later_wish_replaces_an_earlier_one(four) -> None:
     await four.topic("t", [1, 2])
-    await asked(four, ReassignmentRequest("t", 0, [1, 3]))
+    await reassign(four, ReassignmentRequest("t", 0, [1, 3]))
     await four.time.advance(1)
-    assert await asked(four, ReassignmentRequest("t", 0, [1, 4])) == [ErrorCode.NONE]
+    assert await reassign(four, ReassignmentRequest("t", 0, [1, 4])) == [ErrorCode.NONE]
     partition = four.partition("t")
     assert (partition.replicas, partition.adding, partition.removing) == ([1, 4, 2], [4], [2])
 
 
 async def test_an_order_alone_changes_at_once_and_makes_another_leader(four) -> None:
     await four.topic("t", [1, 2, 3])
-    await asked(four, ReassignmentRequest("t", 0, [2, 1, 3]))
+    await reassign(four, ReassignmentRequest("t", 0, [2, 1, 3]))
     assert (four.partition("t").replicas, four.partition("t").leader) == ([2, 1, 3], 2)
 
 
@@ -85,7 +85,7 @@ async def test_a_replica_less_waits_for_those_that_stay_to_be_enough(four) -> No
     await four.topic("t", [1, 2, 3], overrides={"min.insync.replicas": "2"})
     await four.kill(3, notice=True)
     await four.time.until(lambda: four.partition("t").isr == [1, 2])
-    await asked(four, ReassignmentRequest("t", 0, [3, 1]))
+    await reassign(four, ReassignmentRequest("t", 0, [3, 1]))
     await four.time.advance(2)
     assert sorted(four.partition("t").replicas) == [1, 2, 3]
     await four.start(3)
@@ -105,9 +105,9 @@ async def test_a_replica_less_waits_for_those_that_stay_to_be_enough(four) -> No
 )
 async def test_replicas_that_cannot_be_are_refused(four, replicas, error) -> None:
     await four.topic("t", [1, 2])
-    assert await asked(four, ReassignmentRequest("t", 0, replicas)) == [error]
+    assert await reassign(four, ReassignmentRequest("t", 0, replicas)) == [error]
     assert (
-        await asked(
+        await reassign(
             four, ReassignmentRequest("t", 5, [1]), ReassignmentRequest("u", 0, [1]), ReassignmentRequest("t", -1, [1])
         )
         == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3
@@ -117,18 +117,18 @@ async def test_replicas_that_cannot_be_are_refused(four, replicas, error) -> Non
 
 async def test_a_factor_that_is_to_stay_stays(four) -> None:
     await four.topic("t", [1, 2])
-    assert await asked(four, ReassignmentRequest("t", 0, [1], may_change_factor=False)) == [
+    assert await reassign(four, ReassignmentRequest("t", 0, [1], may_change_factor=False)) == [
         ErrorCode.INVALID_REPLICATION_FACTOR
     ]
-    assert await asked(four, ReassignmentRequest("t", 0, [1, 3], may_change_factor=False)) == [ErrorCode.NONE]
+    assert await reassign(four, ReassignmentRequest("t", 0, [1, 3], may_change_factor=False)) == [ErrorCode.NONE]
 
 
 async def test_a_factor_that_is_to_stay_is_that_of_the_move_in_hand(four) -> None:
     await four.topic("t", [1, 2])
-    assert await asked(four, ReassignmentRequest("t", 0, [1, 2, 3])) == [ErrorCode.NONE]
+    assert await reassign(four, ReassignmentRequest("t", 0, [1, 2, 3])) == [ErrorCode.NONE]
     assert four.partition("t").adding == [3]
-    assert await asked(four, ReassignmentRequest("t", 0, [1, 2, 4], may_change_factor=False)) == [ErrorCode.NONE]
-    assert await asked(four, ReassignmentRequest("t", 0, [1, 4], may_change_factor=False)) == [
+    assert await reassign(four, ReassignmentRequest("t", 0, [1, 2, 4], may_change_factor=False)) == [ErrorCode.NONE]
+    assert await reassign(four, ReassignmentRequest("t", 0, [1, 4], may_change_factor=False)) == [
         ErrorCode.INVALID_REPLICATION_FACTOR
     ]
 
@@ -137,13 +137,13 @@ async def test_what_a_failed_growth_has_left_is_no_partition_yet(four) -> None:
     topic_id = await four.topic("t", [1, 2])
     record = PartitionRecord(replicas=[1, 2], leader=1, isr=[1, 2])
     await four.store.txn([], [PutOp(keys.partition(topic_id, 1), encode(record))])
-    assert await asked(four, ReassignmentRequest("t", 1, [1, 3])) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert await reassign(four, ReassignmentRequest("t", 1, [1, 3])) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
 @pytest.mark.parametrize("assignments", [None, [[2, 3, 4]]])
 async def test_partitions_added_during_a_move_have_as_many_replicas_as_the_moved_will_have(four, assignments) -> None:
     await four.topic("t", [1, 2, 3], [2, 3, 1])
-    await asked(four, ReassignmentRequest("t", 0, [4, 2, 3]))
+    await reassign(four, ReassignmentRequest("t", 0, [4, 2, 3]))
     assert len(four.partition("t").replicas) == 4
     outcome = await four.finish(four.brokers[1].topics.create_partitions("t", 3, assignments))
     assert outcome.error is ErrorCode.NONE, outcome
@@ -153,7 +153,7 @@ async def test_partitions_added_during_a_move_have_as_many_replicas_as_the_moved
 async def test_nothing_is_moved_to_a_broker_that_drains(four) -> None:
     await four.topic("t", [1, 2])
     await set_draining(four, 4)
-    assert await asked(four, ReassignmentRequest("t", 0, [1, 4])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    assert await reassign(four, ReassignmentRequest("t", 0, [1, 4])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
 
 
 async def test_a_draining_broker_is_emptied_and_then_removable(four) -> None:
@@ -295,9 +295,9 @@ async def test_a_wish_may_name_a_broker_that_restarts_beside_one_that_is_there(t
     await three.topic("t", [1])
     await three.kill(3, notice=True)
     await three.time.until(lambda: 3 in three.the_controller().term.registry.absent)
-    assert await asked(three, ReassignmentRequest("t", 0, [1, 3])) == [ErrorCode.NONE]
+    assert await reassign(three, ReassignmentRequest("t", 0, [1, 3])) == [ErrorCode.NONE]
     assert three.partition("t").adding == [3]
-    assert await asked(three, ReassignmentRequest("t", 0, [3])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    assert await reassign(three, ReassignmentRequest("t", 0, [3])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
     await three.start(3)
     await three.admit("t", 0, 3)
     await three.time.until(lambda: not three.partition("t").adding)
@@ -317,7 +317,7 @@ async def test_partitions_are_added_with_all_replicas_while_a_broker_restarts(th
 
 async def test_elections_by_request(four) -> None:
     await four.topic("t", [1, 2], [2, 1])
-    elections = wishes_of(four)
+    elections = requests_of(four)
     await four.finish(elections.reassign([ReassignmentRequest("t", 0, [2, 1]), ReassignmentRequest("t", 1, [1, 2])]))
 
     async def elect(is_unclean: bool, *partitions) -> list[ErrorCode]:
@@ -339,7 +339,7 @@ async def test_an_unclean_election_by_request_needs_no_permission_of_the_topic(t
     await three.topic("t", [2, 3], isr=[2])
     await three.kill(2, notice=True)
     await three.time.until(lambda: three.partition("t").leader == -1)
-    outcome = await three.finish(wishes_of(three).elect([("t", 0)], True))
+    outcome = await three.finish(requests_of(three).elect([("t", 0)], True))
     assert [o.error for o in outcome] == [ErrorCode.NONE]
     assert (three.partition("t").leader, three.partition("t").isr) == (3, [3])
     assert three.partition("t").isr_epochs == [three.epoch(3)]
@@ -378,7 +378,7 @@ async def test_new_partitions_are_spread_over_failure_domains_and_keep_off_drain
 
 
 async def test_a_topic_is_not_placed_on_a_broker_that_begins_to_drain_meanwhile(four) -> None:
-    """The drain comes between the look and the writing of the name."""
+    """The drain starts between the placement and the write of the name."""
     admin = four.brokers[1].topics
     real = four.store.range
 

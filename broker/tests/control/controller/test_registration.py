@@ -1,4 +1,4 @@
-"""A broker's membership: registering, staying registered, noticing that it is not, and leaving."""
+"""A broker's membership: registering, renewing, detecting its end, and leaving."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_broker_stops_serving_before_its_lease_can_end_while_the_store_i
 
 @pytest.mark.parametrize("refusal", [StoreError("permission denied"), StoreUnavailable("away"), TimeoutError()])
 async def test_a_refusal_does_not_end_the_renewal_of_a_lease(world, refusal: Exception) -> None:
-    """As while passwords are changed: all brokers at once would have to be started anew."""
+    """For example while passwords are changed: otherwise all brokers would have to be restarted at once."""
     registration = registration_of(world)
     task = await kept(world, registration)
     real = world.store.keep_alive
@@ -223,10 +223,10 @@ async def test_a_broker_that_nobody_controls_is_not_told_to_go(world) -> None:
     task.cancel()
 
 
-# What is left of a replica
+# Replica conditions
 
 
-def past_of(*incarnations: tuple[int, int, str, bool], **more) -> BrokerHistory:
+def history_of(*incarnations: tuple[int, int, str, bool], **more) -> BrokerHistory:
     """(epoch, directory, boot, whether the run before was unclean)."""
     return BrokerHistory([Incarnation(e, UUID(int=d), b, u) for e, d, b, u in incarnations], **more)
 
@@ -235,57 +235,58 @@ def past_of(*incarnations: tuple[int, int, str, bool], **more) -> BrokerHistory:
     ("then", "now", "was_flushed", "replica_condition"),
     [
         ((5, 1, "a", False), (9, 1, "a", True), False, ReplicaCondition.COMPLETE),  # the page cache survived
-        ((5, 1, "a", False), (9, 1, "b", False), False, ReplicaCondition.COMPLETE),  # it ended in good order
-        ((5, 1, "a", False), (9, 1, "b", True), True, ReplicaCondition.COMPLETE),  # what counted was flushed
+        ((5, 1, "a", False), (9, 1, "b", False), False, ReplicaCondition.COMPLETE),  # a clean shutdown
+        ((5, 1, "a", False), (9, 1, "b", True), True, ReplicaCondition.COMPLETE),  # all in-sync data was flushed
         ((5, 1, "a", False), (9, 1, "b", True), False, ReplicaCondition.MAY_BE_INCOMPLETE),
         (
             (5, 1, "", False),
             (9, 1, "", True),
             False,
             ReplicaCondition.MAY_BE_INCOMPLETE,
-        ),  # an unknown boot is none that is the same
+        ),  # an unknown boot id never matches
         ((5, 1, "a", False), (9, 2, "a", False), True, ReplicaCondition.REPLACED),
     ],
 )
 def test_what_is_left_of_a_replica_follows_from_its_directory_boot_and_end(
     then, now, was_flushed, replica_condition
 ) -> None:
-    past = past_of(then, now)
-    assert past.replica_condition(5, was_flushed, "t/0") is replica_condition
-    assert past.replica_condition(None, was_flushed, "t/0") is replica_condition
+    history = history_of(then, now)
+    assert history.replica_condition(5, was_flushed, "t/0") is replica_condition
+    assert history.replica_condition(None, was_flushed, "t/0") is replica_condition
 
 
 def test_what_recovery_cut_counts_for_incarnations_before_it_alone() -> None:
-    past = past_of((5, 1, "a", False), (7, 1, "a", True), (9, 1, "a", False), damaged={"t/0": 7})
-    assert past.replica_condition(5, True, "t/0") is ReplicaCondition.MAY_BE_INCOMPLETE
-    assert past.replica_condition(7, True, "t/0") is ReplicaCondition.COMPLETE
-    assert past.replica_condition(5, True, "t/1") is ReplicaCondition.COMPLETE
-    everything = past_of((5, 1, "a", False), (7, 1, "a", True), damaged_before=7)
+    history = history_of((5, 1, "a", False), (7, 1, "a", True), (9, 1, "a", False), damaged={"t/0": 7})
+    assert history.replica_condition(5, True, "t/0") is ReplicaCondition.MAY_BE_INCOMPLETE
+    assert history.replica_condition(7, True, "t/0") is ReplicaCondition.COMPLETE
+    assert history.replica_condition(5, True, "t/1") is ReplicaCondition.COMPLETE
+    everything = history_of((5, 1, "a", False), (7, 1, "a", True), damaged_before=7)
     assert everything.replica_condition(5, True, "t/1") is ReplicaCondition.MAY_BE_INCOMPLETE
 
 
 def test_an_incarnation_that_is_not_remembered_may_have_been_any() -> None:
     assert (
-        past_of((5, 1, "a", False), (9, 1, "a", False)).replica_condition(3, True, "t/0")
+        history_of((5, 1, "a", False), (9, 1, "a", False)).replica_condition(3, True, "t/0")
         is ReplicaCondition.MAY_BE_INCOMPLETE
     )
     assert (
-        past_of((5, 2, "a", False), (9, 1, "a", False)).replica_condition(3, True, "t/0") is ReplicaCondition.REPLACED
+        history_of((5, 2, "a", False), (9, 1, "a", False)).replica_condition(3, True, "t/0")
+        is ReplicaCondition.REPLACED
     )
 
 
 @given(runs=st.lists(st.tuples(st.integers(1, 2), st.sampled_from("ab"), st.booleans()), min_size=1, max_size=30))
 def test_a_past_is_bounded_and_what_it_tells_survives_the_store(runs) -> None:
-    past = None
+    history = None
     for epoch, (directory, boot, was_unclean) in enumerate(runs, 10):
-        record = next_history(past, UUID(int=directory), boot, was_unclean, [])
-        past = read_history(StoreEntry(history_key(1), encode(record), 1, epoch, 1))
-    assert past.incarnations[-1].epoch == 9 + len(runs)
-    assert len(past.incarnations) <= 17
-    assert [i.was_unclean for i in past.incarnations] == [u for _, _, u in runs][-17:]
+        record = next_history(history, UUID(int=directory), boot, was_unclean, [])
+        history = read_history(StoreEntry(history_key(1), encode(record), 1, epoch, 1))
+    assert history.incarnations[-1].epoch == 9 + len(runs)
+    assert len(history.incarnations) <= 17
+    assert [i.was_unclean for i in history.incarnations] == [u for _, _, u in runs][-17:]
 
 
 def test_more_damage_than_can_be_named_is_damage_of_everything() -> None:
     record = next_history(None, UUID(int=1), "a", True, [f"t/{i}" for i in range(MAX_DAMAGED + 1)])
-    past = read_history(StoreEntry(history_key(1), encode(record), 1, 7, 1))
-    assert (past.damaged, past.damaged_before) == ({}, 7)
+    history = read_history(StoreEntry(history_key(1), encode(record), 1, 7, 1))
+    assert (history.damaged, history.damaged_before) == ({}, 7)

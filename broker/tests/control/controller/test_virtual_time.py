@@ -1,4 +1,4 @@
-"""Virtual time does not run ahead of what threads do: a slow machine changes nothing that a test sees."""
+"""Virtual time does not run ahead of threads: a slow machine does not change results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An etcd that can be restored from a backup under brokers that run: memberships, controllers and logs, no requests.
+"""An etcd that is restored from a backup under running brokers: memberships, controllers and logs, without requests.
 
-`Etcd` is an embedded store that is exchanged for an older copy of itself; brokers see it by connections that break
-then, as those of the real store do. What a leader would append, tests append to the log.
+`Etcd` is an embedded store that is replaced by an older copy of itself; brokers notice it by broken connections, as
+with the real store. Tests append to the logs what a leader would.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from penstock.state.watcher import Watcher
 
 DEADLINE_S = 60.0
 LEASE_MS = 9_000
-"""Longer than a busy machine stands still: who renews it shares a loop with everything else."""
+"""Longer than a busy machine stalls: the renewal shares its event loop with everything else."""
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -80,7 +80,7 @@ class Etcd:
         return Backup(list(contents.committed.values()), contents.committed_revision)
 
     async def restore(self, backup: Backup, cluster_id: str | None = None, bump: int = 0) -> None:
-        """All connections break; who comes again finds the old state. Leases of then are over."""
+        """Break all connections and serve the old state; leases have expired."""
         before, self.store = self.store, EmbeddedStore(":memory:")
         revision = backup.revision + bump
         entries = [e for e in backup.entries if not e.lease]
@@ -93,7 +93,7 @@ class Etcd:
 
 
 class Connection:
-    """One broker's store: refuses another etcd cluster than it has talked to, and says when it has connected anew."""
+    """One broker's store client: refuses another etcd cluster than before, and reports new connections."""
 
     def __init__(self, etcd: Etcd) -> None:
         self.etcd = etcd
@@ -169,7 +169,7 @@ class NoProber:
 
 
 class Broker:
-    """One run of a broker, on the directory that it keeps."""
+    """One run of a broker on its directory."""
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.cluster, self.broker_id, self.clock = cluster, broker_id, SystemClock()
@@ -256,13 +256,13 @@ class Broker:
 
 
 class Cluster:
-    """Brokers on one etcd. Tells the controller how far replicas reach."""
+    """Brokers on one etcd. Reports log ends to the controller."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.etcd = home, Etcd()
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, UUID] = {}
-        self.asked: list[int] = []
+        self.queried: list[int] = []
 
     def __getitem__(self, broker_id: int) -> Broker:
         return self.brokers[broker_id]
@@ -291,7 +291,7 @@ class Cluster:
         return next(i for i, b in self.brokers.items() if b.is_controller)
 
     async def log_ends(self, broker_id: int, partitions):
-        self.asked.append(broker_id)
+        self.queried.append(broker_id)
         broker = self.brokers[broker_id]
         names = {topic_id: name for name, topic_id in self.topics.items()}
         return {(topic_id, index): broker.end(names[topic_id], index) for topic_id, index in partitions}

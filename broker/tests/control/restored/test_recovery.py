@@ -1,4 +1,4 @@
-"""`penstock cluster recover`: what it plans, what it writes, and that brokers then go on with nothing lost."""
+"""`penstock cluster recover`: its plan, its writes, and that brokers continue without loss."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from penstock.txn.state_machine import MAX_PRODUCER_EPOCH, needs_new_id
 
 
 async def restored(cluster: Cluster, backup: Backup, *broker_ids: int) -> None:
-    """The store goes back, as another etcd, and the brokers notice."""
+    """Restore the store as another etcd, and wait until the brokers notice."""
     await cluster.etcd.restore(backup, cluster_id="e2")
     await cluster.frozen(*broker_ids)
 
 
 async def run_recovery(cluster: Cluster, without: tuple[int, ...] = ()) -> dict[str, Any]:
-    """As the command does; returns what it would show."""
-    shown: dict[str, Any] = {}
+    """Recover as the command does; return the document that it shows."""
+    summary: dict[str, Any] = {}
 
     def decide(document: dict[str, Any]) -> bool:
-        shown.update(document)
+        summary.update(document)
         return True
 
     assert await recover_store(cluster.etcd.connect(), without, decide) is not None
-    return shown
+    return summary
 
 
 async def begin_anew(cluster: Cluster, *broker_ids: int) -> None:
-    """What the process does when its run is over."""
+    """Restart the broker as its process does at the end of a run."""
     for broker_id in broker_ids:
         await asyncio.wait_for(cluster[broker_id].restored.over.wait(), 60)
         await cluster.stop(broker_id)
@@ -94,14 +94,14 @@ async def test_the_replica_with_the_most_leads_above_every_epoch_that_was_seen(t
     two[1].append("t", 3, epoch=0)
     two[2].append("t", 3, epoch=0)
     backup = two.etcd.backup()
-    # What the store forgets: broker 2 led in epoch 40, and alone has its records.
+    # Lost by the store: broker 2 led in epoch 40, and only it has the records of that epoch.
     record = await two.record("t")
     newer = PartitionRecord(replicas=[1, 2], leader=2, leader_epoch=41, isr=[2], isr_epochs=[record.isr_epochs[1]])
     await two.write(PutOp(keys.partition(two.topics["t"], 0), encode(newer)))
     two[2].append("t", 2, epoch=40)
     await restored(two, backup, 1, 2)
-    shown = await run_recovery(two)
-    (partition,) = shown["partitions"]
+    summary = await run_recovery(two)
+    (partition,) = summary["partitions"]
     assert partition["log_ends"] == {"1": {"epoch": 0, "offset": 3}, "2": {"epoch": 40, "offset": 5}}
     assert partition["new_leader_epoch"] == 41 + EPOCH_LEAP, (
         "the epoch that the view knew counts, although it has no records"
@@ -141,9 +141,9 @@ async def test_a_broker_that_has_not_reported_is_waited_for_or_left_out_by_name(
     assert prepared.plan.awaited == [2]
     with pytest.raises(CannotRecover, match="broker 1 has reported"):
         await prepare(two.etcd.connect(), [1])
-    shown = await run_recovery(two, without=(2,))
-    by_name = {p["topic"]: p for p in shown["partitions"]}
-    assert shown["awaited"] == []
+    summary = await run_recovery(two, without=(2,))
+    by_name = {p["topic"]: p for p in summary["partitions"]}
+    assert summary["awaited"] == []
     assert by_name["t"]["waits_for"] == [1]
     assert not by_name["t"]["may_lose"], "of two replicas, min.insync.replicas 2, one is enough"
     assert by_name["single"]["may_lose"]
@@ -165,9 +165,9 @@ async def test_a_broker_that_got_a_replica_after_the_backup_is_asked_too_and_lea
     cluster[3].append("t", 9, epoch=1)
     cluster[2].append("t", 4, epoch=1)
     await restored(cluster, backup, 1, 2, 3)
-    shown = await run_recovery(cluster)
-    assert shown["partitions"][0]["added"] == [3]
-    assert shown["partitions"][0]["waits_for"] == [1, 2, 3]
+    summary = await run_recovery(cluster)
+    assert summary["partitions"][0]["added"] == [3]
+    assert summary["partitions"][0]["waits_for"] == [1, 2, 3]
     await begin_anew(cluster, 1, 2, 3)
     record = await led(cluster, "t")
     assert (record.leader, record.replicas, record.removing) == (3, [1, 2, 3], [3])
@@ -178,13 +178,13 @@ async def test_data_that_the_store_does_not_know_is_told_and_put_aside(two: Clus
     backup = two.etcd.backup()
     later = await two.topic("later", [1, 2])
     two[1].append("later", 6, epoch=0)
-    # Broker 2 has an old copy of what broker 1 has more of: it is not needed, and not to be deleted either.
+    # Broker 2 has an older copy than broker 1: it is not needed, but must not be deleted.
     two[1].append("t", 4, epoch=0)
     two[2].append("t", 2, epoch=0)
     await restored(two, backup, 1, 2)
-    shown = await run_recovery(two)
-    told = {(u["topic"], u["broker"], u["end_offset"]) for u in shown["unknown"]}
-    assert told == {("later", 1, 6), ("t", 2, 2)}
+    summary = await run_recovery(two)
+    unknown = {(u["topic"], u["broker"], u["end_offset"]) for u in summary["unknown"]}
+    assert unknown == {("later", 1, 6), ("t", 2, 2)}
     await begin_anew(two, 1, 2)
     assert two[1].aside == [f"{two[1].log_dir.path}/quarantine/{later}-0"]
     assert [name.rpartition("/")[2] for name in two[2].aside] == [f"{two.topics['t']}-0"]
@@ -284,7 +284,7 @@ async def test_a_broker_that_starts_right_after_a_recovery_accepts_it(two: Clust
     backup = two.etcd.backup()
     await two.stop(2)
     await two.topic("later", [1])
-    await restored(two, backup, 1)  # broker 2 has seen nothing that is missing
+    await restored(two, backup, 1)  # broker 2 has seen nothing that the store lacks
     await run_recovery(two)
     await two.start(2)
     assert not two[2].restored.is_frozen

@@ -1,4 +1,5 @@
-"""Where a broker is, and what is set for groups, as processes: what others see of it, and what survives."""
+"""Failure domains and group settings, with brokers as processes: what other brokers see, and what survives a
+restart."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ async def racks(bootstrap: str) -> dict[int, str | None]:
         return {node.node_id: node.rack for node in (await admin.describe_cluster()).brokers}
 
 
-def until(seen: Callable[[], object], wanted: object) -> None:
+def until(observe: Callable[[], object], expected: object) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
-    while (found := seen()) != wanted:
+    while (found := observe()) != expected:
         assert time.monotonic() < deadline_s, found
         time.sleep(0.05)
 

@@ -1,4 +1,4 @@
-"""What a broker says of itself while it starts and while it ends, and whom it does not keep waiting."""
+"""What a broker reports while it starts and stops, and that it delays no client."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ async def get(port: int, path: str) -> tuple[int, str] | None:
     return await asyncio.to_thread(ask, port, path)
 
 
-async def answers(port: int, path: str, wanted: tuple[int, str]) -> None:
+async def answers(port: int, path: str, expected: tuple[int, str]) -> None:
     """Wait for that response: on a slow machine, the port may be closed or an earlier stage may continue."""
     answer = None
     try:
         async with asyncio.timeout(DEADLINE_S):
-            while (answer := await get(port, path)) != wanted:
+            while (answer := await get(port, path)) != expected:
                 await asyncio.sleep(0.01)
     except TimeoutError:
-        raise AssertionError(f"{path} answers {answer}, and not {wanted}") from None
+        raise AssertionError(f"{path} answers {answer}, and not {expected}") from None
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def node_in(home: Path, http_port: int | None = None) -> BrokerNode:
 
 
 async def kill_after_one_batch(home: Path) -> None:
-    """Leaves a directory that must be recovered."""
+    """Leave a directory that needs recovery."""
     process = await asyncio.to_thread(Process(home.parent, data=home).ready)
 
     def write() -> None:
@@ -93,7 +93,7 @@ async def kill_after_one_batch(home: Path) -> None:
 
 
 class Held:
-    """A method of LogDir that waits until it is let go."""
+    """A method of LogDirectory that blocks until it is released."""
 
     def __init__(self) -> None:
         self.gate, self.begun = threading.Event(), threading.Event()
@@ -154,7 +154,7 @@ async def test_the_data_directory_stays_locked_until_a_recovery_that_was_given_u
     starting = asyncio.create_task(node.start())
     try:
         assert await asyncio.to_thread(held.begun.wait, DEADLINE_S)
-        for _ in range(2):  # one who is impatient gets no further
+        for _ in range(2):  # a second signal changes nothing
             starting.cancel()
             await asyncio.wait([starting], timeout=0.2)
             with pytest.raises(DirectoryInUse):
@@ -360,7 +360,7 @@ async def test_a_file_system_that_does_not_answer_has_an_unknown_size(tmp_path: 
 
 @asynccontextmanager
 async def with_failed_disk(home: Path) -> AsyncIterator[int]:
-    """The port of a broker whose log directory has failed."""
+    """Return the port of a broker whose log directory has failed."""
     node = node_in(home)
     listeners, _ = await node.start()
     assert node.log_dir is not None
@@ -390,7 +390,7 @@ async def test_status_names_a_log_directory_that_has_failed_and_the_cure(tmp_pat
 
 @contextmanager
 def inherited_hangup(handler: signal.Handlers) -> Iterator[None]:
-    """How what is started in the block takes SIGHUP at first."""
+    """Set how processes started in the block handle SIGHUP initially."""
     before = signal.signal(signal.SIGHUP, handler)
     try:
         yield
@@ -399,7 +399,7 @@ def inherited_hangup(handler: signal.Handlers) -> Iterator[None]:
 
 
 def test_a_broker_whose_terminal_is_closed_ends_in_good_order(up: Up) -> None:
-    with inherited_hangup(signal.SIG_DFL):  # these tests may run under nohup themselves
+    with inherited_hangup(signal.SIG_DFL):  # these tests may themselves run under nohup
         process = up()
     assert process.stop(signal.SIGHUP) == 0
     assert process.was_clean

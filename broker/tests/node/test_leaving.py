@@ -1,4 +1,4 @@
-"""When a broker that stops may close its listeners: no other broker sends clients to it any longer."""
+"""When a stopping broker may close its listeners: once no other broker sends clients to it."""
 
 from __future__ import annotations
 
