@@ -89,8 +89,8 @@ class MetadataApi:
     ) -> list[MetadataResponseTopic]:
         found: list[MetadataResponseTopic] = []
         seen: set[str | UUID] = set()
-        for asked in request.topics or ():
-            key = asked.topic_id if asked.name is None or has_topic_id(asked) else asked.name
+        for requested in request.topics or ():
+            key = requested.topic_id if requested.name is None or has_topic_id(requested) else requested.name
             if key in seen:
                 continue
             seen.add(key)
@@ -100,7 +100,7 @@ class MetadataApi:
             elif isinstance(key, UUID):
                 name = None if context.version >= NULL_NAME_VERSION else ""
                 error = ErrorCode.UNKNOWN_TOPIC_ID
-                found.append(MetadataResponseTopic(error_code=error, name=name, topic_id=asked.topic_id))
+                found.append(MetadataResponseTopic(error_code=error, name=name, topic_id=requested.topic_id))
             else:
                 error = unknown_name_error(key, errors)
                 found.append(MetadataResponseTopic(error_code=error, name=key, topic_id=ZERO_UUID))

@@ -63,10 +63,10 @@ class OffsetsApi:
         by_id = context.version >= TOPIC_ID_VERSION
         topics = []
         known: list[KnownPartition] = []
-        for asked in request.topics:
-            topic = self.view.topics_by_id.get(asked.topic_id) if by_id else self.view.topics.get(asked.name)
+        for requested in request.topics:
+            topic = self.view.topics_by_id.get(requested.topic_id) if by_id else self.view.topics.get(requested.name)
             partitions = []
-            for p in asked.partitions:
+            for p in requested.partitions:
                 answer = OffsetCommitResponsePartition(partition_index=p.partition_index)
                 partitions.append(answer)
                 if topic is None:
@@ -75,7 +75,9 @@ class OffsetsApi:
                     answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 else:
                     known.append((topic.topic_id, p, answer))
-            topics.append(OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id, partitions=partitions))
+            topics.append(
+                OffsetCommitResponseTopic(name=requested.name, topic_id=requested.topic_id, partitions=partitions)
+            )
         if known:
             await self.commit_known(request, context.version, known)
         return OffsetCommitResponse(topics=topics)
@@ -92,11 +94,11 @@ class OffsetsApi:
             return
         commits: list[OffsetCommit] = []
         answers: list[OffsetCommitResponsePartition] = []
-        for topic_id, asked, answer in known:
-            answer.error_code = self.commit_error(asked)
+        for topic_id, requested, answer in known:
+            answer.error_code = self.commit_error(requested)
             if not answer.error_code:
                 answers.append(answer)
-                commits.append(offset_commit_entry(topic_id, asked))
+                commits.append(offset_commit_entry(topic_id, requested))
         retention_ms = request.retention_time_ms if request.retention_time_ms >= 0 else None
         failed = await self.coordinator.commit(request.group_id, commits, retention_ms)
         if failed:
@@ -113,11 +115,11 @@ class OffsetsApi:
         is_missing = error is ErrorCode.ILLEGAL_GENERATION and not self.coordinator.exists(request.group_id)
         return ErrorCode.GROUP_ID_NOT_FOUND if is_missing and version >= NOT_FOUND_VERSION else error
 
-    def commit_error(self, asked: OffsetCommitRequestPartition) -> ErrorCode:
+    def commit_error(self, requested: OffsetCommitRequestPartition) -> ErrorCode:
         """Return the error for an invalid offset or too much metadata, or NONE."""
-        if asked.committed_offset < NO_OFFSET:
+        if requested.committed_offset < NO_OFFSET:
             return ErrorCode.INVALID_REQUEST
-        metadata = asked.committed_metadata
+        metadata = requested.committed_metadata
         if metadata and len(metadata.encode()) > self.coordinator.config.offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
@@ -162,23 +164,23 @@ class OffsetsApi:
         return OffsetFetchResponse(topics=[legacy_topic(topic) for topic in topics])
 
     def fetch_group(
-        self, asked: OffsetFetchRequestGroup, by_id: bool, stable: bool, error: ErrorCode
+        self, requested: OffsetFetchRequestGroup, by_id: bool, stable: bool, error: ErrorCode
     ) -> OffsetFetchResponseGroup:
         """Return a group's offsets, or its error."""
         if error:
-            return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
+            return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error)
         return OffsetFetchResponseGroup(
-            group_id=asked.group_id, topics=self.fetch_topics(asked.group_id, asked.topics, by_id, stable)
+            group_id=requested.group_id, topics=self.fetch_topics(requested.group_id, requested.topics, by_id, stable)
         )
 
     def fetch_topics(
-        self, group_id: str, asked: list[OffsetFetchRequestTopics] | None, by_id: bool, stable: bool
+        self, group_id: str, requested: list[OffsetFetchRequestTopics] | None, by_id: bool, stable: bool
     ) -> list[OffsetFetchResponseTopics]:
-        """Return a group's offsets for the requested topics; all if `asked` is None."""
-        if asked is None:
+        """Return a group's offsets for the requested topics; all if `requested` is None."""
+        if requested is None:
             return self.fetch_all(group_id, stable)
         topics = []
-        for each in asked:
+        for each in requested:
             topic = self.view.topics_by_id.get(each.topic_id) if by_id else self.view.topics.get(each.name)
             if topic is None:
                 error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.NONE
@@ -214,14 +216,14 @@ class OffsetsApi:
         return topics
 
 
-def offset_commit_entry(topic_id: UUID, asked: OffsetCommitRequestPartition) -> OffsetCommit:
+def offset_commit_entry(topic_id: UUID, requested: OffsetCommitRequestPartition) -> OffsetCommit:
     """Return the coordinator's form of a committed partition."""
     return OffsetCommit(
         topic_id,
-        asked.partition_index,
-        asked.committed_offset,
-        asked.committed_leader_epoch,
-        asked.committed_metadata or "",
+        requested.partition_index,
+        requested.committed_offset,
+        requested.committed_leader_epoch,
+        requested.committed_metadata or "",
     )
 
 

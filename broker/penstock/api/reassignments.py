@@ -57,19 +57,19 @@ class ReassignmentsApi:
             allow_replication_factor_change=request.allow_replication_factor_change, responses=[]
         )
         may_change = request.allow_replication_factor_change
-        asked = [
+        requested = [
             ReassignmentRequest(t.name, p.partition_index, p.replicas, may_change)
             for t in request.topics
             for p in t.partitions
         ]
         if (
             refusal := request_error(
-                len(asked), len({(reassignment.topic, reassignment.partition) for reassignment in asked})
+                len(requested), len({(reassignment.topic, reassignment.partition) for reassignment in requested})
             )
         ) is not None:
             response.error_code, response.error_message = refusal.error, refusal.message
             return response
-        outcomes = iter(await self.reassignment_requests.reassign(asked))
+        outcomes = iter(await self.reassignment_requests.reassign(requested))
         for topic in request.topics:
             partitions = [
                 alter.ReassignablePartitionResponse(
@@ -87,7 +87,7 @@ class ReassignmentsApi:
         if request.topics is None:
             found = [(topic, ongoing_reassignments(topic, None)) for topic in self.view.topics.values()]
         else:
-            requested = {asked.name: set(asked.partition_indexes) for asked in request.topics}
+            requested = {topic.name: set(topic.partition_indexes) for topic in request.topics}
             known = [self.view.topics[name] for name in requested if name in self.view.topics]
             found = [(topic, ongoing_reassignments(topic, requested[topic.name])) for topic in known]
         return listing.ListPartitionReassignmentsResponse(
@@ -105,15 +105,15 @@ class ReassignmentsApi:
             return failed_election(request, ErrorCode.INVALID_REQUEST, message)
         is_unclean = request.election_type == UNCLEAN
         if request.topic_partitions is None:
-            asked = self._partitions_to_elect(is_unclean)
+            requested = self._partitions_to_elect(is_unclean)
         else:
-            asked = [(t.topic, index) for t in request.topic_partitions for index in t.partitions]
-            refusal = request_error(len(asked), len(set(asked)))
+            requested = [(t.topic, index) for t in request.topic_partitions for index in t.partitions]
+            refusal = request_error(len(requested), len(set(requested)))
             if refusal is not None:
                 return failed_election(request, refusal.error, refusal.message)
-        outcomes = await self.reassignment_requests.elect(asked, is_unclean)
+        outcomes = await self.reassignment_requests.elect(requested, is_unclean)
         results: dict[str, elect.ReplicaElectionResult] = {}
-        for (topic, index), outcome in zip(asked, outcomes, strict=True):
+        for (topic, index), outcome in zip(requested, outcomes, strict=True):
             if request.topic_partitions is None and outcome.error is ErrorCode.ELECTION_NOT_NEEDED:
                 continue
             result = results.setdefault(topic, elect.ReplicaElectionResult(topic=topic, partition_result=[]))
@@ -166,11 +166,12 @@ def failed_election(
     """Response to ElectLeaders with an error for each partition."""
     results = [
         elect.ReplicaElectionResult(
-            topic=asked.topic,
+            topic=requested.topic,
             partition_result=[
-                elect.PartitionResult(partition_id=i, error_code=error, error_message=message) for i in asked.partitions
+                elect.PartitionResult(partition_id=i, error_code=error, error_message=message)
+                for i in requested.partitions
             ],
         )
-        for asked in request.topic_partitions or ()
+        for requested in request.topic_partitions or ()
     ]
     return elect.ElectLeadersResponse(error_code=error, replica_election_results=results)

@@ -79,20 +79,20 @@ class TopicsApi:
 
     async def delete(self, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
         """Serve DeleteTopics 1 to 6."""
-        asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+        requested = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
         results: list[DeletableTopicResult] = []
-        for start in range(0, len(asked), MAX_CONCURRENT_TOPICS):
-            topics_slice = asked[start : start + MAX_CONCURRENT_TOPICS]
+        for start in range(0, len(requested), MAX_CONCURRENT_TOPICS):
+            topics_slice = requested[start : start + MAX_CONCURRENT_TOPICS]
             results += await asyncio.gather(*[self._deleted(topic, context.version) for topic in topics_slice])
         return DeleteTopicsResponse(responses=results)
 
-    async def _deleted(self, asked: DeleteTopicState, version: int) -> DeletableTopicResult:
-        by_id = asked.name is None
-        topic = self.view.topics_by_id.get(asked.topic_id) if by_id else self.view.topics.get(asked.name or "")
-        if not by_id and asked.topic_id != ZERO_UUID:
+    async def _deleted(self, requested: DeleteTopicState, version: int) -> DeletableTopicResult:
+        by_id = requested.name is None
+        topic = self.view.topics_by_id.get(requested.topic_id) if by_id else self.view.topics.get(requested.name or "")
+        if not by_id and requested.topic_id != ZERO_UUID:
             topic = None
             outcome = ConfigOutcome(ErrorCode.INVALID_REQUEST, "the topic has both a name and an id; use only one")
-        elif by_id and asked.topic_id == ZERO_UUID:
+        elif by_id and requested.topic_id == ZERO_UUID:
             outcome = ConfigOutcome(
                 ErrorCode.INVALID_REQUEST, "the topic has neither a name nor an id; set one of them"
             )
@@ -101,16 +101,16 @@ class TopicsApi:
         elif by_id:
             outcome = ConfigOutcome(
                 ErrorCode.UNKNOWN_TOPIC_ID,
-                f'topic id "{asked.topic_id}" does not exist; run `penstock topic list` to see all topics',
+                f'topic id "{requested.topic_id}" does not exist; run `penstock topic list` to see all topics',
             )
         else:
-            refusal = unknown_topic(asked.name or "")
+            refusal = unknown_topic(requested.name or "")
             outcome = ConfigOutcome(refusal.error, refusal.message)
         error = outcome.error
         if error is ErrorCode.TOPIC_DELETION_DISABLED and version < DELETION_DISABLED_VERSION:
             error = ErrorCode.INVALID_REQUEST
-        name = topic.name if topic is not None else asked.name
-        topic_id = topic.topic_id if topic is not None else asked.topic_id
+        name = topic.name if topic is not None else requested.name
+        topic_id = topic.topic_id if topic is not None else requested.topic_id
         return DeletableTopicResult(name=name, topic_id=topic_id, error_code=error, error_message=outcome.message)
 
     async def create_partitions(

@@ -87,31 +87,35 @@ class TransactionPartsApi:
             return markers_failed(request, ErrorCode.INVALID_REQUEST)
         return WriteTxnMarkersResponse(markers=list(await asyncio.gather(*map(self.write_one, request.markers))))
 
-    async def write_one(self, asked: WritableTxnMarker) -> WritableTxnMarkerResult:
+    async def write_one(self, requested: WritableTxnMarker) -> WritableTxnMarkerResult:
         """Write the markers of one transaction."""
-        if asked.producer_id < 0 or asked.producer_epoch < 0:
+        if requested.producer_id < 0 or requested.producer_epoch < 0:
             return marker_result(
-                asked, [ErrorCode.INVALID_REQUEST] * sum(len(t.partition_indexes) for t in asked.topics)
+                requested, [ErrorCode.INVALID_REQUEST] * sum(len(t.partition_indexes) for t in requested.topics)
             )
-        marker = Marker(asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch)
-        targets = [target for topic in asked.topics for target in self.targets(topic)]
+        marker = Marker(
+            requested.producer_id, requested.producer_epoch, requested.transaction_result, requested.coordinator_epoch
+        )
+        targets = [target for topic in requested.topics for target in self.targets(topic)]
         # A single broker has no other coordinators, whatever the request says.
-        number = UNNUMBERED if self.groups.is_alone else asked.transaction_number
+        number = UNNUMBERED if self.groups.is_alone else requested.transaction_number
         return marker_result(
-            asked, [marker_error(e) for e in await self.markers.send(TransactionEnding(marker, number), targets)]
+            requested, [marker_error(e) for e in await self.markers.send(TransactionEnding(marker, number), targets)]
         )
 
-    def targets(self, asked: WritableTxnMarkerTopic) -> list[MarkerTarget]:
+    def targets(self, requested: WritableTxnMarkerTopic) -> list[MarkerTarget]:
         """Return the target partitions. Coordinators name topics by id, admin clients by name."""
-        topic: str | UUID = asked.name
-        if asked.topic_id != ZERO_UUID:
-            topic = asked.topic_id
-        elif asked.name == OFFSETS_TOPIC and asked.name not in self.view.topics:
+        topic: str | UUID = requested.name
+        if requested.topic_id != ZERO_UUID:
+            topic = requested.topic_id
+        elif requested.name == OFFSETS_TOPIC and requested.name not in self.view.topics:
             topic = OFFSETS_TOPIC_ID
-        epochs = asked.leader_epochs
-        if len(epochs) != len(asked.partition_indexes):
-            epochs = [-1] * len(asked.partition_indexes)
-        return [MarkerTarget(topic, index, epoch) for index, epoch in zip(asked.partition_indexes, epochs, strict=True)]
+        epochs = requested.leader_epochs
+        if len(epochs) != len(requested.partition_indexes):
+            epochs = [-1] * len(requested.partition_indexes)
+        return [
+            MarkerTarget(topic, index, epoch) for index, epoch in zip(requested.partition_indexes, epochs, strict=True)
+        ]
 
     async def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, context: RequestContext
@@ -148,11 +152,11 @@ class TransactionPartsApi:
         commits: list[OffsetCommit] = []
         pending: list[TxnOffsetCommitResponsePartition] = []
         topics = []
-        for asked in request.topics:
-            topic = self.view.topics.get(asked.name)
+        for requested in request.topics:
+            topic = self.view.topics.get(requested.name)
             count = 0 if topic is None else len(topic.partitions)
             partitions = []
-            for p in asked.partitions:
+            for p in requested.partitions:
                 answered = TxnOffsetCommitResponsePartition(
                     partition_index=p.partition_index, error_code=self.partition_error(p, count)
                 )
@@ -165,7 +169,7 @@ class TransactionPartsApi:
                             topic.topic_id, p.partition_index, p.committed_offset, p.committed_leader_epoch, metadata
                         )
                     )
-            topics.append(TxnOffsetCommitResponseTopic(name=asked.name, partitions=partitions))
+            topics.append(TxnOffsetCommitResponseTopic(name=requested.name, partitions=partitions))
         who = TxnCommit(request.group_id, request.transactional_id, producer, answer.number)
         for index in await self.offsets.commit(writer, who, commits):
             pending[index].error_code = self.groups.commit_failure(request.group_id)
@@ -196,13 +200,13 @@ class TransactionPartsApi:
                     partition.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer
 
-    def partition_error(self, asked: TxnOffsetCommitRequestPartition, count: int) -> ErrorCode:
+    def partition_error(self, requested: TxnOffsetCommitRequestPartition, count: int) -> ErrorCode:
         """Return the error for an unknown partition, an invalid offset or too much metadata, or NONE."""
-        if not 0 <= asked.partition_index < count:
+        if not 0 <= requested.partition_index < count:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if asked.committed_offset < 0:
+        if requested.committed_offset < 0:
             return ErrorCode.INVALID_REQUEST
-        metadata = asked.committed_metadata
+        metadata = requested.committed_metadata
         if metadata and len(metadata.encode()) > self.groups.config.offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
@@ -225,11 +229,11 @@ def marker_error(error: ErrorCode) -> ErrorCode:
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if error in COORDINATOR_ERRORS else error
 
 
-def marker_result(asked: WritableTxnMarker, errors: list[ErrorCode]) -> WritableTxnMarkerResult:
+def marker_result(requested: WritableTxnMarker, errors: list[ErrorCode]) -> WritableTxnMarkerResult:
     """Return the result of a marker; `errors` are in the order of its partitions."""
     remaining_errors = iter(errors)
     return WritableTxnMarkerResult(
-        producer_id=asked.producer_id,
+        producer_id=requested.producer_id,
         topics=[
             WritableTxnMarkerTopicResult(
                 name=topic.name,
@@ -238,7 +242,7 @@ def marker_result(asked: WritableTxnMarker, errors: list[ErrorCode]) -> Writable
                     for index in topic.partition_indexes
                 ],
             )
-            for topic in asked.topics
+            for topic in requested.topics
         ],
     )
 

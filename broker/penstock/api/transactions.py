@@ -76,13 +76,13 @@ class TransactionsApi:
         )
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
 
-    async def add_batched(self, asked: AddPartitionsToTxnTransaction, version: int) -> AddPartitionsToTxnResult:
+    async def add_batched(self, requested: AddPartitionsToTxnTransaction, version: int) -> AddPartitionsToTxnResult:
         """Add or verify the partitions of one transaction of a batched request."""
-        producer = ProducerIdentity(asked.producer_id, asked.producer_epoch)
-        if asked.verify_only:
-            return await self.verify(asked, producer)
-        topics = await self.add_topics(asked.transactional_id, producer, asked.topics, version)
-        return AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=topics)
+        producer = ProducerIdentity(requested.producer_id, requested.producer_epoch)
+        if requested.verify_only:
+            return await self.verify(requested, producer)
+        topics = await self.add_topics(requested.transactional_id, producer, requested.topics, version)
+        return AddPartitionsToTxnResult(transactional_id=requested.transactional_id, topic_results=topics)
 
     async def add_topics(
         self, transactional_id: str, producer: ProducerIdentity, topics: list[AddPartitionsToTxnTopic], version: int
@@ -117,14 +117,14 @@ class TransactionsApi:
         ]
 
     async def verify(
-        self, asked: AddPartitionsToTxnTransaction, producer: ProducerIdentity
+        self, requested: AddPartitionsToTxnTransaction, producer: ProducerIdentity
     ) -> AddPartitionsToTxnResult:
         """Return whether partitions, or groups under the name of the offsets topic, belong to the ongoing transaction,
         and its number. A final error is returned only once the store confirms this coordinator.
         """
-        if any(self.is_unknown(topic, index) for topic in asked.topics for index in topic.partitions):
+        if any(self.is_unknown(topic, index) for topic in requested.topics for index in topic.partitions):
             return AddPartitionsToTxnResult(
-                transactional_id=asked.transactional_id,
+                transactional_id=requested.transactional_id,
                 topic_results=[
                     topic_result(
                         topic,
@@ -135,22 +135,22 @@ class TransactionsApi:
                             for index in topic.partitions
                         ],
                     )
-                    for topic in asked.topics
+                    for topic in requested.topics
                 ],
             )
         answers = [
-            [self.verify_one(asked.transactional_id, producer, topic, index) for index in topic.partitions]
-            for topic in asked.topics
+            [self.verify_one(requested.transactional_id, producer, topic, index) for index in topic.partitions]
+            for topic in requested.topics
         ]
         if any(answer.error in FATAL_ERRORS for of_topic in answers for answer in of_topic):
-            error = await self.coordinator.confirm_ownership(asked.transactional_id)
+            error = await self.coordinator.confirm_ownership(requested.transactional_id)
             if error:
                 answers = [[VerifiedTransaction(error)] * len(of_topic) for of_topic in answers]
         return AddPartitionsToTxnResult(
-            transactional_id=asked.transactional_id,
+            transactional_id=requested.transactional_id,
             topic_results=[
                 topic_result(topic, [verification_error(answer.error) for answer in of_topic])
-                for topic, of_topic in zip(asked.topics, answers, strict=True)
+                for topic, of_topic in zip(requested.topics, answers, strict=True)
             ],
             transaction_number=max((answer.number for of_topic in answers for answer in of_topic), default=-1),
         )
@@ -194,13 +194,13 @@ class TransactionsApi:
         self, request: DescribeTransactionsRequest, context: RequestContext
     ) -> DescribeTransactionsResponse:
         """Serve DescribeTransactions 0."""
-        asked = list(dict.fromkeys(request.transactional_ids))
-        if len(asked) > MAX_DESCRIBED:
+        requested = list(dict.fromkeys(request.transactional_ids))
+        if len(requested) > MAX_DESCRIBED:
             return describe_failed(request, ErrorCode.INVALID_REQUEST)
         error = await self.coordinator.confirm_shards()
         if error:
             return describe_failed(request, error)
-        return DescribeTransactionsResponse(transaction_states=[self.describe_one(one) for one in asked])
+        return DescribeTransactionsResponse(transaction_states=[self.describe_one(one) for one in requested])
 
     def describe_one(self, transactional_id: str) -> DescribedTransaction:
         """Describe a transaction, or return the error."""

@@ -1,4 +1,4 @@
-"""Directories of brokers that were alone, and stores that fail where a test says."""
+"""Directories of single brokers, and stores that fail where a test says."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ FLIGHTS = UUID("c94c07d9-84b3-4cce-ad48-3ef13cb4fe22")
 ABSENCES = UUID("0d6a3b1e-8c43-4ad4-9a1b-5ffb7b6c6f10")
 BROKER = 0
 OFFSETS = 300
-"""More than one transaction takes."""
+"""More records than fit in one transaction."""
 
 OFFSET = OffsetRecord(offset=7, metadata="here", commit_ms=5)
 
 
 def records() -> dict[str, bytes]:
-    """One of each kind, and offsets."""
+    """Return one record of each kind, and offsets."""
     found: dict[str, Any] = {
         keys.CLUSTER: ClusterRecord(cluster_id=CLUSTER_ID),
         keys.CONTROLLER: ControllerRecord(broker_id=BROKER, epoch=9),
@@ -68,7 +68,7 @@ def records() -> dict[str, bytes]:
 
 
 async def make_directory(path: Path, values: Mapping[str, bytes] | None = None) -> UUID:
-    """A data directory that a broker alone has left; returns its directory id."""
+    """Create a single broker's data directory; return its directory id."""
     path.mkdir(parents=True, exist_ok=True)
     meta, _ = claim(OsFiles(), str(path), CLUSTER_ID, BROKER)
     partition = path / f"{FLIGHTS}-0"
@@ -87,7 +87,7 @@ async def fill(path: Path, values: Mapping[str, bytes]) -> None:
 
 
 class Failing(EmbeddedStore):
-    """In memory. Of the writing transactions, number `fails_at` (from 1) gets no answer; done or not, as asked."""
+    """In-memory store. Write transaction number `fails_at` (from 1) gets no response, applied or not."""
 
     def __init__(self, fails_at: int = 0, is_done: bool = False) -> None:
         super().__init__(":memory:")
@@ -106,7 +106,7 @@ class Failing(EmbeddedStore):
 
 @asynccontextmanager
 async def moving(path: Path, store: EmbeddedStore) -> Any:
-    """A mover of the directory; its lock is given back at the end."""
+    """Yield an adoption of the directory; unlock it at the end."""
     source = AdoptionSource(OsFiles(), str(path))
     try:
         yield Adoption(source, store)
@@ -115,7 +115,7 @@ async def moving(path: Path, store: EmbeddedStore) -> Any:
 
 
 async def adopt(path: Path, store: EmbeddedStore) -> None:
-    """The whole move, as the command does it."""
+    """Run the whole move, as the command does."""
     async with moving(path, store) as mover:
         await mover.run(await mover.plan())
 

@@ -18,7 +18,7 @@ from adopt_kit import Failing
 
 @pytest.fixture
 async def store() -> AsyncIterator[Failing]:
-    """A store for the cluster, empty."""
+    """An empty store for the cluster."""
     made = Failing()
     yield made
     await made.close()

@@ -1,4 +1,4 @@
-"""A real broker, alone, with messages, settings, a group and an open transaction, becomes one of a real cluster."""
+"""A real single broker with messages, settings, a group and an open transaction joins a real cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def etcd(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """The broker's, also while it is down: its clients come back to it."""
+    """The broker's port, which it reuses: its clients reconnect to it."""
     with reserved_port() as reserved:
         yield port_of(reserved)
 
@@ -58,7 +58,7 @@ def transactional(bootstrap: str) -> Producer:
 
 
 def read(bootstrap: str, group: str, count: int) -> list[bytes]:
-    """That many messages from where the group is, then commits."""
+    """Read `count` messages from the group's position, then commit."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
     consumer.subscribe(["flights"])
     values: list[bytes] = []
@@ -74,7 +74,7 @@ def read(bootstrap: str, group: str, count: int) -> list[bytes]:
 
 
 def served(bootstrap: str) -> dict[str, Any]:
-    """What `penstock status` says, once the controller has found a leader for every partition."""
+    """Return the output of `penstock status` once every partition has a leader."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         status: dict[str, Any] = json.loads(penstock("status", "-o", "json", "--bootstrap", bootstrap))
@@ -122,7 +122,7 @@ def test_a_broker_alone_becomes_one_of_a_cluster_with_all_it_has(tmp_path: Path,
         status = served(bootstrap)
         assert status["cluster_id"] == plan["cluster_id"]
         next_one = transactional(bootstrap)
-        next_one.init_transactions(DEADLINE_S)  # fences the one before, and aborts what it had begun
+        next_one.init_transactions(DEADLINE_S)  # fences the previous producer and aborts its transaction
         rest = read(bootstrap, "app", COUNT - 200)
         assert sorted(map(int, first + rest)) == list(range(COUNT))
         next_one.begin_transaction()

@@ -20,7 +20,7 @@ from penstock.state.store import PutOp, StoreError
 
 
 async def whole(path: Path) -> tuple[dict[str, bytes], int]:
-    """What an uninterrupted move writes, epochs left out, and in how many transactions."""
+    """Return what an uninterrupted move writes, without epochs, and its number of transactions."""
     store = Failing()
     await make_directory(path)
     await adopt(path, store)
@@ -30,7 +30,7 @@ async def whole(path: Path) -> tuple[dict[str, bytes], int]:
 
 
 def without_epochs(values: dict[str, bytes]) -> dict[str, bytes]:
-    """Revisions differ from attempt to attempt."""
+    """Remove revisions, which differ between attempts."""
     return {k: v for k, v in values.items() if not k.startswith((keys.PARTITIONS, keys.METADATA + "broker-pasts/"))}
 
 
@@ -177,7 +177,7 @@ async def test_a_copy_from_before_the_move_is_refused(tmp_path: Path, store: Fai
 
 async def test_where_another_was_faster_the_directory_is_given_back(tmp_path: Path) -> None:
     class Overtaken(Failing):
-        """Another founds a cluster just before the move would."""
+        """Another client creates a cluster just before the move does."""
 
         async def txn(self, compares, then, otherwise=()):  # type: ignore[no-untyped-def]
             if any(operation.key == keys.CLUSTER for operation in then):

@@ -1,4 +1,4 @@
-"""A cluster of one broker on a real store, asked through the codec as a client would."""
+"""A cluster of one broker on a real store, queried through the codec as by a client."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "replica"), str(HERE.parent / "log"
 
 @dataclass
 class Disk:
-    """What DescribeLogDirs finds."""
+    """The log directories for DescribeLogDirs."""
 
     states: list[LogDirState] = field(default_factory=lambda: [LogDirState("/data", False, 1000, 400)])
     sizes: dict[tuple[UUID, int], int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Disk:
 
 
 class FixedClock:
-    """A clock that stands still."""
+    """A clock that does not advance."""
 
     def wall_ms(self) -> int:
         return 1_700_000_000_000
@@ -62,13 +62,13 @@ class FixedClock:
 
 
 class Waits:
-    """A client that waits for its answer."""
+    """A connected client."""
 
     gone = False
 
 
 class Asker:
-    """Sends requests of any version to the handlers, encoded and decoded as on the wire."""
+    """Send requests of any version to the handlers, encoded and decoded as on the wire."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = {route.request: route for route in routes}

@@ -1,4 +1,4 @@
-"""Fetch requests of any version, and what their answers say. For the tests of Fetch."""
+"""Fetch requests of any version and readers of their responses, for the tests of Fetch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from penstock.wire.messages.fetch import (
 
 VERSIONS = range(4, 19)
 CHANGES = [4, 8, 9, 11, 12, 13, 18]
-"""The first and last versions, and those around changes of what is asked about epochs."""
+"""The first and last versions, and those that changed the epoch fields."""
 LONG_MS = 60_000
-"""A wait that a test does not sit out."""
+"""A wait that is longer than any test."""
 MUCH = 1 << 20
 
 
 def request(wire: Wire, version: int, offsets: dict[tuple[str, int], int] | None = None, **more: Any) -> FetchRequest:
-    """A request for (topic, partition) → offset; `each` are fields of every partition."""
+    """Return a request for (topic, partition) → offset; `each` are fields of every partition."""
     each = {"partition_max_bytes": MUCH, **more.pop("each", {})}
     topics: dict[str, FetchTopic] = {}
     for (name, index), offset in ({("t", 0): 0} if offsets is None else offsets).items():
@@ -44,7 +44,7 @@ async def fetch(wire: Wire, version: int = 11, *arguments: Any, **more: Any) -> 
 
 
 def waiting(wire: Wire, version: int = 11, *arguments: Any, **more: Any) -> RecordedExchange:
-    """A request that finds too little and waits."""
+    """Send a request that waits for more data."""
     more = {"max_wait_ms": LONG_MS, **more}
     exchange = wire.send(request(wire, version, *arguments, **more), version)
     assert exchange is not None
@@ -67,12 +67,12 @@ def only(response: FetchResponse) -> PartitionData:
 
 
 def read(data: PartitionData) -> list[tuple[int, int]]:
-    """(first, last offset) of the batches."""
+    """Return (first, last offset) of the batches."""
     return [(h.base_offset, h.last_offset) for h in headers_in(bytes(data.records or b""))]
 
 
 async def filled(wire: Wire, *counts: int, name: str = "t", **settings: str) -> Leader:
-    """A topic with a batch of each size, on disk."""
+    """Create a topic with one flushed batch per size."""
     partition = await wire.path.partition(name, **settings)
     for count in counts:
         accepted(partition, batch_of(count))

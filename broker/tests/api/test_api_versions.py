@@ -1,4 +1,4 @@
-"""ApiVersions: what a client learns before it knows anything (KIP-35, KIP-511)."""
+"""ApiVersions: the first request of a client (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_the_answers_header_has_no_tags_in_any_version(wire: Wire, version
     exchange = wire.send(ApiVersionsRequest(client_software_name="a", client_software_version="1"), version)
     assert exchange is not None
     assert exchange.frame is not None
-    assert exchange.frame[8:10] == b"\0\0"  # the error code stands right behind the correlation id
+    assert exchange.frame[8:10] == b"\0\0"  # the error code follows the correlation id
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767, -1])
@@ -115,7 +115,7 @@ async def test_a_body_that_is_none_breaks_the_protocol(wire: Wire, version: int)
 
 
 def test_exchanges_know_what_an_answer_is() -> None:
-    """The recorder itself refuses a second answer, as a connection does."""
+    """The recorder rejects a second response, as a connection does."""
     exchange = RecordedExchange()
     exchange.reply([b"abc"])
     with pytest.raises(AssertionError, match="once"):

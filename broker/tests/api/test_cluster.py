@@ -46,7 +46,7 @@ async def test_a_broker_is_no_endpoint_of_another_type(broker, version: int, kin
 
 
 async def pages(broker, limit: int, *names: str) -> list[list[tuple[str, list[int]]]]:
-    """All answers, page by page, as a client follows the cursor."""
+    """Return all pages, following the cursor as a client does."""
     found, cursor = [], None
     while True:
         request = partitions.DescribeTopicPartitionsRequest(

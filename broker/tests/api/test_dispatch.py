@@ -1,4 +1,4 @@
-"""From a frame to its handler and back: what is no request, what fails, what waits."""
+"""Dispatch of frames to handlers: invalid requests, failing handlers and handlers that wait."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def heartbeat_failure(request: HeartbeatRequest, error: int) -> HeartbeatRespons
 
 
 def serve(wire: Wire, handler: Any, failure: Any = heartbeat_failure, first: int = 0, last: int = 4) -> None:
-    """Heartbeat, answered by `handler`."""
+    """A route that serves Heartbeat with `handler`."""
     route = Route(HeartbeatRequest, HeartbeatResponse, handler, first, last, failure)
     wire.dispatcher = wire.make_dispatcher([route])
 
@@ -143,7 +143,7 @@ async def test_closing_ends_the_handlers_that_still_wait(wire: Wire) -> None:
 
 
 class Planted(Exception):
-    """What a handler raises."""
+    """The exception that a handler raises."""
 
 
 def failing(request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
@@ -260,7 +260,7 @@ async def test_metadata_for_all_topics_is_understood_as_librdkafka_asks_for_it(w
 async def test_an_empty_body_is_a_request_or_breaks_the_protocol_in_every_version(
     wire: Wire, api_key: int, api: Any
 ) -> None:
-    """The data path's own dispatcher serves eight of them; none may fail in another way."""
+    """The data path's dispatcher serves eight APIs; none of them may fail in another way."""
     for version in range(api.first, api.last + 1):
         frame = head(api_key, version)
         if api_key in (ApiKey.API_VERSIONS,) and version < 3:

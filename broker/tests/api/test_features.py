@@ -41,7 +41,7 @@ def update(feature: str = FEATURE, level: int = 1, **more) -> FeatureUpdateKey:
     ids=str,
 )
 async def test_one_bad_update_is_the_error_of_the_whole_response(ask, broker, version: int, updates) -> None:
-    """As Apache Kafka 4.3.1 answers."""
+    """The responses of Apache Kafka 4.3.1."""
     before = broker.view.feature_level
     response = await ask(UpdateFeaturesRequest(feature_updates=updates), version)
     assert (response.error_code, response.results) == (INVALID, [])

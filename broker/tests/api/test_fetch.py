@@ -1,4 +1,4 @@
-"""Fetch: what is read, from where, how much at most, and what is refused, in every version."""
+"""Fetch in every version: records, size limits and errors."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ async def test_who_wants_more_than_fits_is_answered_when_it_is_full(wire: Wire) 
 
 
 async def at_epoch(wire: Wire, epoch: int, *history: tuple[int, int]) -> Leader:
-    """A partition led in `epoch`, with batches of (epoch, count) before."""
+    """Create a partition led in `epoch`, with earlier batches of (epoch, count)."""
     partition = await wire.path.partition()
     for written, count in history:
         partition.leader_epoch = written

@@ -134,7 +134,7 @@ async def test_a_connection_that_goes_takes_its_request_along(wire: Wire) -> Non
 async def test_a_connection_that_goes_just_when_data_comes_leaves_nothing_held(wire: Wire) -> None:
     partition = await filled(wire, flush_messages="1000")
     exchange = waiting(wire)
-    accepted(partition)  # the answer is due at the end of this turn
+    accepted(partition)  # the response is due at the end of this iteration
     exchange.lose()
     await wire.path.flushed()
     assert wire.path.pins() == 0
@@ -189,7 +189,7 @@ class Reader:
         return response
 
     def names(self, response: FetchResponse) -> list[str]:
-        """The topics that an answer tells of, in its order."""
+        """Return the topics of a response, in order."""
         known = self.wire.path.view.topics_by_id
         return [known[t.topic_id].name if self.version >= 13 else t.topic for t in response.responses]
 
@@ -209,7 +209,7 @@ async def test_a_session_is_told_all_once_and_then_what_changed(wire: Wire, vers
     assert read(only(news)) == [(3, 5)]
     assert reader.names(await reader({("b", 0): 6})) == []
     await a.log.delete_records_before(2)
-    assert reader.names(await reader({})) == ["a"]  # the start of its log has changed
+    assert reader.names(await reader({})) == ["a"]  # its log start offset has changed
     assert reader.names(await reader({})) == []
 
 
@@ -229,7 +229,7 @@ async def test_a_session_costs_what_its_busy_partitions_cost(wire: Wire, monkeyp
     partitions = {name: await filled(wire, 3, name=name) for name in names}
     reader = Reader(wire, 12)
     await reader({(name, 0): 3 for name in names})
-    await reader({})  # all of them have been told
+    await reader({})  # the session has sent all of them
     looked_at: list[str | UUID] = []
     find = PendingFetch.find
 
@@ -252,7 +252,7 @@ async def test_a_session_costs_what_its_busy_partitions_cost(wire: Wire, monkeyp
 
 
 async def test_who_waits_in_vain_is_told_what_is_new_without_data(wire: Wire) -> None:
-    """A partition that was added, the start of a log that has moved, the end of what is not decided yet."""
+    """A new partition, a new log start offset, a new last stable offset."""
     old, new, undecided = [await filled(wire, 3, name=name) for name in ("old", "new", "undecided")]
     reader = Reader(wire, 11)
     await reader({("old", 0): 3, ("undecided", 0): 3}, isolation_level=1)

@@ -1,4 +1,4 @@
-"""Batches that take long to inspect go to a thread, and keep their place among their connection's requests."""
+"""Batches that take long to inspect go to a thread and keep their order within the connection."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
 
 @pytest.fixture
 def busy(wire: Wire) -> Iterator[threading.Event]:
-    """The one thread that inspects is busy until the event is set."""
+    """Keep the only inspection thread busy until the event is set."""
     gate, began = threading.Event(), threading.Event()
     executor = wire.produce.inspections.executor = ThreadPoolExecutor(1)
 
@@ -59,7 +59,7 @@ def leader(wire: Wire, index: int = 0) -> Leader:
 
 
 def large(codec: Codec, sequence: int = -1) -> memoryview:
-    """A compressed batch that is too large for the event loop."""
+    """Return a compressed batch that is too large for the event loop."""
     values = random.Random(1).randbytes(2 * MAX_INLINE_BYTES)
     producer = (5, 0, sequence) if sequence >= 0 else (-1, -1, -1)
     return batch_of(1, value=values, codec=codec, producer=producer)

@@ -1,4 +1,4 @@
-"""Names that belong to Kafka's own topics: never created, never written to, by any request."""
+"""The names of Kafka's internal topics: no request creates them or writes to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that Apache Kafka has and Penstock has no use for, loggers, and subscriptions to clients' metrics."""
+"""Kafka settings that Penstock does not use, loggers, and client metrics subscriptions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def change(broker, kind: int, name: str, *changes: tuple[str, int, str | N
 
 
 async def test_a_broker_describes_what_holds_for_settings_that_it_has_no_use_for(broker) -> None:
-    """Names that dashboards and tests of clients ask for."""
+    """Settings that dashboards and client tests read."""
     expected = {
         "log.cleaner.backoff.ms": ("15000", SettingType.LONG),
         "offsets.topic.num.partitions": ("64", SettingType.INT),

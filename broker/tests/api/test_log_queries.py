@@ -1,4 +1,4 @@
-"""Where a log begins and ends, by offset, time and epoch; deleting from its beginning; who writes to it."""
+"""Log offsets by timestamp and leader epoch, deletion of records, and active producers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def place(answer: ListOffsetsPartitionResponse) -> tuple[int, int, int]:
 
 
 async def led(wire: Wire, *batches: tuple[int, int], name: str = "t", **settings: str) -> Leader:
-    """A partition with batches of (leader epoch, count), a second apart."""
+    """Create a partition with batches of (leader epoch, count), one second apart."""
     partition = await wire.path.partition(name, **settings)
     for number, (epoch, count) in enumerate(batches):
         partition.leader_epoch = epoch
@@ -182,7 +182,7 @@ async def test_times_are_found_across_segments_and_where_they_do_not_rise(wire: 
     assert len(partition.log.segments) > 3
     for number in range(40):
         found = await listing(wire, START_MS + 100 * number)
-        # of each pair the later comes first: it is the first record at or after both times
+        # the later of each pair comes first: it is the first record at or after both timestamps
         pair = number & ~1
         later_first = START_MS + 100 * (pair + 1)
         assert place(found) == (later_first, 3 * pair, 0), number
@@ -265,9 +265,9 @@ async def epoch_end(wire: Wire, epoch: int, version: int = 4, current: int = -1,
         (7, (7, 8)),  # leads and has written nothing yet
         (5, (5, 8)),
         (3, (3, 5)),
-        (4, (3, 5)),  # never led here: where the one before it ended
+        (4, (3, 5)),  # not an epoch of this log: the end of the epoch before it
         (2, (2, 3)),
-        (1, (1, 0)),  # before all that is known
+        (1, (1, 0)),  # before the first known epoch
         (8, (-1, -1)),
         (-1, (-1, -1)),
     ],

@@ -52,7 +52,7 @@ async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
 
 
 def many_of(api: str, count: int = MANY) -> tuple[Payload, type[Payload], int]:
-    """(request that names so many partitions of "t", its response, version)."""
+    """(request for `count` partitions of "t", response type, version)."""
     numbers = range(count)
     if api == "ListOffsets":
         listed = [ListOffsetsPartition(partition_index=i, timestamp=LATEST) for i in numbers]
@@ -114,7 +114,7 @@ async def test_producers_are_described_up_to_a_bound_and_the_rest_is_to_be_asked
 
 
 class HeldSearches:
-    """Searches by time that wait until they are let go."""
+    """Block searches by timestamp until they are released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gate = threading.Event()

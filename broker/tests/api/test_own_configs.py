@@ -1,4 +1,4 @@
-"""What a broker tells of settings beyond Kafka's protocol: only what is set for a thing itself, and its release."""
+"""Penstock's own additions to DescribeConfigs: settings of the resource itself, and the release."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
 
 
 async def acknowledged(wire: Wire, count: int = 2, acks: int = 1, name: str = "t") -> Leader:
-    """Three flushed records, and `count` more that are acknowledged while no flush can finish."""
+    """Write three flushed records, and `count` acknowledged ones while no flush can complete."""
     leader = await filled(wire, 3, name=name)
     wire.path.files.hold()
     frame = wire.produce_request(9, {(name, 0): batch_of(count, timestamp_ms=START_MS + 1000)}, acks=acks)
@@ -71,13 +71,13 @@ def sent(wire: Wire, message: Any, version: int) -> RecordedExchange:
 
 
 async def turns(count: int = 20) -> None:
-    """Lets everything run that is ready to."""
+    """Run all callbacks that are ready."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def after_flush(wire: Wire, message: Any, response: Any, version: int) -> Any:
-    """The answer to a request, which must wait for the flush."""
+    """Return the response to a request that must wait for the flush."""
     exchange = sent(wire, message, version)
     await turns()
     assert not exchange.completed, "the answer does not wait for the flush under way"

@@ -1,4 +1,4 @@
-"""Produce: what is answered, and when, for each kind of acks, in every version."""
+"""Produce in every version: responses and their time for each `acks`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def only(response: ProduceResponse) -> PartitionProduceResponse:
 
 
 async def held(wire: Wire, version: int = 9, **more: object) -> RecordedExchange:
-    """Sends a batch while nothing can be synced; returns when it is written."""
+    """Send a batch while no flush can complete; return once it is written."""
     wire.path.files.hold()
     exchange = wire.send(wire.produce_request(version, **more), version)  # type: ignore[arg-type]
     assert exchange is not None
@@ -106,7 +106,7 @@ async def test_the_leader_elsewhere_is_named_where_the_version_can(wire: Wire, v
 
 @pytest.mark.parametrize("version", [9, 13])
 async def test_what_was_sent_behind_a_batch_for_a_topic_not_known_yet_waits_for_it(wire: Wire, version: int) -> None:
-    """A topic's leader may hear of it after the producer, which has several batches under way."""
+    """A topic's leader may learn of it after the producer, which has several batches in flight."""
     topic_id = await wire.path.create()
     view = wire.path.replicas.view
     by_id = version >= 13
@@ -350,7 +350,7 @@ async def test_what_came_to_count_before_the_time_was_up_is_not_timed_out(
     for name in ("one", "two"):
         await wire.path.create(name)
     exchange = await held(wire, batches={("one", 0): batch_of(), ("two", 0): batch_of()}, timeout_ms=60_000)
-    await wire.path.alter("one", "flush.messages", "1000")  # what is written of it counts from now on
+    await wire.path.alter("one", "flush.messages", "1000")  # its records are committed when written from now on
     loop = asyncio.get_running_loop()
     real_time = loop.time
     loop.time = lambda: real_time() + 61  # type: ignore[method-assign]
@@ -404,7 +404,7 @@ async def test_no_sweep_runs_while_nobody_waits(wire: Wire, monkeypatch: pytest.
 async def test_an_answer_that_fails_does_not_keep_others_from_timing_out(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.2)  # longer than the steps before `reply` is replaced
     await wire.path.create()
     failing, other = await held(wire, timeout_ms=0), await held(wire, timeout_ms=0)
     failures: list[object] = []

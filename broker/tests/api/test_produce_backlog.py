@@ -1,4 +1,4 @@
-"""Produce to partitions that were never written to: requests wait for their files, off the event loop and in order."""
+"""Produce to new partitions: requests wait in order for files that are created off the event loop."""
 
 from __future__ import annotations
 

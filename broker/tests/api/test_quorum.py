@@ -1,4 +1,4 @@
-"""DescribeQuorum at every version: the controller and its state, as a quorum of one voter."""
+"""DescribeQuorum at every version: the controller as a quorum with one voter."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def cluster(broker):
 
 
 def wish(topic: str, **replicas: list[int] | None) -> alter.ReassignableTopic:
-    """p0=[1, 2] wishes for partition 0."""
+    """Request a reassignment; p0=[1, 2] is for partition 0."""
     partitions = [
         alter.ReassignablePartition(partition_index=int(name[1:]), replicas=wanted) for name, wanted in replicas.items()
     ]
@@ -105,7 +105,7 @@ async def test_a_request_that_names_a_partition_twice_or_too_many_is_refused_as_
 
 @pytest.mark.parametrize("version", range(3))
 async def test_elections_are_told_partition_by_partition(cluster, version: int) -> None:
-    await altered(cluster, 1, wish("t", p0=[1, 0]))  # the order alone: 1 leads at once
+    await altered(cluster, 1, wish("t", p0=[1, 0]))  # only the order changes: 1 becomes leader at once
     assert cluster.view.topics["t"].partitions[0].leader == 1
     asked = [elect.TopicPartitions(topic="t", partitions=[0, 5]), elect.TopicPartitions(topic="x", partitions=[0])]
     response = await cluster.ask(elect.ElectLeadersRequest(topic_partitions=asked), version)

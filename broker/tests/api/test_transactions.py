@@ -1,4 +1,4 @@
-"""Transactions at the data path: what readers of committed data get, and what is taken from whom."""
+"""Transactions in the data path: read_committed fetches and transactional batches."""
 
 from __future__ import annotations
 

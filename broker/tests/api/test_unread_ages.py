@@ -1,4 +1,4 @@
-"""How long the first unread record has waited: our own fields of ListOffsets, asked of a partition's leader."""
+"""The age of the first unread record: Penstock's own fields of ListOffsets."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ async def ages(wire: Wire, offsets: Sequence[int], version: int = 11, name: str 
 
 
 async def led(wire: Wire, *counts: int, name: str = "t", **settings: str) -> Leader:
-    """A partition with batches of so many records, a second apart, a record each ms; the clock then stands a minute
-    after the first."""
+    """Create a partition with batches of `counts` records, one second apart with a record per ms.
+
+    The clock then stands one minute after the first record.
+    """
     partition = await wire.path.partition(name, **settings)
     for number, count in enumerate(counts):
         accepted(partition, batch_of(count, timestamp_ms=START_MS + 1000 * number))

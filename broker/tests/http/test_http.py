@@ -1,4 +1,4 @@
-"""Health says what is so, and metrics tell the counters as they are."""
+"""Health checks report the current state, and metrics report the counters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FixedClock:
 
 
 class PartOfALog:
-    """One batch an offset, each a second older than the next."""
+    """One batch per offset, each a second older than the next."""
 
     def __init__(self, start_offset: int, end_offset: int) -> None:
         self.start_offset, self.end_offset, self.size_bytes = start_offset, end_offset, 1000 + end_offset
@@ -70,7 +70,7 @@ class Flusher:
 
 
 class Partitions:
-    """In the place of a replica manager."""
+    """Stands in for the replica manager."""
 
     def __init__(self, parts: list[FakePartition]) -> None:
         self.parts = parts
@@ -95,7 +95,7 @@ class Partitions:
 
 
 class Broker:
-    """Counters that a test sets, and the HTTP server that tells them."""
+    """Counters that a test sets, and the HTTP server that reports them."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
@@ -105,7 +105,7 @@ class Broker:
         self.directories = [LogDirState("/data", False, 1000, 400)]
         self.committed: list[Committed] = []
         self.others: dict[PartitionName, RemoteOffsets] = {}
-        """What the leaders of other partitions tell."""
+        """The offsets that other leaders report."""
         self.asked: list[dict[PartitionName, list[int]]] = []
         self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
         self.sources = Sources(
@@ -417,7 +417,7 @@ async def test_a_port_that_is_taken_is_explained() -> None:
 
 
 class ManualLoop:
-    """A loop whose time the test sets."""
+    """An event loop whose time the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""Makes the shared parts of this folder importable, and its fixtures known."""
+"""Makes this folder's kit importable and its fixtures available."""
 
 from __future__ import annotations
 

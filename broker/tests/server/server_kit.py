@@ -1,4 +1,4 @@
-"""A server on real sockets with a handler of the test's own, on both event loops."""
+"""A server on real sockets with the test's handler, on both event loops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 
 @pytest.fixture(params=["uvloop", "asyncio", "transport"])
 def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Runs a scenario: on uvloop, on asyncio's own loop, and with output through the transport alone."""
+    """Run a scenario on uvloop, on asyncio's own loop, and with output through the transport."""
     factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
     if request.param == "transport":
         monkeypatch.setattr(connection_module, "HAS_SENDFILE", False)
@@ -36,7 +36,7 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 @dataclass
 class Desk:
-    """A handler that lets the test decide: it records requests, and answers by `answer` or leaves them open."""
+    """A handler that records requests and calls `answer`, or leaves them pending without one."""
 
     answer: Callable[[RequestExchange, bytes], None] | None = None
     requests: list[bytes] = field(default_factory=list)
@@ -68,7 +68,7 @@ def framed(content: bytes) -> bytes:
 
 @dataclass
 class Client:
-    """The other end of a connection."""
+    """The client end of a connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -85,7 +85,7 @@ class Client:
         return await self.receive()
 
     async def closed(self) -> bytes:
-        """Waits until the server has closed; what came before."""
+        """Wait until the server has closed the connection; return what it sent before."""
         try:
             return await self.reader.read()
         except ConnectionResetError:
@@ -113,7 +113,7 @@ async def serving(handler: Desk, limits: ServerLimits | None = None, grace_s: fl
     service = Service(server, address.port)
     try:
         yield service
-        probe = await service.connect()  # whatever happened, others are served
+        probe = await service.connect()  # other clients are still served
         handler.answer = echo
         assert await probe.ask(b"still there?") == b"still there?"
     finally:
@@ -125,7 +125,7 @@ async def serving(handler: Desk, limits: ServerLimits | None = None, grace_s: fl
 
 
 class SegmentFile:
-    """A file as the log's, whose cache the test can empty and whose reads it can fail."""
+    """A segment file whose cache state and read errors the test controls."""
 
     def __init__(self, path: Path, content: bytes) -> None:
         path.write_bytes(content)
@@ -170,6 +170,6 @@ def segment(tmp_path: Path) -> Iterator[SegmentFile]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits for what must come to pass."""
+    """Wait until the condition is true."""
     while not condition():
         await asyncio.sleep(0.002)

@@ -70,7 +70,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(lengths: list[int]
     pairs = [(RequestReader(pool), list[bytes]()) for _ in range(readers)]
     cuts = sorted(rng.randrange(len(stream) + 1) for _ in range(rng.choice([0, 3, 60])))
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        for reader, frames in pairs:  # side by side, so that none may lean on the shared buffer
+        for reader, frames in pairs:  # interleaved, so that none may rely on the shared buffer
             frames += feed(reader, stream[start:end])
     for reader, frames in pairs:
         assert frames == contents

@@ -1,4 +1,4 @@
-"""Requests and answers of one connection: their order, their bounds, and how a connection ends."""
+"""Requests and responses of one connection: order, limits and closing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_request_without_an_answer_leaves_no_gap(run: Run) -> None:
 
 
 class Counter(Desk):
-    """Answers at once what asks for it."""
+    """Replies at once to requests that start with "now"."""
 
     def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
         if bytes(frame[:3]) == b"now":
@@ -120,7 +120,7 @@ def test_a_pipeline_of_100_000_requests_is_served_within_bounds(run: Run) -> Non
 
 
 class Flood(Desk):
-    """Answers everything at once, and at length."""
+    """Replies to every request at once, with a large response."""
 
     def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
         if self.answer is not None:

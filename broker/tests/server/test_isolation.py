@@ -1,4 +1,4 @@
-"""What one connection may keep in memory by asking much at once, and that its trouble stays its own."""
+"""Memory limits of one connection, and that its errors do not affect others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_request_larger_than_the_bound_is_served_by_itself(run: Run) -> None:
 
 
 def test_without_a_descriptor_to_wait_with_only_the_slow_reader_ends(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for a peer that does not read takes a descriptor more."""
+    """Waiting for a peer that does not read takes one more descriptor."""
     monkeypatch.setattr(output, "MAX_BYTES_PER_TURN", 1 << 30)  # so that the output waits for the peer
 
     async def scenario() -> None:

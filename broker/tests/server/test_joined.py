@@ -1,4 +1,4 @@
-"""Answers that are due together leave in few calls, whole and in order, and count as sent when they are."""
+"""Responses that are due together leave in few calls, in order, and count as sent when they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.server.output import MAX_COPIED_SLICE_BYTES, MAX_JOINED_BYTES, NOM
 
 
 class Account:
-    """The connection, for its output."""
+    """The connection, as its output sees it."""
 
     def __init__(self) -> None:
         self.sent = self.released = 0
@@ -43,7 +43,7 @@ def output_to(end: socket.socket, account: Account) -> SocketOutput:
 
 
 def narrow_output(ends: tuple[socket.socket, socket.socket], account: Account) -> SocketOutput:
-    """To a socket that takes little at a time; the other end is read by the loop."""
+    """Return an output to a socket with a small buffer; the event loop reads the other end."""
     ours, theirs = ends
     theirs.setblocking(False)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

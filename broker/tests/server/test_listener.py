@@ -1,4 +1,4 @@
-"""Listeners open with an explanation where they cannot, admit within bounds, and close in good order."""
+"""Listeners report why they cannot open, admit connections within limits, and close in order."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_memory_for_incomplete_requests_is_bounded_and_small_ones_still_pass(run
             for client in greedy:
                 client.writer.write((8 * mib).to_bytes(4, "big") + b"x" * (2 * mib))  # and no more
             await until(lambda: bool(hub.pressure.waiting))
-            # Each turn past the bound stops one of them; who still reads may have doubled its buffer until then.
+            # Each event past the limit pauses one connection; the others may have doubled their buffers until then.
             assert hub.pool.held_bytes <= 4 * limits.max_receive_bytes
             modest = await service.connect()
             assert await modest.ask(b"y" * 300_000) == b"300000"

@@ -1,4 +1,4 @@
-"""Records go from a file to the socket whole and in their place, and every slice is given back once."""
+"""Slices go from file to socket complete and in order, and are released exactly once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.server.stats import CloseReason
 
 
 def answer_of(segment: SegmentFile, rng: random.Random, largest: int) -> tuple[list[ResponsePart], bytes]:
-    """A frame of buffers and slices in any order, and its bytes."""
+    """Return a frame of buffers and slices in random order, and its bytes."""
     parts: list[ResponsePart] = [b""]
     content = b""
     for _ in range(rng.randrange(1, 9)):

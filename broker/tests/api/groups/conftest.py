@@ -1,4 +1,4 @@
-"""The handlers of groups, offsets and producer ids, reached through the codec as a connection would."""
+"""The handlers of groups, offsets and producer ids, called through the codec as by a connection."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FakeExchange:
 
 
 class Broker:
-    """The handlers, reached through the codec as a connection would."""
+    """The handlers, called through the codec as by a connection."""
 
     def __init__(self, store):
         self.config = BrokerConfig()
@@ -112,7 +112,7 @@ class Broker:
         assert not (await self.call(0, lg.LeaveGroupRequest(group_id="g", member_id=member_id))).error_code
 
     async def commit(self, version, topic="t", partition=0, offset=7, group_id="g", **more):
-        """The error of the one partition."""
+        """Return the error of the only partition."""
         part = oc.OffsetCommitRequestPartition(
             partition_index=partition,
             committed_offset=offset,
@@ -132,7 +132,7 @@ class Broker:
         return answer.partitions[0].error_code
 
     async def fetch(self, version, topics, group_id="g"):
-        """{topic: {partition: (offset, epoch, metadata, error)}}, and the group's error."""
+        """Return {topic: {partition: (offset, epoch, metadata, error)}} and the group's error."""
         if version < 8:
             asked = (
                 None

@@ -1,4 +1,4 @@
-"""DescribeGroups, ListGroups and DeleteGroups at every version, and how all of these APIs fail."""
+"""DescribeGroups, ListGroups and DeleteGroups at every version, and the errors of all group APIs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_an_unexpected_failure_can_be_answered_in_every_version(broker):
 
 
 def full(request_class):
-    """A request that names one of everything."""
+    """Return a request with one of each resource."""
     part = [of.OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     filled = {
         fc.FindCoordinatorRequest: {"coordinator_keys": ["g"]},

@@ -1,5 +1,4 @@
-"""Produce requests that begin as one before them: they come to the same, in the log and in every answer, as when each
-is read for itself."""
+"""Produce requests that match the connection's template: same log and responses as with the general parser."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ Batches = dict[tuple[str, int], memoryview | bytes | None]
 
 
 class Forgetful(RecordedConnection):
-    """A connection whose requests are never alike."""
+    """A connection without a produce template."""
 
     @property  # type: ignore[override]
     def produce_template(self) -> ProduceTemplate | None:
@@ -29,7 +28,7 @@ class Forgetful(RecordedConnection):
         del value
 
 
-@pytest.fixture(params=["alike", "each for itself"])
+@pytest.fixture(params=["template", "each for itself"])
 async def wire(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Wire]:
     async with opened_wire(tmp_path) as opened:
         if request.param == "each for itself":
@@ -38,11 +37,11 @@ async def wire(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         for index in range(3):
             await opened.produced(9, {("t", index): batch_of(1)})
             await opened.produced(9, {("t", index): batch_of(1)}, acks=1)
-        assert (opened.connection.produce_template is not None) == (request.param == "alike")
+        assert (opened.connection.produce_template is not None) == (request.param == "template")
         yield opened
 
 
-def told(wire: Wire, exchange: RecordedExchange) -> list[tuple[int, int, int, int]]:
+def results(wire: Wire, exchange: RecordedExchange) -> list[tuple[int, int, int, int]]:
     response = wire.decoded(exchange, ProduceResponse, 9)
     (topic,) = response.responses
     assert topic.name == "t"
@@ -50,7 +49,7 @@ def told(wire: Wire, exchange: RecordedExchange) -> list[tuple[int, int, int, in
 
 
 async def send(wire: Wire, batches: Batches, acks: int) -> RecordedExchange:
-    """The second of two requests with these acks, so that one that can be alike is."""
+    """Send two requests with these acks and return the second, which matches the template if it can."""
     await wire.produced(9, {("t", 2): batch_of(1)}, acks=acks or 1)
     if not acks:
         wire.send(wire.produce_request(9, {("t", 2): batch_of(1)}, acks=0), 9)
@@ -85,7 +84,7 @@ CASES: dict[str, tuple[Callable[[], Batches], list[tuple[int, int, int, int]]]] 
 @pytest.mark.parametrize("case", CASES)
 async def test_each_batch_is_answered(wire: Wire, case: str, acks: int) -> None:
     batches, answer = CASES[case]
-    assert told(wire, await send(wire, batches(), acks)) == answer
+    assert results(wire, await send(wire, batches(), acks)) == answer
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -117,7 +116,7 @@ async def test_acks_all_waits_for_the_flush_of_its_batch(wire: Wire) -> None:
     assert not exchange.completed
     wire.path.files.let_go()
     await until(lambda: exchange.completed)
-    assert told(wire, exchange) == [(1, 0, 2, 0)]
+    assert results(wire, exchange) == [(1, 0, 2, 0)]
 
 
 async def test_a_batch_is_stored_with_its_offset_and_epoch(wire: Wire) -> None:
@@ -131,7 +130,7 @@ async def test_a_batch_is_stored_with_its_offset_and_epoch(wire: Wire) -> None:
 
 
 async def test_the_first_batch_of_a_partition_waits_for_its_files_and_those_behind_it_for_that(wire: Wire) -> None:
-    """Though the requests are alike: what is behind a request that waits must not overtake it."""
+    """A matching request must not overtake an earlier one that waits."""
     await wire.path.create("u", 2)
     for _ in range(2):
         await wire.produced(9, {("u", 0): batch_of(1)}, acks=1)
@@ -166,4 +165,4 @@ async def test_a_topic_that_was_deleted_is_unknown(wire: Wire) -> None:
     exchange = wire.send(wire.produce_request(9, {("t", 0): batch_of(1)}), 9)
     assert exchange is not None
     await until(lambda: exchange.completed)
-    assert told(wire, exchange) == [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)]
+    assert results(wire, exchange) == [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)]
