@@ -105,7 +105,7 @@ class ProduceApi:
         started = self.stats.now_s()
         correlation_id, index, start, size = single
         acks = template.acks
-        leader = self.replicas.hosted.get((template.topic, index))
+        leader = self.replicas.leaders.get((template.topic, index))
         if (
             leader is None
             or leader.log.active is None
@@ -314,7 +314,7 @@ class ProduceApi:
     def absent_partition(self, topic: Topic, place: BatchPlace, frame: memoryview) -> PartitionResult:
         """Return the error for a partition that this broker does not lead."""
         batch = frame[place.start : place.start + max(place.size, 0)]
-        error, leader = self.replicas.turn_away(topic, place.partition, batch)
+        error, leader = self.replicas.reject_batch(topic, place.partition, batch)
         batch.release()
         return PartitionResult(place.partition, error, leader=leader)
 

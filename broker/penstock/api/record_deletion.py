@@ -11,7 +11,7 @@ from functools import partial
 
 from penstock.api.exchange import RequestExchange
 from penstock.log.types import LogError, OffsetOutOfRange
-from penstock.replica.deletions import Deletion
+from penstock.replica.deletions import DeletionWaiter
 from penstock.replica.leader import Leader
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.delete_records import DeleteRecordsPartitionResult
@@ -29,7 +29,7 @@ class RecordDeletion:
     def __init__(self, exchange: RequestExchange, timeout_ms: int) -> None:
         self.exchange = exchange
         self.deadline_s = asyncio.get_running_loop().time() + min(max(timeout_ms, 0), MAX_WAIT_MS) / 1000
-        self.waits: list[tuple[Leader, Deletion]] = []
+        self.waits: list[tuple[Leader, DeletionWaiter]] = []
         self.remaining = 0
         self.finished = asyncio.Event()
 
@@ -54,7 +54,7 @@ class RecordDeletion:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             return
         result.error_code = ErrorCode.REQUEST_TIMED_OUT
-        deletion = Deletion(target, partial(self.on_replicated, partition, result))
+        deletion = DeletionWaiter(target, partial(self.on_replicated, partition, result))
         self.waits.append((partition, deletion))
         self.remaining += 1
         partition.when_deleted(deletion)
@@ -82,4 +82,4 @@ class RecordDeletion:
     def close(self) -> None:
         """Remove the waits from the partitions."""
         for partition, deletion in self.waits:
-            partition.deletions.forget(deletion)
+            partition.deletions.cancel(deletion)

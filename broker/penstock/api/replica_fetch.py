@@ -56,11 +56,11 @@ class FollowerReplica:
     def attach(self, leader: Leader | None) -> None:
         """Subscribe to a leader's role, and to no other."""
         replica_id, old = self.session.replica[0], self.leader
-        if old is not None and old.tails.get(replica_id) is self:
-            del old.tails[replica_id]
+        if old is not None and old.fetch_listeners.get(replica_id) is self:
+            del old.fetch_listeners[replica_id]
         self.leader = leader
         if leader is not None:
-            leader.tails[replica_id] = self
+            leader.fetch_listeners[replica_id] = self
 
 
 class FollowerSession:
@@ -253,7 +253,7 @@ class ReplicaFetchApi:
                 if records is None:
                     return None  # the size limit is reached: stays ready
                 if rate is not None:
-                    bucket.take(records.size, rate, now_s)
+                    bucket.charge(records.size, rate, now_s)
         except OffsetOutOfRange:
             answer = FetchedPartition(request.partition, ErrorCode.OFFSET_OUT_OF_RANGE, high, high, start)
             return self.await_request(followed, answer)
@@ -271,7 +271,7 @@ class ReplicaFetchApi:
         isr = leader.isr
         if isr is None:
             return None
-        rate = self.replicas.throttles.rate_of_follower(isr.placed, replica[0], leader.config)
+        rate = self.replicas.throttles.send_rate(isr.placed, replica[0], leader.config)
         if rate is None:
             return None
         progress = isr.progress.get(replica[0])

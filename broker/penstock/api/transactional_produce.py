@@ -179,7 +179,7 @@ class TransactionChecks:
             return None
         failed = f'batch not verified for the transaction of "{self.transactional_id}"'
         if (cause := RETRIABLE.get(error)) is not None:
-            return partition.hold_up(header, ErrorCode.NOT_ENOUGH_REPLICAS, f"{failed}: {cause}; retry")
+            return partition.block_producer(header, ErrorCode.NOT_ENOUGH_REPLICAS, f"{failed}: {cause}; retry")
         cause = FINAL.get(error, error.name).format(id=header.producer_id, epoch=header.producer_epoch)
         return Appended(self.client_error(error), message=f"{failed}: {cause}")
 
@@ -188,8 +188,8 @@ class TransactionChecks:
         replicas, partition, code = self.appends.replicas, deferred.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER
         leader = replicas.find(partition.topic_id, partition.index)
         if leader is not None:
-            return leader.hold_up(deferred.header, code, LEADER_CHANGED)
-        replicas.turn_away(partition.topic_id, partition.index, memoryview(deferred.batch))
+            return leader.block_producer(deferred.header, code, LEADER_CHANGED)
+        replicas.reject_batch(partition.topic_id, partition.index, memoryview(deferred.batch))
         return Appended(code, message=LEADER_CHANGED)
 
     def client_error(self, error: ErrorCode) -> ErrorCode:

@@ -139,7 +139,7 @@ class BrokerNode:
         if self.cluster is not None:
             self.cleanup.push_async_callback(self.cluster.leave)
         await services.topics.resume()
-        opening = asyncio.create_task(services.replicas.host_unopened())
+        opening = asyncio.create_task(services.replicas.open_idle_partitions())
         self.cleanup.callback(opening.cancel)
         http_port = None
         if http is not None:
@@ -224,7 +224,7 @@ class BrokerNode:
         await groups.start()
         self.close_in_time("groups", groups.close)
         if member is None:
-            topics.cleaners += [replicas.forget_topic, groups.offsets.delete_topic_offsets]
+            topics.cleaners += [replicas.delete_topic, groups.offsets.delete_topic_offsets]
         ids = ProducerIds(store)
         transactions = TransactionService(store, view, clock, config, ids, replicas, groups, peers, peers)
         await transactions.start()

@@ -125,7 +125,7 @@ class TopicDataDeleter:
             self._delete(topic_id)
             return
         try:
-            await self.replicas.forget_topic(topic_id)
+            await self.replicas.delete_topic(topic_id)
         except LogError as e:
             log.warning(
                 "data of a deleted topic not removed; retrying at the next start", topic_id=str(topic_id), reason=str(e)

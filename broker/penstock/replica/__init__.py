@@ -1,1 +1,1 @@
-"""A partition in this broker: the leader's role, high watermark, producer state, waiting readers."""
+"""Partition replicas on this broker: leader and follower roles, high watermark, ISR, producer state."""

@@ -1,4 +1,4 @@
-"""The outcome of an append, and the checks of a batch's header against a topic's settings. Used by the leader."""
+"""The result of an append, and the checks of a batch header against topic settings. Used by `leader`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SEQUENCE_ERRORS = {
         "the batch is transactional and the request has no transactional id",
     ),
 }
-"""Error code and message for each refused outcome of the check of a producer's sequence."""
+"""Error code and message of each rejected sequence check."""
 
 
 class Appended(NamedTuple):
-    """The outcome of an append. `required_offset` is what the high watermark must reach for acks=all; `record_errors`
-    are the records for which the batch was refused (KIP-467), empty where it was refused as a whole."""
+    """The result of an append. `required_offset` is the high watermark that acknowledges it with acks=all;
+    `record_errors` are the records that caused the rejection (KIP-467), empty if the batch was rejected as a whole."""
 
     error: int
     base_offset: int = -1
@@ -43,7 +43,8 @@ class Appended(NamedTuple):
 
 
 def is_in_time(config: TopicConfig, now_ms: int, timestamp_ms: int) -> bool:
-    """Whether the topic takes a record with this timestamp (KIP-937); one without a timestamp always."""
+    """Return whether the topic accepts a record with this timestamp (KIP-937). Records without a timestamp are
+    accepted."""
     return timestamp_ms == NO_TIMESTAMP or (
         timestamp_ms - now_ms <= config.message_timestamp_after_max_ms
         and now_ms - timestamp_ms <= config.message_timestamp_before_max_ms
@@ -51,14 +52,14 @@ def is_in_time(config: TopicConfig, now_ms: int, timestamp_ms: int) -> bool:
 
 
 def has_times_in_bounds(config: TopicConfig, now_ms: int, header: BatchHeader) -> bool:
-    """Whether the timestamps in a batch's header are all within the topic's bounds."""
+    """Return whether all timestamps in the batch header are within the topic's bounds."""
     return config.message_timestamp_log_append or (
         is_in_time(config, now_ms, header.max_timestamp_ms) and is_in_time(config, now_ms, header.base_timestamp_ms)
     )
 
 
 def explain(error: ErrorCode) -> str:
-    """What is wrong with a batch, for clients that show a message."""
+    """Return the error message for a rejected batch."""
     return {
         ErrorCode.CORRUPT_MESSAGE: "the batch's bytes do not match its CRC or its sizes",
         ErrorCode.MESSAGE_TOO_LARGE: "the batch is larger than max.message.bytes",

@@ -1,6 +1,6 @@
-"""Who waits until the in-sync replicas have deleted what the leader has: part of the leader's role, no I/O.
+"""DeleteRecords requests that wait until all in-sync replicas have deleted the records. Used by `leader`; no I/O.
 
-Whoever may lead next must not bring back what DeleteRecords has said is gone.
+Otherwise the next leader could still have records that were reported as deleted.
 """
 
 from __future__ import annotations
@@ -10,39 +10,44 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
-class Deletion(NamedTuple):
-    """`callback` is told an error code, 0 when all in-sync replicas' logs start at `offset` or later, durably."""
+class DeletionWaiter(NamedTuple):
+    """`callback` receives an error code: 0 once the logs of all in-sync replicas durably start at `offset` or later."""
 
     offset: int
     callback: Callable[[int], None]
 
 
-class Deletions(list[Deletion]):
-    """Those of one leader that are waited for, least offset first."""
+class DeletionWaiters(list[DeletionWaiter]):
+    """The waiters of one leader, by offset."""
 
     __slots__ = ()
 
-    def wait(self, deletion: Deletion) -> None:
-        insort(self, deletion, key=offset_of)
+    def add(self, deletion: DeletionWaiter) -> None:
+        """Add a waiter."""
+        insort(self, deletion, key=get_offset)
 
-    def forget(self, deletion: Deletion) -> None:
+    def cancel(self, deletion: DeletionWaiter) -> None:
+        """Remove a waiter, if present, without calling it."""
         if deletion in self:
             self.remove(deletion)
 
-    def settle(self, low_watermark: int) -> None:
-        """The logs of all in-sync replicas start at `low_watermark` or later."""
+    def complete_up_to(self, low_watermark: int) -> None:
+        """Complete the waiters up to the low watermark."""
         if self and self[0].offset <= low_watermark:
-            self.answer(bisect_right(self, low_watermark, key=offset_of), 0)
+            self.complete_first(bisect_right(self, low_watermark, key=get_offset), 0)
 
     def fail(self, error: int) -> None:
-        self.answer(len(self), error)
+        """Fail all waiters."""
+        self.complete_first(len(self), error)
 
-    def answer(self, count: int, error: int) -> None:
+    def complete_first(self, count: int, error: int) -> None:
+        """Remove the first `count` waiters and call them."""
         due = self[:count]
         del self[:count]
         for deletion in due:
             deletion.callback(error)
 
 
-def offset_of(deletion: Deletion) -> int:
+def get_offset(deletion: DeletionWaiter) -> int:
+    """Return the offset of a waiter."""
     return deletion.offset

@@ -1,13 +1,11 @@
-"""Fetches from one leader broker for all partitions that are followed from it: one session, one request at a time.
+"""Fetches from one leader broker for all partitions followed from it, in one fetch session. `ReplicaFetchers` creates
+one per leader broker.
 
-Only partitions whose place has changed are named in a request, so that idle ones cost nothing. A request hangs at the
-leader until there is something to tell; when a follower has news meanwhile (more of its log is on disk, it was given a
-new leader), a second one is sent, which has the leader answer the first. After records have come, the next request
-waits until they are on disk, and so reports that too: the high watermark moves a round trip after the flush.
-
-Partitions that are throttled (`throttle`) are held back, which is not to name them, until what came has been paid for.
-
-`ReplicaFetchers` makes one for each broker that leads something which is followed here.
+A request names only the partitions whose position has changed, so idle ones cost nothing. The leader holds a request
+until there is data; if a follower's position changes meanwhile (more is flushed, or it has a new leader epoch), a
+second request makes the leader answer the first. After records, the next request waits until they are flushed and
+reports that too, so the high watermark advances one round trip after the flush. Throttled partitions (`throttle`) are
+not named until the rate permits.
 """
 
 from __future__ import annotations
@@ -36,43 +34,45 @@ from penstock.wire.messages.fetch import (
 logger = get_logger("penstock.replica")
 
 MAX_EPOCH = (1 << 31) - 1
-FIRST_BACKOFF_S = 0.05
-REST_S = 0.1
-"""How long a partition rests that its leader does not serve for now: mostly one of the two views is a little behind."""
-IN_FLIGHT = 2
-"""Requests at once: one that hangs at the leader, and one that ends that."""
+MIN_BACKOFF_S = 0.05
+PARTITION_BACKOFF_S = 0.1
+"""Backoff of a partition that its leader does not serve now, mostly because one of the views lags."""
+MAX_IN_FLIGHT = 2
+"""Maximum concurrent requests: one that the leader holds, and one that makes it answer."""
 
 Key = tuple[UUID, int]
 
 
 class FetchChannel(Protocol):
-    """A connection to another broker, made anew where it was lost. Answers come in the order of the requests."""
+    """A connection to another broker, reopened after a failure. Responses arrive in request order."""
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
-        """Sends a Fetch of version 17 or 18, whose records are views that stay valid. Raises OSError where it fails.
+        """Send a Fetch of version 17 or 18. Its records are views that stay valid. Raises OSError.
 
-        Requests leave in the order of the calls, also while an earlier one is unanswered.
+        Requests leave in call order, also while an earlier one is unanswered.
         """
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connection."""
 
 
 class PendingFetchRequest(NamedTuple):
-    """A request under way."""
+    """A request in flight."""
 
-    answer: asyncio.Task[FetchResponse]
+    response: asyncio.Task[FetchResponse]
     number: int
 
 
 class LastFetchState(NamedTuple):
-    """What the leader's session has of a partition, and by which request; answers to earlier ones are void."""
+    """The position of a partition in the leader's session, and the request that sent it. Results of earlier requests
+    are ignored."""
 
-    place: FollowerPosition
+    position: FollowerPosition
     number: int
 
 
 class BrokerFetcher:
-    """See the module. Implements `follower.Source`."""
+    """The fetch session with one leader broker. Implements `follower.LeaderSource`."""
 
     def __init__(
         self, leader_id: int, channel: FetchChannel, config: BrokerConfig, membership: ReplicaMembership
@@ -81,216 +81,228 @@ class BrokerFetcher:
         self.config, self.membership = config, membership
         self.followers: dict[Key, Follower] = {}
         self.dirty: dict[Key, None] = {}
-        """Partitions to be named in the next request."""
+        """Partitions to name in the next request."""
         self.forgotten: dict[Key, None] = {}
-        """Partitions in the session that are no longer followed from here."""
-        self.told: dict[Key, LastFetchState] = {}
-        self.resting: dict[Key, None] = {}
-        self.rest_timer: asyncio.TimerHandle | None = None
-        self.rest_s = REST_S
-        self.held: dict[Key, None] = {}
-        """Throttled partitions, in the order in which they have waited."""
-        self.hold_timer: asyncio.TimerHandle | None = None
+        """Partitions of the session that are no longer followed from this leader."""
+        self.last_sent: dict[Key, LastFetchState] = {}
+        self.backing_off: dict[Key, None] = {}
+        self.backoff_timer: asyncio.TimerHandle | None = None
+        self.partition_backoff_s = PARTITION_BACKOFF_S
+        self.throttled: dict[Key, None] = {}
+        """Throttled partitions, in the order in which they were throttled."""
+        self.throttle_timer: asyncio.TimerHandle | None = None
         self.unflushed: dict[Key, None] = {}
-        """Partitions whose last records are not on disk."""
+        """Partitions whose last records are not flushed."""
         self.session_id, self.epoch = 0, 0
-        self.sent: deque[PendingFetchRequest] = deque()
-        self.news = asyncio.Event()
-        self.backoff_s = FIRST_BACKOFF_S
+        self.in_flight: deque[PendingFetchRequest] = deque()
+        self.wakeup = asyncio.Event()
+        self.backoff_s = MIN_BACKOFF_S
         self.requests = 0
         self.task: asyncio.Task[None] | None = None
 
-    # What followers say
+    # Followers
 
     def add(self, follower: Follower) -> None:
+        """Start to fetch for a follower."""
         key = follower.key
         self.followers[key] = follower
         follower.source = self
         self.forgotten.pop(key, None)
-        self.told.pop(key, None)
-        self.resting.pop(key, None)
-        self.rest_s = REST_S
-        self.name(key)
+        self.last_sent.pop(key, None)
+        self.backing_off.pop(key, None)
+        self.partition_backoff_s = PARTITION_BACKOFF_S
+        self.mark_dirty(key)
         if self.task is None:
             self.task = asyncio.get_running_loop().create_task(self.run(), name=f"fetch-from-{self.leader_id}")
 
     def remove(self, follower: Follower) -> None:
+        """Stop fetching for a follower, unless another role has replaced it."""
         key = follower.key
         if self.followers.get(key) is not follower:
             return
         follower.source = None
         del self.followers[key]
-        for table in (self.dirty, self.resting, self.held, self.unflushed):
+        for table in (self.dirty, self.backing_off, self.throttled, self.unflushed):
             table.pop(key, None)
-        if self.told.pop(key, None) is not None:
+        if self.last_sent.pop(key, None) is not None:
             self.forgotten[key] = None
-        self.news.set()
+        self.wakeup.set()
 
     def on_change(self, follower: Follower) -> None:
+        """Send the follower's new position with the next request."""
         key = follower.key
         if self.followers.get(key) is not follower:
             return
         if follower.is_flushed:
             self.unflushed.pop(key, None)
-        if key not in self.resting and follower.work is None and not self.is_told(key, follower):
-            self.name(key)
+        if key not in self.backing_off and follower.work is None and not self.is_sent(key, follower):
+            self.mark_dirty(key)
         elif not self.unflushed:
-            self.news.set()
+            self.wakeup.set()
 
-    def on_trouble(self, follower: Follower) -> None:
-        self.rest(follower.key)
+    def on_failure(self, follower: Follower) -> None:
+        """Back off after failed work on the follower's log."""
+        self.back_off(follower.key)
 
-    def is_told(self, key: Key, follower: Follower) -> bool:
-        told = self.told.get(key)
-        return told is not None and told.place == follower.place
+    def is_sent(self, key: Key, follower: Follower) -> bool:
+        """Return whether the leader's session has the follower's position."""
+        sent_state = self.last_sent.get(key)
+        return sent_state is not None and sent_state.position == follower.position
 
-    def name(self, key: Key) -> None:
-        if self.queue(key) and not self.unflushed:
-            self.news.set()
+    def mark_dirty(self, key: Key) -> None:
+        """Name a partition in the next request, and send that soon."""
+        if self.try_mark_dirty(key) and not self.unflushed:
+            self.wakeup.set()
 
-    def queue(self, key: Key) -> bool:
-        """Has a partition named in the next request; whether it will be."""
+    def try_mark_dirty(self, key: Key) -> bool:
+        """Name a partition in the next request. Returns False if it is throttled."""
         follower = self.followers[key]
         rate = follower.copy_rate
         if rate is not None and not self.throttle_of(follower).is_open(rate, now_s()):
-            self.hold(key, self.throttle_of(follower))
+            self.throttle(key, self.throttle_of(follower))
             return False
-        self.held.pop(key, None)
+        self.throttled.pop(key, None)
         self.dirty[key] = None
         return True
 
     # Throttled partitions
 
     def throttle_of(self, follower: Follower) -> Throttle:
+        """Return the throttle for this broker's fetches."""
         return follower.host.throttles.following
 
-    def hold(self, key: Key, throttle: Throttle) -> None:
-        """Leaves a partition alone until there is room for it."""
+    def throttle(self, key: Key, throttle: Throttle) -> None:
+        """Do not fetch a partition until its throttle permits."""
         self.dirty.pop(key, None)
-        self.held[key] = None
-        if self.hold_timer is None:
-            self.hold_timer = asyncio.get_running_loop().call_later(throttle.wait_s(now_s()), self.end_hold)
+        self.throttled[key] = None
+        if self.throttle_timer is None:
+            self.throttle_timer = asyncio.get_running_loop().call_later(throttle.wait_s(now_s()), self.resume_throttled)
 
-    def end_hold(self) -> None:
-        self.hold_timer = None
-        for key in list(self.held):
-            self.name(key)
+    def resume_throttled(self) -> None:
+        """Retry the throttled partitions."""
+        self.throttle_timer = None
+        for key in list(self.throttled):
+            self.mark_dirty(key)
 
-    def rest(self, key: Key) -> None:
-        """Leaves a partition alone for a while; a new role for it ends that."""
-        for table in (self.dirty, self.held, self.unflushed):
+    def back_off(self, key: Key) -> None:
+        """Do not fetch a partition for a while, unless it gets a new role."""
+        for table in (self.dirty, self.throttled, self.unflushed):
             table.pop(key, None)
-        self.resting[key] = None
-        if self.rest_timer is None:
-            self.rest_timer = asyncio.get_running_loop().call_later(self.rest_s, self.end_rest)
+        self.backing_off[key] = None
+        if self.backoff_timer is None:
+            self.backoff_timer = asyncio.get_running_loop().call_later(self.partition_backoff_s, self.end_backoff)
 
-    def end_rest(self) -> None:
-        self.rest_timer = None
-        self.rest_s = min(2 * self.rest_s, self.config.replica_fetch_backoff_ms / 1000)
-        rested, self.resting = self.resting, {}
-        for key in rested:
+    def end_backoff(self) -> None:
+        """Retry the partitions that are backing off."""
+        self.backoff_timer = None
+        self.partition_backoff_s = min(2 * self.partition_backoff_s, self.config.replica_fetch_backoff_ms / 1000)
+        retried, self.backing_off = self.backing_off, {}
+        for key in retried:
             if key in self.followers:
-                self.told.pop(key, None)
-                self.name(key)
+                self.last_sent.pop(key, None)
+                self.mark_dirty(key)
 
     # Requests
 
     async def run(self) -> None:
+        """Fetch until cancelled."""
         try:
             while True:
                 try:
-                    await self.step()
+                    await self.run_once()
                     continue
                 except OSError as e:
-                    self.lose(str(e))
-                except Exception:  # a bug of ours: the broker goes on following
+                    self.abort_requests(str(e))
+                except Exception:  # a programming error must not stop replication
                     logger.exception("fetching from a leader failed", leader=self.leader_id)
-                    self.lose("see above")
+                    self.abort_requests("internal error")
                 await asyncio.sleep(self.backoff_s)
                 self.backoff_s = min(2 * self.backoff_s, self.config.replica_fetch_backoff_ms / 1000)
         finally:
-            for sent in self.sent:
-                sent.answer.cancel()
+            for sent in self.in_flight:
+                sent.response.cancel()
 
-    async def step(self) -> None:
-        """Sends what there is to send, and takes in the next answer."""
-        while not (self.followers or self.sent):
-            self.news.clear()
-            await self.news.wait()
-        if not self.sent:
-            await self.until_flushed()
+    async def run_once(self) -> None:
+        """Send what is due, and handle the next response."""
+        while not (self.followers or self.in_flight):
+            self.wakeup.clear()
+            await self.wakeup.wait()
+        if not self.in_flight:
+            await self.wait_for_flush()
             self.send()
-        first = self.sent[0].answer
+        first = self.in_flight[0].response
         while not first.done():
-            self.news.clear()
-            if self.has_news and self.session_id and len(self.sent) < IN_FLIGHT:
+            self.wakeup.clear()
+            if self.has_changes and self.session_id and len(self.in_flight) < MAX_IN_FLIGHT:
                 self.send()
-            await self.first_of(first)
-        sent = self.sent.popleft()
-        response = sent.answer.result()
-        making = self.prepare(response)
+            await self.wait_for_response(first)
+        sent = self.in_flight.popleft()
+        response = sent.response.result()
+        making = self.prepare_logs(response)
         if making:
             await asyncio.wait(making)
-        self.take(response, sent)
+        self.handle_response(response, sent)
 
     @property
-    def has_news(self) -> bool:
+    def has_changes(self) -> bool:
+        """Whether a request should be sent now."""
         return bool(self.dirty or self.forgotten) and not self.unflushed
 
-    async def first_of(self, answer: asyncio.Task[FetchResponse]) -> None:
-        """Returns when there is an answer, or news."""
-        news = asyncio.ensure_future(self.news.wait())
+    async def wait_for_response(self, answer: asyncio.Task[FetchResponse]) -> None:
+        """Wait for the response or a change."""
+        wakeup = asyncio.ensure_future(self.wakeup.wait())
         try:
-            await asyncio.wait([answer, news], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([answer, wakeup], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            news.cancel()
+            wakeup.cancel()
 
-    async def until_flushed(self) -> None:
-        """Waits until what came is on disk, but not for longer than the leader would."""
+    async def wait_for_flush(self) -> None:
+        """Wait until the last records are flushed, at most replica.fetch.wait.max.ms."""
         deadline_s = asyncio.get_running_loop().time() + self.config.replica_fetch_wait_max_ms / 1000
         while self.unflushed:
-            self.news.clear()
+            self.wakeup.clear()
             try:
                 async with asyncio.timeout_at(deadline_s):
-                    await self.news.wait()
+                    await self.wakeup.wait()
             except TimeoutError:
                 self.unflushed.clear()
 
     def send(self) -> None:
+        """Send a request."""
         self.requests += 1
-        request = self.request()
+        request = self.build_request()
         answer = asyncio.get_running_loop().create_task(self.channel.fetch(request), name="replica-fetch")
-        answer.add_done_callback(lambda task: task.cancelled() or task.exception())  # also of those that are given up
-        self.sent.append(PendingFetchRequest(answer, self.requests))
+        answer.add_done_callback(lambda task: task.cancelled() or task.exception())  # also of abandoned requests
+        self.in_flight.append(PendingFetchRequest(answer, self.requests))
 
-    def request(self) -> FetchRequest:
-        """Names what has changed; in a new session, everything that can be fetched."""
+    def build_request(self) -> FetchRequest:
+        """Build a request that names the dirty partitions, or all in a new session."""
         config, is_full = self.config, self.epoch == 0
         if is_full:
             self.forgotten.clear()
-            self.told = {}
-            self.dirty = {key: None for key in self.followers if key not in self.resting}
+            self.last_sent = {}
+            self.dirty = {key: None for key in self.followers if key not in self.backing_off}
         topics: dict[UUID, FetchTopic] = {}
-        named, self.dirty = self.dirty, {}
+        partitions, self.dirty = self.dirty, {}
         throttled_bytes = 0
-        for key in named:
+        for key in partitions:
             follower = self.followers[key]
             if follower.work is not None or follower.log.failed is not None:
-                continue  # it says when work is done; a failed log is fetched for no more
+                continue  # it reports when its work is done; a failed log is not fetched
             max_bytes, rate = config.replica_fetch_max_bytes, follower.copy_rate
             if rate is not None:
                 throttle, max_bytes = self.throttle_of(follower), min(max_bytes, rate)
                 if not throttle.is_open(rate, now_s()) or throttled_bytes >= rate:
-                    self.hold(key, throttle)
+                    self.throttle(key, throttle)
                     continue
                 throttled_bytes += max_bytes
-            self.held.pop(key, None)
-            place = follower.place
-            self.told[key] = LastFetchState(place, self.requests)
+            self.throttled.pop(key, None)
+            position = follower.position
+            self.last_sent[key] = LastFetchState(position, self.requests)
             topic = topics.get(key[0])
             if topic is None:
                 topic = topics[key[0]] = FetchTopic(topic_id=key[0], partitions=[])
-            topic.partitions.append(asked_of(key[1], place, max_bytes))
+            topic.partitions.append(encode_partition(key[1], position, max_bytes))
         forgotten: dict[UUID, ForgottenTopic] = {}
         for topic_id, index in self.forgotten:
             forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[])).partitions.append(index)
@@ -308,11 +320,13 @@ class BrokerFetcher:
         self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
         return request
 
-    # Answers
+    # Responses
 
-    def prepare(self, response: FetchResponse) -> set[asyncio.Future[None]]:
-        """Has the files made of followers that are about to append for the first time: of all at once, and not on the
-        event loop. What they are done with is looked at when that is over: roles may have changed meanwhile."""
+    def prepare_logs(self, response: FetchResponse) -> set[asyncio.Future[None]]:
+        """Create the files of followers that append for the first time, concurrently and off the event loop.
+
+        The response is applied afterwards: roles may have changed meanwhile.
+        """
         making = set()
         for topic in response.responses:
             for data in topic.partitions:
@@ -324,66 +338,72 @@ class BrokerFetcher:
                             making.add(made)
         return making
 
-    def take(self, response: FetchResponse, sent: PendingFetchRequest) -> None:
+    def handle_response(self, response: FetchResponse, sent: PendingFetchRequest) -> None:
+        """Apply a response to the followers."""
         if response.error_code:
-            self.lose_session(response.error_code)
+            self.handle_session_error(response.error_code)
             return
-        self.backoff_s = FIRST_BACKOFF_S
+        self.backoff_s = MIN_BACKOFF_S
         self.session_id = response.session_id
         size_bytes = 0
         for topic in response.responses:
             for data in topic.partitions:
                 key = topic.topic_id, data.partition_index
-                follower, told = self.followers.get(key), self.told.get(key)
-                if follower is None or told is None or told.number > sent.number:
+                follower, sent_state = self.followers.get(key), self.last_sent.get(key)
+                if follower is None or sent_state is None or sent_state.number > sent.number:
                     continue
                 if data.records:
                     size_bytes += len(data.records)
                     self.charge(follower, len(data.records))
-                self.take_one(key, follower, data, told.place)
+                self.handle_partition(key, follower, data, sent_state.position)
         if 2 * size_bytes >= self.config.replica_fetch_response_max_bytes:
-            self.unflushed.clear()  # there is much to catch up with: the next records need not wait for the disk
+            self.unflushed.clear()  # far behind: do not wait for the flush
 
     def charge(self, follower: Follower, size_bytes: int) -> None:
+        """Charge fetched bytes to the follower's throttle."""
         rate = follower.copy_rate
         if rate is not None:
-            self.throttle_of(follower).take(size_bytes, rate, now_s())
+            self.throttle_of(follower).charge(size_bytes, rate, now_s())
 
-    def take_one(self, key: Key, follower: Follower, data: PartitionData, place: FollowerPosition) -> None:
-        outcome = follower.take(data, place)
-        if outcome is FollowerStep.REST:
-            self.rest(key)
+    def handle_partition(self, key: Key, follower: Follower, data: PartitionData, position: FollowerPosition) -> None:
+        """Apply the response for one partition."""
+        outcome = follower.apply_fetch(data, position)
+        if outcome is FollowerStep.BACK_OFF:
+            self.back_off(key)
         elif outcome is FollowerStep.WAIT:
             self.dirty.pop(key, None)
-            self.told.pop(key, None)
-        elif data.records or not self.is_told(key, follower):
+            self.last_sent.pop(key, None)
+        elif data.records or not self.is_sent(key, follower):
             if not follower.is_flushed:
                 self.unflushed[key] = None
-            self.queue(key)
+            self.try_mark_dirty(key)
 
-    def lose_session(self, code: int) -> None:
-        """The leader does not know our session (it was restarted, say), or not us."""
-        stale = self.sent
-        self.sent = deque()
+    def handle_session_error(self, code: int) -> None:
+        """Start a new session. Raises OSError if the leader rejects this broker."""
+        stale = self.in_flight
+        self.in_flight = deque()
         for other in stale:
-            other.answer.cancel()
-        self.begin_session()
+            other.response.cancel()
+        self.reset_session()
         if code not in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
-            raise OSError(f"broker {self.leader_id} refuses to be fetched from: {ErrorCode(code).name}")
+            raise OSError(f"broker {self.leader_id} rejects fetch requests: {ErrorCode(code).name}")
 
-    def lose(self, reason: str) -> None:
-        logger.info("fetching from a leader is interrupted", leader=self.leader_id, reason=reason)
-        for sent in self.sent:
-            sent.answer.cancel()
-        self.sent.clear()
-        self.begin_session()
+    def abort_requests(self, reason: str) -> None:
+        """Cancel all requests and start a new session."""
+        logger.info("fetching from a leader interrupted: retrying", leader=self.leader_id, reason=reason)
+        for sent in self.in_flight:
+            sent.response.cancel()
+        self.in_flight.clear()
+        self.reset_session()
 
-    def begin_session(self) -> None:
+    def reset_session(self) -> None:
+        """Start a new session with the next request."""
         self.session_id = self.epoch = 0
         self.unflushed.clear()
 
     async def close(self) -> None:
-        for timer in (self.rest_timer, self.hold_timer):
+        """Stop fetching and close the connection."""
+        for timer in (self.backoff_timer, self.throttle_timer):
             if timer is not None:
                 timer.cancel()
         if self.task is not None:
@@ -393,16 +413,18 @@ class BrokerFetcher:
 
 
 def now_s() -> float:
+    """Return the event loop's time."""
     return asyncio.get_running_loop().time()
 
 
-def asked_of(index: int, place: FollowerPosition, max_bytes: int) -> FetchPartition:
+def encode_partition(index: int, position: FollowerPosition, max_bytes: int) -> FetchPartition:
+    """Return the request's element for a partition."""
     return FetchPartition(
         partition=index,
-        current_leader_epoch=place.leader_epoch,
-        fetch_offset=place.fetch_offset,
-        last_fetched_epoch=place.last_fetched_epoch,
-        log_start_offset=place.log_start_offset,
+        current_leader_epoch=position.leader_epoch,
+        fetch_offset=position.fetch_offset,
+        last_fetched_epoch=position.last_fetched_epoch,
+        log_start_offset=position.log_start_offset,
         partition_max_bytes=max_bytes,
-        flushed_offset=place.flushed_offset,
+        flushed_offset=position.flushed_offset,
     )

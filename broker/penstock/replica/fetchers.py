@@ -1,4 +1,4 @@
-"""One fetcher for each broker that leads a partition which is followed here. Implements `manager.Fetchers`."""
+"""One fetcher per broker that leads a partition followed here. Implements `manager.FollowerFetchers`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.replica.membership import ReplicaMembership
 
 
 class ReplicaFetchers:
-    """`connect` makes the channel to a broker by its id; nothing is sent before something is to be fetched."""
+    """`connect` returns the channel to a broker. Nothing is sent before there is something to fetch."""
 
     def __init__(
         self, connect: Callable[[int], FetchChannel], config: BrokerConfig, membership: ReplicaMembership
@@ -22,6 +22,7 @@ class ReplicaFetchers:
         self.closed = False
 
     def add(self, follower: Follower) -> None:
+        """Start to fetch for a follower."""
         if self.closed:
             return
         fetcher = self.by_leader.get(follower.leader_id)
@@ -33,11 +34,12 @@ class ReplicaFetchers:
         fetcher.add(follower)
 
     def remove(self, follower: Follower) -> None:
+        """Stop fetching for a follower."""
         fetcher = self.by_leader.get(follower.leader_id)
         if fetcher is not None:
             fetcher.remove(follower)
 
     async def close(self) -> None:
-        """Stops fetching; to be called before the log directory is closed."""
+        """Stop fetching. Called before the log directory is closed."""
         self.closed = True
         await asyncio.gather(*(fetcher.close() for fetcher in self.by_leader.values()))

@@ -1,6 +1,6 @@
-"""How the partitions of one broker are off for replicas, counted when somebody asks for metrics.
+"""Counts under-replicated and leaderless partitions for the metrics.
 
-Counted from the view, in a thread: it looks at every partition of the cluster.
+Iterates over all partitions of the cluster, so it runs in a thread.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from penstock.state.view import TopicView
 
 
 class ReplicaHealth(NamedTuple):
-    """Numbers of partitions, of those that the broker leads; `leaderless` of those that it has a replica of.
+    """Partition counts, of those that the broker leads; `leaderless` of those that it has a replica of.
 
-    `at_min_isr` have as few replicas in sync as min.insync.replicas asks for, and fewer than they should: one more that
-    is lost ends acks=all. `under_min_isr` have fewer still. Replicas that are being added are not missed yet.
+    `at_min_isr` have min.insync.replicas in-sync replicas and fewer than their replication factor; `under_min_isr` have
+    fewer still. Replicas being added do not count as missing.
     """
 
     under_replicated: int = 0
@@ -26,7 +26,7 @@ class ReplicaHealth(NamedTuple):
 
 
 def count_health(topics: Sequence[TopicView], alive: Collection[int], broker_id: int) -> ReplicaHealth:
-    """`alive` are the brokers that are registered: who is not leads nothing."""
+    """Count the partitions of a broker. `alive` are the registered brokers; others lead nothing."""
     under, at_min, below, leaderless = 0, 0, 0, 0
     for topic in topics:
         for placed in topic.partitions:

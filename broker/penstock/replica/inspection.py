@@ -1,8 +1,8 @@
-"""Looks inside the batch of a producer: are its records what its header says, does each one suit the topic, and has the
-batch the codec in which the topic stores it.
+"""Checks the contents of a producer's batch: whether its records match the header and the topic's requirements, and
+whether it must be recompressed for the topic.
 
-The leader calls `inspect` for each batch; `api.inspections` calls it in threads for batches that take long. Nothing
-here touches a partition's state, and a batch's offsets and leader epoch are not looked at.
+The leader calls `inspect_fully` for each batch; `api.inspections` calls these functions in threads for expensive
+batches. Nothing here accesses a partition's state, or a batch's offset and leader epoch.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from penstock.wire.record_check import RecordShape, check_ends, parse_records
 from penstock.wire.schema import MalformedMessage
 
 MAX_DECOMPRESSED_BYTES = 256 << 20
-"""No batch may decompress to more: Penstock's own consumers take no larger ones."""
+"""Maximum decompressed size of a batch, which is also that of Penstock's consumers."""
 MAX_GROWTH = 64
-"""How many times max.message.bytes a batch may decompress to."""
+"""Maximum decompressed size of a batch as a multiple of max.message.bytes."""
 SCRATCH_BYTES = 2 << 20
-"""Each thread that inspects batches keeps a buffer of this size for the decompressed records."""
-MAX_NAMED = 1_000
-"""Records that one answer names."""
+"""Size of the buffer for decompressed records that each inspecting thread keeps."""
+MAX_RECORD_ERRORS = 1_000
+"""Maximum number of records named in a response."""
 MAX_CHECKED_RECORDS = 250_000
-"""Records of a batch for a compacted topic, each of which is parsed."""
+"""Maximum number of records in a batch for a compacted topic, all of which are parsed."""
 
 
 class Inspection(NamedTuple):
-    """What `inspect` found. `batch` is what to store instead of what came, None to store that."""
+    """The result of an inspection. `batch` is the recompressed batch to store, None to store the original."""
 
     refusal: Appended | None = None
     batch: memoryview | None = None
 
 
-SOUND = Inspection()
+VALID = Inspection()
 thread_local = threading.local()
 
 
@@ -60,29 +60,29 @@ def scratch() -> bytearray:
     try:
         return thread_local.scratch  # type: ignore[no-any-return]
     except AttributeError:
-        made = thread_local.scratch = bytearray(SCRATCH_BYTES)
-        return made
+        created = thread_local.scratch = bytearray(SCRATCH_BYTES)
+        return created
 
 
 def decompressed_limit(config: TopicConfig) -> int:
-    """The most bytes that a batch of the topic may decompress to."""
+    """Return the maximum decompressed size of a batch of the topic, in bytes."""
     return min(MAX_GROWTH * config.max_message_bytes, MAX_DECOMPRESSED_BYTES)
 
 
 def needs_codec(config: TopicConfig, codec: int) -> bool:
-    """Whether a batch in `codec` has to be compressed anew for the topic."""
+    """Return whether a batch in `codec` must be recompressed for the topic."""
     return config.compression_codec not in (AS_PRODUCED, codec)
 
 
 def inspect(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: str, max_bytes: int) -> Inspection:
-    """Inspect a batch. What the header's own fields say is the caller's to check.
+    """Inspect a batch. The caller checks the header's own fields.
 
-    Raises DecompressedTooLarge for more than `max_bytes`.
+    Raises DecompressedTooLarge above `max_bytes`.
     """
     codec = header.attributes & CODEC_MASK
     recompress = needs_codec(config, codec)
     if config.record_validation == NO_VALIDATION and not config.cleanup_compact and not recompress:
-        return SOUND
+        return VALID
     if config.cleanup_compact and header.record_count > MAX_CHECKED_RECORDS:
         message = f'a batch for the compacted topic "{topic}" may have {MAX_CHECKED_RECORDS} records'
         return Inspection(Appended(ErrorCode.MESSAGE_TOO_LARGE, message=message))
@@ -92,15 +92,15 @@ def inspect(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: 
         refusal = check_records(data, header, config, topic)
     except DecompressedTooLarge:
         raise
-    except MalformedMessage as e:  # the CRC is right, so the same bytes would come again
+    except MalformedMessage as e:  # not retriable: the CRC is valid, so a retry has the same bytes
         return Inspection(Appended(ErrorCode.INVALID_RECORD, message=f"the batch's records are damaged: {e}"))
     if refusal is not None:
         return Inspection(refusal)
-    return recompressed(batch, header, data, config) if recompress else SOUND
+    return recompressed(batch, header, data, config) if recompress else VALID
 
 
 def inspect_fully(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: str) -> Inspection:
-    """As `inspect`, with the topic's own limit, past which the batch is refused."""
+    """Inspect a batch with the topic's decompression limit; reject batches above it."""
     limit = decompressed_limit(config)
     try:
         return inspect(batch, header, config, topic, limit)
@@ -116,7 +116,7 @@ def check_records(data: Buffer, header: BatchHeader, config: TopicConfig, topic:
         if config.record_validation == ENDS:
             check_ends(data, count, last)
         return None
-    rejected = Rejected()
+    rejected = RejectedRecords()
     for index, shape in enumerate(parse_records(data, count, last)):
         if config.cleanup_compact and not shape.has_key:
             rejected.add(index, NO_KEY)
@@ -130,7 +130,7 @@ def check_times(batch: memoryview, header: BatchHeader, config: TopicConfig, now
         f"timestamps must be at most {config.message_timestamp_after_max_ms} ms after and"
         f" {config.message_timestamp_before_max_ms} ms before the broker's clock, {now_ms}"
     )
-    rejected = Rejected()
+    rejected = RejectedRecords()
 
     def add(index: int, shape: RecordShape) -> None:
         timestamp_ms = header.base_timestamp_ms + shape.timestamp_delta_ms
@@ -138,13 +138,13 @@ def check_times(batch: memoryview, header: BatchHeader, config: TopicConfig, now
             rejected.add(index, f"timestamp {timestamp_ms} is out of bounds")
 
     try:
-        each_record(batch, header, decompressed_limit(config), add)
+        visit_records(batch, header, decompressed_limit(config), add)
     except MalformedMessage:
         return Appended(ErrorCode.INVALID_TIMESTAMP, message=why)
     return rejected.refusal(ErrorCode.INVALID_TIMESTAMP, why)
 
 
-def each_record(
+def visit_records(
     batch: memoryview, header: BatchHeader, max_bytes: int, visit: Callable[[int, RecordShape], None]
 ) -> None:
     """Call `visit` with the index and shape of each record. Raises MalformedMessage."""
@@ -156,29 +156,30 @@ def each_record(
 NO_KEY = "the record has no key"
 
 
-class Rejected:
-    """The records for which a batch is refused."""
+class RejectedRecords:
+    """The records that cause a batch's rejection."""
 
     def __init__(self) -> None:
-        self.named: list[RecordError] = []
+        self.errors: list[RecordError] = []
         self.count = 0
 
     def add(self, index: int, message: str) -> None:
+        """Add a rejected record. Only the first `MAX_RECORD_ERRORS` are named."""
         self.count += 1
-        if self.count <= MAX_NAMED:
-            self.named.append(RecordError(index, message))
+        if self.count <= MAX_RECORD_ERRORS:
+            self.errors.append(RecordError(index, message))
 
     def refusal(self, error: ErrorCode, reason: str) -> Appended | None:
-        """None where no record was rejected."""
+        """Return the rejection, None if no record was rejected."""
         if not self.count:
             return None
-        first = ", ".join(str(named.batch_index) for named in self.named[:3])
+        first = ", ".join(str(record.batch_index) for record in self.errors[:3])
         message = f"{reason}: {self.count} records rejected, the first at index {first}"
-        return Appended(error, message=message, record_errors=tuple(self.named))
+        return Appended(error, message=message, record_errors=tuple(self.errors))
 
 
 def recompressed(batch: memoryview, header: BatchHeader, data: Buffer, config: TopicConfig) -> Inspection:
-    """The same records in the topic's codec, in a batch of their own."""
+    """Recompress the records with the topic's codec into a new batch."""
     codec = config.compression_codec
     body = compress(codec, data, level(config))
     size = HEADER_SIZE + len(body)
@@ -199,7 +200,7 @@ def recompressed(batch: memoryview, header: BatchHeader, data: Buffer, config: T
 
 
 def level(config: TopicConfig) -> int | None:
-    """The compression level of the topic's codec, None for the codec's default."""
+    """Return the compression level of the topic's codec, None for the codec's default."""
     if config.compression_codec == Codec.GZIP:
         return None if config.compression_gzip_level < 0 else config.compression_gzip_level
     if config.compression_codec == Codec.LZ4:

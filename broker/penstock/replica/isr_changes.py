@@ -1,8 +1,8 @@
-"""Writes changes of ISRs into the store: only a partition's leader proposes them (KIP-497), one at a time for each.
+"""Writes ISR changes to the store. Only the leader proposes them (KIP-497), one at a time per partition.
 
-Many partitions shrink at once when a follower dies, so proposals are collected into transactions; each is held against
-its own record as the leader knew it, the leader's registration, and those of who joins. A transaction that fails is
-split until it is known which of them cannot be. Made by `IsrKeeper`.
+Many partitions shrink at once when a follower fails, so changes share transactions. Each is conditional on the
+partition's record, the leader's registration, and the registrations of joining members. A failed transaction is split
+until the failing change is found. Created by `IsrKeeper`.
 """
 
 from __future__ import annotations
@@ -23,80 +23,85 @@ logger = get_logger("penstock.replica")
 
 RETRY_S = 0.2
 MAX_RETRY_S = 5.0
-GATHER_S = 0.01
-"""Before what waits is written: where one changes, mostly others do, and each transaction is seen by every broker."""
-LINES = 4
-"""Changes in a transaction that are logged one by one."""
-BATCH = 96
-"""Partitions in a transaction: leaves room for the conditions on registrations."""
+BATCH_DELAY_S = 0.01
+"""Delay before pending changes are written: changes mostly come together, and every broker sees each transaction."""
+MAX_LOGGED_CHANGES = 4
+"""Changes per transaction up to which each is logged."""
+MAX_BATCH_PARTITIONS = 96
+"""Partitions per transaction; leaves room for the conditions on registrations."""
 
-Refused = Callable[[IsrChange], None]
+OnRefused = Callable[[IsrChange], None]
 
 
 class IsrProposal(NamedTuple):
+    """A proposed ISR change."""
+
     change: IsrChange
-    refused: Refused
-    """Called where the change was not made and the record is as it was."""
+    on_refused: OnRefused
+    """Called if the change was not made and the record is unchanged."""
 
 
 class IsrChanges:
-    """Proposals under way. `key` of a proposal is (topic id, partition); its leader has no other meanwhile."""
+    """The proposals in progress, by (topic id, partition). A leader has at most one."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.waiting: dict[tuple[UUID, int], IsrProposal] = {}
+        self.pending: dict[tuple[UUID, int], IsrProposal] = {}
         self.task: asyncio.Task[None] | None = None
         self.closed = False
         self.transactions = 0
 
-    def submit(self, change: IsrChange, refused: Refused) -> None:
-        """Has a change written soon. The view tells when it was; `refused` is called where it cannot be.
+    def submit(self, change: IsrChange, on_refused: OnRefused) -> None:
+        """Schedule a change. The view reports its success; `on_refused` is called if it cannot be made.
 
-        An earlier one of the same partition that still waits is of an earlier record or role: it could not succeed.
+        Replaces a pending change of the same partition, which is based on an outdated record or role.
         """
-        self.waiting.pop((change.topic_id, change.index), None)
-        self.waiting[change.topic_id, change.index] = IsrProposal(change, refused)
+        self.pending.pop((change.topic_id, change.index), None)
+        self.pending[change.topic_id, change.index] = IsrProposal(change, on_refused)
         if self.task is None and not self.closed:
-            self.task = asyncio.get_running_loop().create_task(self.work(), name="isr-changes")
+            self.task = asyncio.get_running_loop().create_task(self.run(), name="isr-changes")
 
     async def close(self) -> None:
+        """Stop writing changes."""
         self.closed = True
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait([self.task])
 
-    async def work(self) -> None:
+    async def run(self) -> None:
+        """Write pending changes in batches until none are left."""
         try:
-            while self.waiting and not self.closed:
-                await asyncio.sleep(GATHER_S)
-                batch = [self.waiting.pop(place) for place in list(islice(self.waiting, BATCH))]
+            while self.pending and not self.closed:
+                await asyncio.sleep(BATCH_DELAY_S)
+                batch = [self.pending.pop(place) for place in list(islice(self.pending, MAX_BATCH_PARTITIONS))]
                 await self.write(batch)
         finally:
             self.task = None
 
     async def write(self, batch: list[IsrProposal]) -> None:
-        """Makes the changes that can be made; returns when each is decided.
+        """Write the changes that can be made; return when all are decided.
 
-        Where the store does not answer, the same is tried again: until then the change may have been made, and the
-        leader counts with both.
+        Retries while the store is unavailable: the changes may have been made, and the leader counts both ISRs
+        meanwhile.
         """
-        pause_s = RETRY_S
+        backoff_s = RETRY_S
         while True:
             try:
-                await self.attempt(batch)
+                await self.try_write(batch)
                 return
             except StoreError as e:
-                logger.warning("changes of ISRs wait for the store", count=len(batch), reason=str(e))
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, MAX_RETRY_S)
+                logger.warning("cannot write ISR changes: retrying", count=len(batch), reason=str(e))
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, MAX_RETRY_S)
 
-    async def attempt(self, batch: list[IsrProposal]) -> None:
+    async def try_write(self, batch: list[IsrProposal]) -> None:
+        """Attempt one transaction. Removes decided changes from `batch`. Raises StoreError."""
         joined = dict.fromkeys(m for p in batch for m in p.change.joined)
         registered = {m: await self.registration(m) for m in joined}
         for proposal in list(batch):
             if any(registered[m] is None for m in proposal.change.joined):
-                # An attempt without an answer may have made it while the member was still registered.
-                await self.decide(proposal)
+                # An earlier attempt without a response may have made the change.
+                await self.check_outcome(proposal)
                 batch.remove(proposal)
         if not batch:
             return
@@ -119,27 +124,26 @@ class IsrChanges:
         elif len(batch) > 1:
             await self.split(batch)
         else:
-            await self.decide(batch[0])
+            await self.check_outcome(batch[0])
             batch.clear()
 
     async def split(self, batch: list[IsrProposal]) -> None:
-        """Halves are done one after the other; what is decided is taken out of `batch`."""
+        """Write both halves. Removes decided changes from `batch`."""
         half = len(batch) // 2
         for part in (batch[:half], batch[half:]):
             done = list(part)
             await self.write(part)
             batch[:] = [p for p in batch if p not in done]
 
-    async def decide(self, proposal: IsrProposal) -> None:
-        """Finds out what became of a change that cannot be made. Where the record has changed, by this change or by
-        another, the view will tell of it."""
+    async def check_outcome(self, proposal: IsrProposal) -> None:
+        """Check the outcome of a change that cannot be made. If the record has changed, the view reports it."""
         change = proposal.change
         entry = await self.store.get(keys.partition(change.topic_id, change.index))
         if entry is not None and entry.mod_revision == change.before.revision:
-            proposal.refused(change)
+            proposal.on_refused(change)
 
     async def registration(self, member: Member) -> Compare | None:
-        """The condition that a broker that joins is registered as it is now; None where it may not join."""
+        """Return the condition that a joining broker is still registered; None if it may not join."""
         key = keys.broker(member[0])
         entry = await self.store.get(key)
         if entry is None or entry.create_revision != member[1]:
@@ -153,11 +157,12 @@ class IsrChanges:
 
 
 def registration_of(member: Member) -> Compare:
-    """That a broker is registered in this incarnation."""
+    """Return the condition that this incarnation of a broker is registered."""
     return Compare(keys.broker(member[0]), CompareTarget.CREATE_REVISION, member[1])
 
 
 def record_of(change: IsrChange) -> PartitionRecord:
+    """Return the partition record with the changed ISR."""
     placed = change.before
     return PartitionRecord(
         replicas=placed.replicas,
@@ -172,11 +177,11 @@ def record_of(change: IsrChange) -> PartitionRecord:
 
 
 def log_changes(batch: list[IsrProposal]) -> None:
-    """One line where there are few, one for all where a broker came or went."""
-    if len(batch) > LINES:
+    """Log each change, or one line for many."""
+    if len(batch) > MAX_LOGGED_CHANGES:
         joined = sorted({broker_id for p in batch for broker_id, _ in p.change.joined})
-        logger.info("ISRs change", partitions=len(batch), joined=joined)
+        logger.info("ISRs changed", partitions=len(batch), joined=joined)
         return
     for change in (p.change for p in batch):
         before, after = change.before.isr, [broker_id for broker_id, _ in change.isr]
-        logger.info("an ISR changes", topic_id=str(change.topic_id), partition=change.index, before=before, after=after)
+        logger.info("ISR changed", topic_id=str(change.topic_id), partition=change.index, before=before, after=after)

@@ -1,8 +1,7 @@
-"""Looks after the ISRs of all partitions that this broker leads: who lags for too long, or by too much, leaves;
-who has caught up joins.
+"""Shrinks and expands the ISRs of all partitions that this broker leads: lagging followers leave, caught-up ones join.
 
-Partitions where everybody has everything are not looked at: a leader is watched from the first batch that a follower
-lacks until all have it, and one sweep covers those. Implements `leader.LeaderHost`. Made by `node` in a cluster.
+Only leaders with lagging followers are checked, in one periodic pass. Implements `leader.LeaderHost`. Created by `node`
+in a cluster.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from penstock.runtime.clock import Clock
 from penstock.state.store import Store
 from penstock.state.view import ClusterView
 
-SWEEPS = 4
-"""Looks at the leaders with laggards in replica.lag.time.max.ms: a follower leaves at most a quarter of it later."""
+CHECKS_PER_LAG_TIME = 4
+"""Checks per replica.lag.time.max.ms: a follower is removed at most a quarter of it late."""
 
 
 class IsrKeeper:
-    """See the module. `resigned` is told of partitions whose log has failed, once each."""
+    """Keeps the ISRs of led partitions. `on_resigned` is called once for each partition whose log has failed."""
 
     def __init__(
         self,
@@ -34,55 +33,63 @@ class IsrKeeper:
         clock: Clock,
         config: BrokerConfig,
         membership: ReplicaMembership,
-        resigned: Callable[[UUID, int], None] | None = None,
+        on_resigned: Callable[[UUID, int], None] | None = None,
     ) -> None:
         self.view, self.clock, self.config, self.membership = view, clock, config, membership
         self.changes = IsrChanges(store)
-        self.resigned = resigned
+        self.on_resigned = on_resigned
         self.watched: dict[Leader, None] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.closed = False
 
     @property
     def own_epoch(self) -> int:
+        """The broker epoch of this broker's registration."""
         return self.membership.epoch
 
     def watch(self, leader: Leader) -> None:
+        """Check the leader periodically until no follower lags."""
         self.watched[leader] = None
         if self.timer is None and not self.closed:
             self.schedule()
 
     def schedule(self) -> None:
-        pause_s = self.config.replica_lag_time_max_ms / SWEEPS / 1000
-        self.timer = asyncio.get_running_loop().call_later(pause_s, self.sweep)
+        """Schedule the next check."""
+        pause_s = self.config.replica_lag_time_max_ms / CHECKS_PER_LAG_TIME / 1000
+        self.timer = asyncio.get_running_loop().call_later(pause_s, self.run_check)
 
-    def sweep(self) -> None:
-        """Looks at the leaders that somebody lags behind; runs only while there are some."""
+    def run_check(self) -> None:
+        """Check the watched leaders, and schedule the next check if any are left."""
         self.timer = None
         if self.membership.may_serve():
-            self.look()
+            self.check_leaders()
         if self.watched and not self.closed:
             self.schedule()
 
-    def look(self) -> None:
+    def check_leaders(self) -> None:
+        """Check the watched leaders for followers to remove or add."""
         now_ms, config = self.clock.boot_ms(), self.config
         for leader in list(self.watched):
-            if not leader.look(now_ms, config.replica_lag_time_max_ms, config.replica_lag_max_messages):
+            if not leader.check_lagging(now_ms, config.replica_lag_time_max_ms, config.replica_lag_max_messages):
                 del self.watched[leader]
 
     def may_join(self, broker_id: int, epoch: int) -> bool:
+        """Return whether this incarnation of a broker is registered and not draining."""
         broker = self.view.brokers.get(broker_id)
         known = broker is not None and broker.epoch == epoch and not broker.draining
         return known and self.membership.may_serve()
 
     def propose(self, leader: Leader, change: IsrChange) -> None:
-        self.changes.submit(change, leader.refused)
+        """Submit an ISR change of a leader."""
+        self.changes.submit(change, leader.on_change_refused)
 
     def resign(self, leader: Leader) -> None:
-        if self.resigned is not None:
-            self.resigned(leader.topic_id, leader.index)
+        """Report a leader whose log has failed."""
+        if self.on_resigned is not None:
+            self.on_resigned(leader.topic_id, leader.index)
 
     async def close(self) -> None:
+        """Stop the checks and the writing of changes."""
         self.closed = True
         if self.timer is not None:
             self.timer.cancel()

@@ -1,7 +1,6 @@
-"""The leader's role for one partition: takes in batches, follows who is in sync, moves the high watermark.
+"""The leader role of one partition: appends batches, tracks the ISR, advances the high watermark.
 
-Called by the Produce handler for each partition of a request, by the Fetch handler for each that a follower fetches,
-and by the flusher when a flush has returned. Runs on the event loop only.
+Called by the Produce handler, by the Fetch handler for followers, and by the flusher. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
 from penstock.replica.acceptance import SEQUENCE_ERRORS, Appended, explain, has_times_in_bounds
 from penstock.replica.blocked_producers import BlockedProducers
-from penstock.replica.deletions import Deletion, Deletions
+from penstock.replica.deletions import DeletionWaiter, DeletionWaiters
 from penstock.replica.inspection import Inspection, check_times, inspect_fully
 from penstock.replica.isr import InSyncReplicas, IsrChange, Member, ReplicaProgress, effective_min_isr
 from penstock.replica.partition import Partition
-from penstock.replica.producer_state import ProducerState, RecentBatches, SequenceCheck
+from penstock.replica.producer_state import ProducerState, RecentBatch, SequenceCheck
 from penstock.runtime.clock import Clock
 from penstock.state.view import PartitionView
 from penstock.wire.batch import HEADER_SIZE, BatchHeader, read_header, stamp, stamp_log_append_time
@@ -31,15 +30,17 @@ from penstock.wire.errors import ErrorCode
 
 
 class CommitWaiter(NamedTuple):
+    """A callback for when the high watermark reaches an offset."""
+
     required_offset: int
     callback: Callable[[int], None]
 
 
 class FetchListener(Protocol):
-    """A follower's place in a partition, which is told when there is something to fetch."""
+    """A follower's pending fetch of a partition."""
 
     def on_append(self, urgent: bool) -> None:
-        """Not `urgent`: only the high watermark or the log start has moved. Else a fetch shall be answered at once."""
+        """Handle new data. `urgent` is False if only the high watermark or the log start has moved."""
 
 
 class LeaderHost(Protocol):
@@ -47,34 +48,32 @@ class LeaderHost(Protocol):
 
     @property
     def own_epoch(self) -> int:
-        """The epoch of this broker's registration."""
+        """The broker epoch of this broker's registration."""
 
     def watch(self, leader: Leader) -> None:
-        """From now on somebody lags behind: `look` is to be called from time to time, until it returns False."""
+        """Call `check_lagging` periodically until it returns False: a follower lags."""
 
     def may_join(self, broker_id: int, epoch: int) -> bool:
-        """Whether this incarnation of a broker is registered and not draining, as far as is known here."""
+        """Return whether this incarnation of a broker is registered and not draining, by the view."""
 
     def propose(self, leader: Leader, change: IsrChange) -> None:
-        """Has a change of the ISR written; a new view follows, or `Leader.refused`."""
+        """Write an ISR change. A new view follows, or a call of `Leader.on_change_refused`."""
 
     def resign(self, leader: Leader) -> None:
-        """The leader's log has failed: another should lead."""
+        """Request another leader: this leader's log has failed."""
 
 
 new = tuple.__new__
-"""What `Appended` does, but for a call in Python."""
+"""Does what `Appended` does, without a call of a Python function."""
 
 
 class Leader(Partition):
-    """The role for one leader epoch. `isr` is None where nobody else has a replica: then nothing of it costs anything.
-
-    `high_watermark` is what this broker knew of it in its last role, None where it had none since it started.
-    """
+    """The role for one leader epoch. `isr` is None if there is no other replica. `high_watermark` is that of this
+    broker's last role, None if it had none."""
 
     __slots__ = (
-        "acknowledged_offset", "commit_waiters", "deletions", "held_up", "host", "isr", "tails", "under_min_isr",
-        "unflushed", "watched", "watched_ms",
+        "acknowledged_offset", "blocked_producers", "commit_waiters", "deletions", "fetch_listeners", "host", "isr",
+        "under_min_isr", "unflushed", "watched", "watched_ms",
     )  # fmt: skip
 
     def __init__(
@@ -91,30 +90,30 @@ class Leader(Partition):
         broker_id: int = -1,
         placed: PartitionView | None = None,
         high_watermark: int | None = None,
-        held_up: BlockedProducers | None = None,
+        blocked_producers: BlockedProducers | None = None,
         unflushed: dict[Leader, None] | None = None,
     ) -> None:
         self.acknowledged_offset = 0
-        """The end of the last batch that was acknowledged when it was written (acks=0 or acks=1)."""
+        """End of the last batch that was acknowledged before it was committed (acks=0 or acks=1)."""
         self.unflushed = {} if unflushed is None else unflushed
-        """Leaders with acknowledged records above the high watermark that only their own flush keeps there."""
+        """Leaders with acknowledged records above the high watermark that only wait for their own flush."""
         self.commit_waiters: deque[CommitWaiter] = deque()
-        self.deletions = Deletions()
-        self.tails: dict[int, FetchListener] = {}
-        """By broker id, who is told of news."""
+        self.deletions = DeletionWaiters()
+        self.fetch_listeners: dict[int, FetchListener] = {}
+        """Pending fetches of followers, by broker id."""
         self.host = host
         self.isr: InSyncReplicas | None = None
-        self.held_up = held_up or BlockedProducers()
+        self.blocked_producers = blocked_producers or BlockedProducers()
         self.under_min_isr = False
         self.watched = False
         self.watched_ms = 0
         known = log.start_offset if high_watermark is None else high_watermark
         super().__init__(name, topic_id, index, leader_epoch, log, producers, clock, known)
         if placed is not None:
-            self.follow_view(broker_id, placed)
+            self.update_from_view(broker_id, placed)
         self.advance()
 
-    # Taking in batches
+    # Appending
 
     def append(
         self,
@@ -123,22 +122,22 @@ class Leader(Partition):
         verified: bool = False,
         inspection: Inspection | None = None,
     ) -> Appended:
-        """Checks and appends the batch that a producer sent; `batch` is written to (offsets, epoch, perhaps times).
+        """Check and append a producer's batch; writes offsets, epoch and perhaps timestamps into `batch`.
 
-        With `all_in_sync` (acks=all) nothing is taken while fewer than min.insync.replicas are there; without it the
-        caller acknowledges the batch at once. `verified` says that the batch's transaction is open here, or that
-        its coordinator knows this partition to be part of it. `inspection` is what was found inside the batch, or None.
+        With `all_in_sync` (acks=all), the batch is rejected below min.insync.replicas; without it, the caller
+        acknowledges at once. `verified` means that the transaction is verified or open here. `inspection` is the result
+        of an earlier inspection.
         """
         if self.name in INTERNAL_TOPICS:
             return Appended(ErrorCode.INVALID_TOPIC_EXCEPTION, message="the topic's name belongs to Kafka itself")
         if len(batch) >= HEADER_SIZE:
-            # Neither is under the CRC, so the header is read once, as it will be written.
+            # The CRC covers neither, so one read gives the header as it will be written.
             stamp(batch, 0, self.log.end_offset, self.leader_epoch)
         header = validate_batch(batch, self.config.max_message_bytes)
         if isinstance(header, ErrorCode):
             return Appended(header, message=explain(header))
         if all_in_sync and self.under_min_isr:
-            return self.hold_up(header, ErrorCode.NOT_ENOUGH_REPLICAS, self.too_few())
+            return self.block_producer(header, ErrorCode.NOT_ENOUGH_REPLICAS, self.too_few_replicas())
         now_ms = self.clock.wall_ms()
         if not has_times_in_bounds(self.config, now_ms, header):
             refusal = check_times(batch, header, self.config, now_ms)
@@ -149,19 +148,19 @@ class Leader(Partition):
         if inspection.refusal is not None:
             return inspection.refusal
         if header.producer_id >= 0:
-            verdict, original = self.producers.check(header, verified)
-            if verdict is SequenceCheck.DUPLICATE:
+            check, original = self.producers.check(header, verified)
+            if check is SequenceCheck.DUPLICATE:
                 assert original is not None
                 if not all_in_sync:
                     self.acknowledge(original.last_offset + 1)
-                return self.repeated(original)
-            if verdict is not SequenceCheck.APPEND:
-                code, message = SEQUENCE_ERRORS[verdict]
-                if verdict is SequenceCheck.OUT_OF_ORDER:
-                    code = self.held_up.code_for(header.producer_id, self.clock.boot_ms()) or code
+                return self.duplicate_result(original)
+            if check is not SequenceCheck.APPEND:
+                code, message = SEQUENCE_ERRORS[check]
+                if check is SequenceCheck.OUT_OF_ORDER:
+                    code = self.blocked_producers.code_for(header.producer_id, self.clock.boot_ms()) or code
                 return Appended(code, message=message)
-            if self.held_up.refused and not self.producers.has_batches(header.producer_id):
-                before = self.held_up.code_before(header, self.clock.boot_ms())
+            if self.blocked_producers.refused and not self.producers.has_batches(header.producer_id):
+                before = self.blocked_producers.code_before(header, self.clock.boot_ms())
                 if before is not None:
                     return Appended(before, message="a batch before this one was refused")
         if inspection.batch is not None:
@@ -184,33 +183,32 @@ class Leader(Partition):
 
     @property
     def flushes_alone(self) -> bool:
-        """Whether the high watermark follows this broker's own flushes, as no other replica is in sync."""
+        """Whether only this broker's flushes bound the high watermark: no other replica is in sync."""
         return self.isr is None or not (self.isr.maximal or self.under_min_isr)
 
     @property
     def acknowledged_end(self) -> int:
-        """The high watermark, or the end of acknowledged records that only this broker's flush keeps above it."""
+        """The high watermark, or the end of acknowledged records that only wait for this broker's flush."""
         return max(self.high_watermark, self.acknowledged_offset) if self in self.unflushed else self.high_watermark
 
-    def write_marker(self, marker: Marker, *, by_hand: bool = False) -> Appended:
-        """Ends a producer's transaction. One that is repeated is not written again, and counts when all that is
-        written does."""
+    def write_marker(self, marker: Marker, *, is_administrative: bool = False) -> Appended:
+        """End a producer's transaction. A repeated marker is not written again; it waits for the log end."""
         producers, log = self.producers, self.log
         if self.under_min_isr:
-            return Appended(ErrorCode.NOT_ENOUGH_REPLICAS, message=self.too_few())
-        if by_hand:
-            marker = producers.by_hand(marker)
+            return Appended(ErrorCode.NOT_ENOUGH_REPLICAS, message=self.too_few_replicas())
+        if is_administrative:
+            marker = producers.administrative_marker(marker)
         error = producers.check_marker(marker)
         if error:
             return Appended(error, message="a newer coordinator, or a newer epoch of the producer, has written here")
-        if producers.is_marked(marker):
+        if producers.is_repeated_marker(marker):
             return Appended(0, required_offset=log.end_offset)
         batch = memoryview(build_marker(marker, self.clock.wall_ms()))
         stamp(batch, 0, log.end_offset, self.leader_epoch)
         return self.write(batch, read_header(batch))
 
     def write(self, batch: memoryview, header: BatchHeader) -> Appended:
-        """Appends a batch that is stamped; `header` is as it stands in it."""
+        """Append a stamped batch with the given header."""
         append_time_ms = -1
         if self.config.message_timestamp_log_append:
             append_time_ms = self.clock.wall_ms()
@@ -219,79 +217,80 @@ class Leader(Partition):
         try:
             self.log.append(batch, header, self.leader_epoch)
         except (LogFull, LogDirFailed) as e:
-            return self.hold_up(header, ErrorCode.KAFKA_STORAGE_ERROR, str(e))
+            return self.block_producer(header, ErrorCode.KAFKA_STORAGE_ERROR, str(e))
         if header.producer_id >= 0:
-            self.held_up.over(header.producer_id)
+            self.blocked_producers.unblock(header.producer_id)
             self.producers.observe(header, batch, self.clock.boot_ms())
         self.messages_in += header.record_count
         self.unseen_bytes += len(batch)
         if self.isr is not None:
-            self.on_growth()
+            self.on_log_growth()
         if not self.flushes_each_batch:
             self.advance()
         return new(Appended, (0, header.base_offset, append_time_ms, self.log.end_offset, None, ()))
 
-    def hold_up(self, header: BatchHeader, code: ErrorCode, message: str) -> Appended:
-        """Refuses a batch for a reason that passes."""
+    def block_producer(self, header: BatchHeader, code: ErrorCode, message: str) -> Appended:
+        """Reject a batch with a retriable error, and record its producer as blocked."""
         if header.producer_id >= 0:
-            self.held_up.note(header, code, self.clock.boot_ms())
+            self.blocked_producers.record(header, code, self.clock.boot_ms())
         return Appended(code, message=message)
 
-    def repeated(self, original: RecentBatches) -> Appended:
-        """The answer that the first attempt got, or would have got: it too waits for the high watermark."""
+    def duplicate_result(self, original: RecentBatch) -> Appended:
+        """Return the original's result, which also waits for the high watermark."""
         append_time_ms = original.timestamp_ms if self.config.message_timestamp_log_append else -1
         return Appended(0, original.base_offset, append_time_ms, original.last_offset + 1)
 
-    # Who has what
+    # In-sync replicas
 
     @property
     def epoch_start(self) -> int:
-        """Where this leader epoch begins; with nobody else there, all that is flushed is behind it."""
+        """The start offset of this leader epoch. Without other replicas, the high watermark."""
         return self.isr.epoch_start if self.isr is not None else self.high_watermark
 
-    def follow_view(self, broker_id: int, placed: PartitionView) -> None:
-        """Takes in what the store says of the partition in this leader epoch."""
+    def update_from_view(self, broker_id: int, placed: PartitionView) -> None:
+        """Apply the partition's record of this leader epoch."""
         if placed.replicas == [broker_id] and placed.isr == [broker_id] and not placed.adding:
             self.isr, self.under_min_isr = None, False
         else:
             if self.isr is None:
                 self.isr = InSyncReplicas(broker_id, placed, self.log.end_offset, self.clock.boot_ms())
             else:
-                self.isr.take(placed, self.clock.boot_ms())
-            self.check_min_isr()
+                self.isr.update(placed, self.clock.boot_ms())
+            self.update_min_isr()
             self.advance()
-            self.expand()
-            if self.isr.behind(self.log.end_offset):
-                self.begin_watch()
+            self.expand_isr()
+            if self.isr.lagging(self.log.end_offset):
+                self.start_watching()
         self.advance()
-        self.settle_deletions()
+        self.complete_deletions()
 
-    def check_min_isr(self) -> None:
-        """Notes whether enough replicas are in sync; where they no longer are, says so to those who wait."""
+    def update_min_isr(self) -> None:
+        """Update `under_min_isr`. Fails waiting producers if there are no longer enough in-sync replicas."""
         isr = self.isr
-        assert isr is not None, "a leader alone is always enough"
+        assert isr is not None, "a single replica is always in sync"
         was, self.under_min_isr = self.under_min_isr, len(isr.placed.isr) < self.min_isr
         if self.under_min_isr and not was:
             self.fail_commits(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     @property
     def min_isr(self) -> int:
-        """min.insync.replicas, as far as there are so many replicas."""
+        """The effective min.insync.replicas."""
         return 1 if self.isr is None else effective_min_isr(self.isr.placed, self.config.min_insync_replicas)
 
-    def too_few(self) -> str:
-        assert self.isr is not None, "a leader alone is always enough"
-        return f"{len(self.isr.placed.isr)} replicas are in sync, min.insync.replicas asks for {self.min_isr}"
+    def too_few_replicas(self) -> str:
+        """Return the error message for too few in-sync replicas."""
+        assert self.isr is not None, "a single replica is always in sync"
+        return f"{len(self.isr.placed.isr)} replicas are in sync, min.insync.replicas requires {self.min_isr}"
 
     def reconfigure(self, config: TopicConfig) -> None:
+        """Apply new topic settings."""
         self.config = config
         if self.isr is not None:
-            self.check_min_isr()
+            self.update_min_isr()
         super().reconfigure(config)
 
     def record_fetch(self, replica: Member, fetch_offset: int, flushed_offset: int, log_start_offset: int) -> ErrorCode:
-        """Takes in that a follower's log ends at `fetch_offset`, agrees with this one, is on disk up to
-        `flushed_offset`, and starts at `log_start_offset`."""
+        """Record a follower's fetch: its log end, flushed offset and log start offset."""
         isr = self.isr
         if isr is None or self.ended:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -301,91 +300,90 @@ class Leader(Partition):
         progress.log_start_offset = log_start_offset
         self.advance()
         if self.deletions:
-            self.settle_deletions()
+            self.complete_deletions()
         if progress not in isr.committed and isr.pending is None:
-            self.expand()
+            self.expand_isr()
         return ErrorCode.NONE
 
     def is_abandoned(self, offset: int, time_ms: float) -> bool:
-        """Whether a member of the ISR that lacks something below `offset` has not fetched, in this leader epoch, after
-        a time of the clock since boot."""
+        """Return whether an ISR member that lacks records below `offset` has not fetched since `time_ms` (since
+        boot)."""
         members = () if self.isr is None else self.isr.maximal
-        return any(p.flushed_offset < offset and not (p.heard and p.seen_ms > time_ms) for p in members)
+        return any(p.flushed_offset < offset and not (p.has_fetched and p.last_fetch_ms > time_ms) for p in members)
 
-    def expand(self) -> None:
-        """Proposes to take in the followers that have caught up with what is committed, and with this epoch's start."""
+    def expand_isr(self) -> None:
+        """Propose to add followers that have reached the high watermark and this epoch's start."""
         isr, host = self.isr, self.host
         if isr is None or host is None or isr.pending is not None or self.ended:
             return
         reached = max(self.high_watermark, isr.epoch_start)
         joined = [
             (p.broker_id, p.epoch)
-            for p in isr.outsiders()
+            for p in isr.out_of_sync()
             if p.flushed_offset >= reached and host.may_join(p.broker_id, p.epoch)
         ]
         if joined:
             self.propose(host, set(), joined)
 
-    def look(self, now_ms: int, max_lag_ms: int, max_lag_messages: int = -1) -> bool:
-        """Proposes to leave out who has lagged for too long, or (unless -1) lacks too many records; whether there is
-        still something to look at."""
+    def check_lagging(self, now_ms: int, max_lag_ms: int, max_lag_messages: int = -1) -> bool:
+        """Propose to remove followers that lag too far in time or (unless -1) in records. Returns whether to go on."""
         isr, host = self.isr, self.host
         if isr is None or host is None or self.ended or self.log.failed is not None:
             self.watched = False
             return False
         if isr.pending is None:
             end = self.log.end_offset
-            gone = {
+            removed = {
                 p.broker_id
-                for p in isr.behind(end)
-                if self.is_late(p, now_ms, max_lag_ms) or 0 <= max_lag_messages < end - p.flushed_offset
+                for p in isr.lagging(end)
+                if self.is_lagging(p, now_ms, max_lag_ms) or 0 <= max_lag_messages < end - p.flushed_offset
             }
-            if gone:
-                self.propose(host, gone, [])
+            if removed:
+                self.propose(host, removed, [])
             else:
-                self.expand()
-        self.watched = isr.pending is not None or bool(isr.behind(self.log.end_offset)) or bool(isr.outsiders())
+                self.expand_isr()
+        self.watched = isr.pending is not None or bool(isr.lagging(self.log.end_offset)) or bool(isr.out_of_sync())
         return self.watched
 
-    def is_late(self, progress: ReplicaProgress, now_ms: int, max_lag_ms: int) -> bool:
-        """Before the leader was watched, everybody had all."""
+    def is_lagging(self, progress: ReplicaProgress, now_ms: int, max_lag_ms: int) -> bool:
+        """Return whether a follower lags for too long. Before the watch started, no follower lagged."""
         return now_ms - max(progress.caught_up_ms, self.watched_ms) > max_lag_ms
 
-    def propose(self, host: LeaderHost, gone: set[int], joined: list[Member]) -> None:
-        assert self.isr is not None, "a leader alone has no ISR to change"
-        change = self.isr.change(self.key, host.own_epoch, gone, joined, self.min_isr)
+    def propose(self, host: LeaderHost, removed: set[int], joined: list[Member]) -> None:
+        """Propose an ISR change."""
+        assert self.isr is not None, "a single replica has no ISR to change"
+        change = self.isr.make_change(self.key, host.own_epoch, removed, joined, self.min_isr)
         assert change.isr, f"the ISR of {self.name}-{self.index} would be empty"
         self.isr.pending = change
-        self.isr.count()
+        self.isr.update_members()
         host.propose(self, change)
 
-    def refused(self, change: IsrChange) -> None:
-        """The store did not take a change, and the partition's record is as it was."""
+    def on_change_refused(self, change: IsrChange) -> None:
+        """Drop a pending ISR change that the store refused. The partition's record is unchanged."""
         isr = self.isr
         if isr is not None and isr.pending is change:
             isr.pending = None
-            isr.count()
-            self.begin_watch()
+            isr.update_members()
+            self.start_watching()
             self.advance()
-            self.settle_deletions()
+            self.complete_deletions()
 
-    def on_growth(self) -> None:
-        """The log of a partition with followers has grown: they are behind until they have fetched it."""
+    def on_log_growth(self) -> None:
+        """Notify followers of an append, and watch them."""
         if not self.watched:
-            self.begin_watch()
-        for tail in self.tails.values():
-            tail.on_append(True)
+            self.start_watching()
+        for listener in self.fetch_listeners.values():
+            listener.on_append(True)
 
-    def begin_watch(self) -> None:
+    def start_watching(self) -> None:
+        """Have the ISR checked periodically."""
         if not self.watched and self.host is not None:
             self.watched, self.watched_ms = True, self.clock.boot_ms()
             self.host.watch(self)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """(the largest epoch up to `epoch` that wrote, the first offset that a later one wrote or will write).
-
-        (-1, -1) where unknown. This epoch counts from its beginning, though nothing may have been written in it.
-        """
+        """Return (largest epoch up to `epoch`, first offset of a later one), (-1, -1) if unknown. Includes this
+        epoch."""
         log = self.log
         if epoch == self.leader_epoch:
             return epoch, log.end_offset
@@ -394,13 +392,11 @@ class Leader(Partition):
             return latest, log.end_offset
         return log.epoch_end_offset(epoch)
 
-    # What is committed
+    # Commits
 
     def when_committed(self, required_offset: int, callback: Callable[[int], None]) -> None:
-        """Calls back with an error code, 0 when the high watermark has reached `required_offset`.
-
-        Offsets mostly come in rising order; a repeated batch may ask for an earlier one.
-        """
+        """Call back with an error code: 0 once the high watermark reaches `required_offset`. Offsets mostly
+        increase."""
         if self.log.failed is not None:
             callback(ErrorCode.KAFKA_STORAGE_ERROR)
             return
@@ -417,19 +413,17 @@ class Leader(Partition):
         waiters.insert(at, waiter)
 
     def advance(self) -> None:
-        """Moves the high watermark to what all in-sync replicas have, and wakes those who waited for it.
-
-        Below min.insync.replicas it stands still, so that who leaves the ISR then has all that is committed (KIP-966).
-        """
+        """Advance the high watermark to what all in-sync replicas have, and wake waiters. It stops below
+        min.insync.replicas, so that replicas that leave the ISR then have all committed records (KIP-966)."""
         log = self.log
         reached = log.flushed_offset if self.flushes_each_batch else log.end_offset
         if self.isr is not None:
-            reached = self.high_watermark if self.under_min_isr else self.isr.flushed_everywhere(reached)
+            reached = self.high_watermark if self.under_min_isr else self.isr.min_flushed_offset(reached)
         if reached <= self.high_watermark or self.ended:
             return
         assert reached <= log.end_offset, f"{reached} is past the end of {log}"
         grown = self.unseen_bytes
-        if reached < log.end_offset:  # the rest came while this was being flushed, and is to wake readers too
+        if reached < log.end_offset:  # the rest is not flushed yet and wakes readers later
             before = self.high_watermark
             grown = grown * (reached - before) // (log.end_offset - before)
         self.unseen_bytes -= grown
@@ -442,20 +436,21 @@ class Leader(Partition):
         if self.readers:
             for reader in list(self.readers):
                 reader.on_data(max(grown, 1))
-        if self.tails:
-            for tail in self.tails.values():
-                tail.on_append(False)
+        if self.fetch_listeners:
+            for listener in self.fetch_listeners.values():
+                listener.on_append(False)
 
-    # What is deleted
+    # Deletions
 
     @property
     def low_watermark(self) -> int:
-        """What is below it no in-sync replica has; -1 where one of them has told nothing yet."""
+        """The lowest log start offset of the in-sync replicas; -1 while one has not reported its own."""
         own_offset = min(self.log.start_offset, self.log.durable_start_offset)
-        return own_offset if self.isr is None else self.isr.starts_everywhere(own_offset)
+        return own_offset if self.isr is None else self.isr.min_start_offset(own_offset)
 
-    def when_deleted(self, deletion: Deletion) -> None:
-        """Has `deletion` called back; to be called when this log starts at its offset, durably."""
+    def when_deleted(self, deletion: DeletionWaiter) -> None:
+        """Call `deletion` back once all in-sync replicas have deleted. Called when this log durably starts at its
+        offset."""
         if self.log.failed is not None or self.ended:
             over = ErrorCode.NOT_LEADER_OR_FOLLOWER
             deletion.callback(over if self.log.failed is None else ErrorCode.KAFKA_STORAGE_ERROR)
@@ -463,38 +458,43 @@ class Leader(Partition):
         if deletion.offset <= self.low_watermark:
             deletion.callback(0)
             return
-        self.deletions.wait(deletion)
-        for tail in self.tails.values():
-            tail.on_append(True)
+        self.deletions.add(deletion)
+        for listener in self.fetch_listeners.values():
+            listener.on_append(True)
 
-    def settle_deletions(self) -> None:
+    def complete_deletions(self) -> None:
+        """Complete the waiters whose records all in-sync replicas have deleted."""
         if self.deletions:
-            self.deletions.settle(self.low_watermark)
+            self.deletions.complete_up_to(self.low_watermark)
 
     def on_flushed(self, log: PartitionLog) -> None:
+        """Advance the high watermark."""
         assert log is self.log
         self.advance()
 
     def on_start_moved(self, log: PartitionLog) -> None:
-        """Followers too are told with their next answer: who may lead next must not have what was deleted."""
+        """Wake readers and followers: the next leader must not have deleted records."""
         super().on_start_moved(log)
-        for tail in self.tails.values():
-            tail.on_append(False)
+        for listener in self.fetch_listeners.values():
+            listener.on_append(False)
 
     def on_failed(self, log: PartitionLog) -> None:
+        """Fail all waiters and resign."""
         super().on_failed(log)
         if self.host is not None:
             self.host.resign(self)
 
     def fail_waiters(self, error: int) -> None:
+        """Fail commits, deletions and readers, and answer followers."""
         self.unflushed.pop(self, None)
         self.fail_commits(error)
         self.deletions.fail(error)
         self.wake_readers()
-        for tail in list(self.tails.values()):
-            tail.on_append(True)
+        for listener in list(self.fetch_listeners.values()):
+            listener.on_append(True)
 
     def fail_commits(self, error: int) -> None:
+        """Fail all commit waiters."""
         waiters, self.commit_waiters = self.commit_waiters, deque()
         for waiter in waiters:
             waiter.callback(error)

@@ -1,6 +1,6 @@
-"""What a partition's roles must know of their broker's place in the cluster.
+"""The cluster membership that partition roles depend on.
 
-`node` hands it in; there is none where one broker is alone. `control.membership.Registration` knows the first two.
+Provided by `node`; None for a single broker. `control.membership.Registration` implements the first two members.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from typing import Protocol
 
 
 class ReplicaMembership(Protocol):
-    """This run of the broker, as registered."""
+    """The registration of this broker process."""
 
     @property
     def epoch(self) -> int:
-        """The revision at which it registered, which names this incarnation; -1 before."""
+        """The revision of the registration, which identifies this incarnation; -1 before it."""
 
     def may_serve(self) -> bool:
-        """Whether its lease surely holds: without, acks=0 and 1 are refused, and no ISR is changed."""
+        """Return whether the broker's lease is certainly valid. If not, acks=0 and acks=1 are rejected and no ISR is
+        changed."""
 
     def may_discard(self) -> bool:
-        """Whether data may be cut off or deleted: not while the store may have gone back in time."""
+        """Return whether data may be truncated or deleted: not while the store may have been restored from a backup."""

@@ -1,4 +1,5 @@
-"""Which replica a consumer should read from: an in-sync one in its own rack, if the leader is not there (KIP-392)."""
+"""Selects the replica that a consumer should read from: an in-sync one in its rack, if the leader is in another
+(KIP-392)."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from penstock.state.view import BrokerView
 
 
 def nearest_replica(leader: Leader, brokers: Mapping[int, BrokerView], rack: str, fetch_offset: int) -> int:
-    """The broker id of the in-sync follower in `rack` that is furthest; -1 where the leader should serve itself.
+    """Return the id of the most advanced in-sync follower in `rack`, -1 if the leader should serve the consumer.
 
-    Only one that has what is asked for: others would send the consumer back.
+    Only followers that have `fetch_offset` qualify: others would redirect the consumer to the leader.
     """
     isr = leader.isr
     own = brokers.get(isr.broker_id) if isr is not None else None

@@ -1,7 +1,7 @@
-"""The role of a replica that neither leads nor follows for now: its log is kept open, and nobody is served.
+"""The role of a replica that neither leads nor follows: its log is open, but no client is served.
 
-So it is while nobody leads, while this broker may not lead yet (a restarted broker leads only in a new leader epoch),
-and while the last role's work on the log (a truncation) is still under way.
+The partition has no leader, or this broker may not lead yet (a restarted broker leads only in a new leader epoch), or
+work of the last role on the log (a truncation) is not done.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from penstock.replica.partition import Partition
 
 
 class Offline(Partition):
-    """See the module. Keeps what was known of the high watermark for the next role."""
+    """A replica without a serving role. Keeps the high watermark for the next role."""
 
     __slots__ = ()

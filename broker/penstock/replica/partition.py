@@ -1,7 +1,7 @@
-"""What the roles of a partition in this broker share: its log, what readers may see of it, who waits for data.
+"""The common base of a partition's roles: its log, the offsets that readers may see, and waiting readers.
 
-`leader` and `follower` have the two roles that serve; a partition whose leadership moves gets another object with the
-same log. Called by the Fetch and ListOffsets handlers for each partition of a request. Runs on the event loop only.
+`leader` and `follower` are the serving roles; each leader epoch gets a new object with the same log. Called by the
+Fetch and ListOffsets handlers. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from penstock.wire.errors import ErrorCode
 
 
 class Reader(Protocol):
-    """Somebody who waits for data."""
+    """A reader that waits for data."""
 
     def on_data(self, grown_bytes: int) -> None:
-        """Called when the high watermark has moved, with about how many bytes came below it; with 0 when it was the
-        log's start that has moved."""
+        """Handle a new high watermark; `grown_bytes` is about how much was committed, 0 if only the log start moved."""
 
     def on_end(self) -> None:
-        """Called when there is nothing to wait for any more: the partition was deleted or has another role now, its log
-        begins anew or was cut, its disk has failed, or the broker stops."""
+        """Handle the end of the wait: the partition was deleted or changed its role, its log was truncated, its disk
+        has failed, or the broker stops."""
 
 
 class Partition:
-    """A role of this broker for one partition; `leader_epoch` is that in which it holds."""
+    """A role of this broker for one partition in one leader epoch."""
 
     __slots__ = (
         "clock",
@@ -70,7 +69,7 @@ class Partition:
         self.high_watermark = high_watermark
         self.deleted = False
         self.ended = False
-        """Whether another role has taken over, or none."""
+        """Whether another role, or none, has replaced this one."""
         self.messages_in = 0
         self.unseen_bytes = 0
         self.readers: dict[Reader, None] = {}
@@ -85,44 +84,47 @@ class Partition:
 
     @property
     def key(self) -> tuple[UUID, int]:
+        """The partition's (topic id, index)."""
         return self.topic_id, self.index
 
     def readable_end(self) -> int:
-        """What may be dropped or compacted lies below: not what is undecided."""
+        """Return the offset below which records may be deleted or compacted: the last stable offset."""
         return self.last_stable_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided: the end of what read_committed readers see."""
+        """The offset below which all transactions are decided: the end for read_committed readers."""
         return self.producers.transactions.stable_offset(self.high_watermark)
 
     @property
     def acknowledged_end(self) -> int:
-        """The end of what producers have been told is stored, as far as this role knows it."""
+        """The end of the records that are acknowledged to producers, as far as this role knows."""
         return self.high_watermark
 
     def aborted_between(self, from_offset: int, to_offset: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions in a range that ends at the last stable offset or
-        before. Raises CorruptLog."""
+        """Return (producer id, first offset) of aborted transactions in a range that ends at most at the last stable
+        offset. Raises CorruptLog."""
         return self.producers.transactions.aborted_between(from_offset, to_offset, self.log.start_offset)
 
     def written_end(self) -> int:
-        """Up to where the log counts as this broker's: what is on its disk, unless the topic relaxes that."""
+        """Return the end of the log that counts as written: what is flushed, unless the topic's settings relax that."""
         return self.log.flushed_offset if self.flushes_each_batch else self.log.end_offset
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """(the largest epoch up to `epoch` that wrote, the first offset of the next one); (-1, -1) where unknown."""
+        """Return (the largest epoch up to `epoch` in the log, the start offset of the next one); (-1, -1) if
+        unknown."""
         return self.log.epoch_end_offset(epoch)
 
     def reconfigure(self, config: TopicConfig) -> None:
-        """Takes new settings; data that they count as written counts at once."""
+        """Apply new topic settings. Data that they count as written counts at once."""
         self.config, self.flushes_each_batch = config, config.flushes_each_batch
         self.log.reconfigure(config)
         self.on_flushed(self.log)
 
     def read(self, offset: int, max_bytes: int, at_least_one: bool, limit_offset: int | None = None) -> LogSlice | None:
-        """Batches below the high watermark, or below `limit_offset` where given, from the one that holds `offset`; the
-        caller releases the slice. Raises OffsetOutOfRange.
+        """Return the batches from the one that contains `offset`, below the high watermark or `limit_offset`.
+
+        The caller releases the slice. Raises OffsetOutOfRange.
         """
         log = self.log
         limit = self.high_watermark if limit_offset is None else limit_offset
@@ -135,31 +137,33 @@ class Partition:
         return log.read(offset, max_bytes, limit, at_least_one)
 
     def on_flushed(self, log: PartitionLog) -> None:
-        """More of the log is on disk."""
+        """Handle a flush of the log."""
 
     def on_failed(self, log: PartitionLog) -> None:
-        """The log directory has stopped: nobody who waits will ever be served."""
+        """Fail all waiters: the log directory has failed."""
         assert log is self.log
         self.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def on_start_moved(self, log: PartitionLog) -> None:
-        """Readers are told with their next answer: where they are, nothing has changed."""
+        """Wake readers, whose responses include the log start."""
         for reader in list(self.readers):
             reader.on_data(0)
 
     def on_deleted(self) -> None:
+        """End the role: the topic is deleted."""
         self.deleted = True
-        self.end(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.end_role(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def end(self, error: int) -> None:
-        """The role is over; who waits is told why."""
+    def end_role(self, error: int) -> None:
+        """End the role and fail all waiters."""
         self.ended = True
         self.fail_waiters(error)
 
     def fail_waiters(self, error: int) -> None:
+        """Fail all waiters with the error."""
         self.wake_readers()
 
     def wake_readers(self) -> None:
-        """There is nothing to wait for any more."""
+        """End the wait of all readers."""
         for reader in list(self.readers):
             reader.on_end()

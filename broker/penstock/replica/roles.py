@@ -1,7 +1,8 @@
-"""Gives this broker the role for each partition that the view says: leader, follower, none. Part of `ReplicaManager`.
+"""Assigns this broker's role for each partition as the view specifies: leader, follower, or none. Part of
+`ReplicaManager`.
 
-A role is an object for one leader epoch (or, for a follower, one leader); the log stays open from one to the next. Only
-partitions whose record has changed are looked at.
+A role is an object for one leader epoch and, for a follower, one leader. The log stays open across roles. Only
+partitions whose record has changed are processed.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from penstock.wire.errors import ErrorCode
 
 logger = get_logger("penstock.replica")
 
-SLICE = 64
-"""Followers that are made in one turn of the loop: each may have its checkpoint read."""
+MAX_CHECKS_PER_TURN = 64
+"""Partitions checked per iteration of the event loop: each may read a checkpoint."""
 RETRY_S = 0.5
 DISCARD_RETRY_S = 5.0
-"""Before data of replicas that have moved is looked at again, where the store could not be asked."""
+"""Delay before data of moved replicas is checked again while the store is unavailable."""
 
 Key = tuple[UUID, int]
-Unassigned = Callable[[UUID, int], Coroutine[Any, Any, bool]]
-"""Whether a partition's record, read linearizably, leaves this broker out. Raises `StoreError`."""
+IsUnassigned = Callable[[UUID, int], Coroutine[Any, Any, bool]]
+"""Returns whether a partition's record, by a linearizable read, excludes this broker. Raises StoreError."""
 
 
-class Manager(Protocol):
-    """The `ReplicaManager`, for this part of it."""
+class RoleManager(Protocol):
+    """The part of `ReplicaManager` that is used here."""
 
     broker_id: int
     view: ClusterView
@@ -53,109 +54,118 @@ class Manager(Protocol):
     membership: ReplicaMembership | None
     isr_host: LeaderHost | None
     throttles: Throttles
-    turned_away: RejectedBatches
+    rejected_batches: RejectedBatches
     unflushed: dict[Leader, None]
 
-    def role(self, key: Key) -> Partition | None: ...
+    def role(self, key: Key) -> Partition | None:
+        """Return the current role for a partition."""
 
-    def keep(self, role: Partition) -> None: ...
+    def add_role(self, role: Partition) -> None:
+        """Add a role."""
 
-    def forget(self, role: Partition) -> None: ...
+    def remove_role(self, role: Partition) -> None:
+        """Remove a role; its log stays open."""
 
-    def open(self, topic: TopicView, index: int) -> tuple[PartitionLog, ProducerState] | None: ...
+    def open(self, topic: TopicView, index: int) -> tuple[PartitionLog, ProducerState] | None:
+        """Open the partition's log; None if it cannot be opened."""
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work on a log as a task."""
 
-    def may_discard(self) -> bool: ...
+    def may_discard(self) -> bool:
+        """Return whether data may be truncated or deleted."""
 
 
-class Roles:
-    """See the module."""
+class ReplicaRoles:
+    """The roles of all partitions."""
 
-    def __init__(self, manager: Manager, is_unassigned: Unassigned | None) -> None:
+    def __init__(self, manager: RoleManager, is_unassigned: IsUnassigned | None) -> None:
         self.manager, self.is_unassigned = manager, is_unassigned
         self.started = self.closed = False
-        self.due: dict[Key, None] = {}
-        """Partitions that are to be looked at: to be followed, or with data that may be nobody's."""
+        self.pending: dict[Key, None] = {}
+        """Partitions to check: new followers, and data that may not belong to a replica."""
         self.scheduled = False
-        self.leaving: dict[Key, None] = {}
-        """Partitions with data that this broker has no replica of: the store is still to confirm that."""
+        self.to_discard: dict[Key, None] = {}
+        """Partitions with data but without a replica here, which the store must still confirm."""
         self.discarding: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Takes up everything that other brokers lead."""
+        """Start to follow all partitions that other brokers lead."""
         self.started = True
         for topic in list(self.manager.view.topics_by_id.values()):
             for placed in topic.partitions:
-                if placed.leader != self.manager.broker_id and self.is_mine(placed):
-                    self.due[topic.topic_id, placed.index] = None
+                if placed.leader != self.manager.broker_id and self.is_replica(placed):
+                    self.pending[topic.topic_id, placed.index] = None
         for key in self.manager.log_dir.unopened():
-            self.due[key] = None
+            self.pending[key] = None
         self.schedule()
 
     def close(self) -> None:
+        """Cancel all pending checks."""
         self.closed = True
-        self.due.clear()
+        self.pending.clear()
         if self.discarding is not None:
             self.discarding.cancel()
 
-    def is_mine(self, placed: PartitionView) -> bool:
+    def is_replica(self, placed: PartitionView) -> bool:
+        """Return whether this broker is or becomes a replica."""
         return self.manager.broker_id in placed.replicas or self.manager.broker_id in placed.adding
 
-    def follow_view(self, topic: TopicView, change: TopicChange) -> None:
-        """Looks at the partitions of a topic whose records have changed."""
+    def update_from_view(self, topic: TopicView, change: TopicChange) -> None:
+        """Process the partitions of a topic whose records have changed."""
         for _, placed in change.differences():
             if placed is not None:
-                self.place(topic, placed)
+                self.assign_role(topic, placed)
 
-    def place(self, topic: TopicView, placed: PartitionView) -> None:
-        """Brings the role for one partition up to its record."""
+    def assign_role(self, topic: TopicView, placed: PartitionView) -> None:
+        """Change a partition's role to match its record."""
         manager = self.manager
         role = manager.role((topic.topic_id, placed.index))
-        if not self.is_mine(placed):
+        if not self.is_replica(placed):
             self.leave(topic, placed, role)
         elif placed.leader == manager.broker_id:
             if isinstance(role, Leader) and role.leader_epoch == placed.leader_epoch:
-                role.follow_view(manager.broker_id, placed)
+                role.update_from_view(manager.broker_id, placed)
             elif role is not None:
-                self.change(topic, placed, role)
+                self.change_role(topic, placed, role)
         elif role is None:
             if self.started:
-                self.due[topic.topic_id, placed.index] = None
+                self.pending[topic.topic_id, placed.index] = None
                 self.schedule()
-        elif not self.is_followed(role, placed):
-            self.change(topic, placed, role)
+        elif not self.has_role(role, placed):
+            self.change_role(topic, placed, role)
 
-    def is_followed(self, role: Partition, placed: PartitionView) -> bool:
+    def has_role(self, role: Partition, placed: PartitionView) -> bool:
+        """Return whether the role matches the record's leader and epoch."""
         if placed.leader < 0:
             return isinstance(role, Offline) and role.leader_epoch == placed.leader_epoch
         return (
             isinstance(role, Follower) and role.leader_epoch == placed.leader_epoch and role.leader_id == placed.leader
         )
 
-    def change(self, topic: TopicView, placed: PartitionView, role: Partition) -> None:
-        """Ends a role and begins another with its log."""
+    def change_role(self, topic: TopicView, placed: PartitionView, role: Partition) -> None:
+        """End a role and start the next with its log."""
         if placed.leader_epoch < role.leader_epoch:
-            logger.error("a leader epoch goes back", partition=repr(role), epoch=placed.leader_epoch)
+            logger.error("ignoring a lower leader epoch", partition=repr(role), epoch=placed.leader_epoch)
             return
         manager = self.manager
-        manager.forget(role)
+        manager.remove_role(role)
         work = role.work if isinstance(role, Follower) else None
-        role.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        role.end_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         key = role.key
         if work is not None and not work.done():
-            work.add_done_callback(lambda _: self.look_again(key))
-            self.rest(topic, placed, role.log, role.producers, role.high_watermark)
+            work.add_done_callback(lambda _: self.schedule_check(key))
+            self.take_offline(topic, placed, role.log, role.producers, role.high_watermark)
             return
         high_watermark = max(min(role.high_watermark, role.log.end_offset), role.log.start_offset)
         if placed.leader == manager.broker_id and may_lead(placed, manager):
             leader = self.lead(topic, placed, role.log, role.producers, high_watermark)
             if isinstance(role, Leader):
-                leader.held_up.refused.update(role.held_up.refused)
+                leader.blocked_producers.refused.update(role.blocked_producers.refused)
         elif placed.leader >= 0 and placed.leader != manager.broker_id:
             self.follow(topic, placed, role.log, role.producers, high_watermark)
         else:
-            self.rest(topic, placed, role.log, role.producers, high_watermark)
+            self.take_offline(topic, placed, role.log, role.producers, high_watermark)
 
     def lead(
         self,
@@ -165,6 +175,7 @@ class Roles:
         producers: ProducerState,
         high_watermark: int | None,
     ) -> Leader:
+        """Start the leader role."""
         manager = self.manager
         leader = Leader(
             topic.name,
@@ -178,17 +189,18 @@ class Roles:
             broker_id=manager.broker_id,
             placed=placed,
             high_watermark=high_watermark,
-            held_up=manager.turned_away.take(topic.name, topic.topic_id, placed.index),
+            blocked_producers=manager.rejected_batches.pop_partition(topic.name, topic.topic_id, placed.index),
             unflushed=manager.unflushed,
         )
-        manager.keep(leader)
+        manager.add_role(leader)
         return leader
 
     def follow(
         self, topic: TopicView, placed: PartitionView, log: PartitionLog, producers: ProducerState, high_watermark: int
     ) -> None:
+        """Start the follower role."""
         manager = self.manager
-        manager.keep(
+        manager.add_role(
             Follower(
                 topic.name,
                 topic.topic_id,
@@ -203,36 +215,39 @@ class Roles:
             )
         )
 
-    def rest(
+    def take_offline(
         self, topic: TopicView, placed: PartitionView, log: PartitionLog, producers: ProducerState, high_watermark: int
     ) -> None:
-        """Neither leads nor follows. What may be committed is at most what the log has when its work has ended."""
+        """Start the offline role. The high watermark is at most the log end after pending work."""
         known = min(high_watermark, log.end_offset)
         clock = self.manager.clock
         offline = Offline(topic.name, topic.topic_id, placed.index, placed.leader_epoch, log, producers, clock, known)
-        self.manager.keep(offline)
+        self.manager.add_role(offline)
 
-    # Later
+    # Deferred checks
 
     def schedule(self) -> None:
-        if self.due and not self.scheduled and not self.closed:
+        """Schedule the pending checks."""
+        if self.pending and not self.scheduled and not self.closed:
             self.scheduled = True
-            asyncio.get_running_loop().call_soon(self.work_off)
+            asyncio.get_running_loop().call_soon(self.process_pending)
 
-    def work_off(self) -> None:
-        """Looks at a slice of what is due."""
+    def process_pending(self) -> None:
+        """Check the next pending partitions."""
         self.scheduled = False
-        for key in first(self.due, SLICE):
-            del self.due[key]
-            self.look_at(key)
+        for key in first(self.pending, MAX_CHECKS_PER_TURN):
+            del self.pending[key]
+            self.check_partition(key)
         self.schedule()
 
-    def look_again(self, key: Key) -> None:
+    def schedule_check(self, key: Key) -> None:
+        """Schedule the check of a partition."""
         if not self.closed:
-            self.due[key] = None
+            self.pending[key] = None
             self.schedule()
 
-    def look_at(self, key: Key) -> None:
+    def check_partition(self, key: Key) -> None:
+        """Start the role of a partition that has none, or is offline."""
         manager = self.manager
         topic = manager.view.topics_by_id.get(key[0])
         if topic is None or key[1] >= len(topic.partitions):
@@ -241,9 +256,9 @@ class Roles:
         role = manager.role(key)
         if role is not None:
             if isinstance(role, Offline):
-                self.change(topic, placed, role)
+                self.change_role(topic, placed, role)
             return
-        if not self.is_mine(placed):
+        if not self.is_replica(placed):
             self.leave(topic, placed, None)
         elif placed.leader >= 0 and placed.leader != manager.broker_id:
             self.quarantine_damaged(key)
@@ -252,75 +267,79 @@ class Roles:
             if opened is not None:
                 self.follow(topic, placed, *opened, opened[0].start_offset)
             elif releasing is not None:
-                asyncio.get_running_loop().call_later(RETRY_S, self.look_again, key)
+                asyncio.get_running_loop().call_later(RETRY_S, self.schedule_check, key)
 
     def quarantine_damaged(self, key: Key) -> None:
-        """A replica whose files are damaged comes back by fetching all of it from its leader."""
+        """Quarantine a damaged replica, so that it is fetched again from its leader."""
         manager = self.manager
         if manager.membership is None or key not in manager.log_dir.corrupt or not manager.may_discard():
             return
         try:
             manager.log_dir.quarantine_damaged(*key)
         except LogError as e:
-            logger.warning("a damaged replica stays as it is", reason=str(e))
+            logger.warning("cannot quarantine a damaged replica", reason=str(e))
 
-    # Leaving
+    # Removed replicas
 
     def leave(self, topic: TopicView, placed: PartitionView, role: Partition | None) -> None:
-        """This broker has no replica any more: stops, and deletes the data once that was read linearizably."""
+        """Stop serving a partition without a replica here. Its data is deleted after a linearizable read."""
         key = topic.topic_id, placed.index
         if role is not None:
-            self.manager.forget(role)
-            role.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.manager.remove_role(role)
+            role.end_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if isinstance(role, Follower) and role.work is not None and not role.work.done():
                 role.work.add_done_callback(lambda _: self.manager.log_dir.release(*key))
             else:
                 self.manager.log_dir.release(*key)
-        if self.is_unassigned is not None and self.is_left(key):
-            self.leaving[key] = None
+        if self.is_unassigned is not None and self.is_leftover(key):
+            self.to_discard[key] = None
             if self.discarding is None or self.discarding.done():
                 self.discarding = self.manager.spawn(self.discard_all(self.is_unassigned))
 
-    def is_left(self, key: Key) -> bool:
-        """Whether there is data of a partition of which, as far as this broker knows, it has no replica."""
+    def is_leftover(self, key: Key) -> bool:
+        """Return whether there is data of a partition that, by the view, has no replica here."""
         topic = self.manager.view.topics_by_id.get(key[0])
-        if topic is not None and key[1] < len(topic.partitions) and self.is_mine(topic.partitions[key[1]]):
+        if topic is not None and key[1] < len(topic.partitions) and self.is_replica(topic.partitions[key[1]]):
             return False
         return self.manager.role(key) is None and key[1] in self.manager.log_dir.topics.get(key[0], ())
 
-    async def discard_all(self, is_unassigned: Unassigned) -> None:
-        """One by one; goes on later where the store does not answer, or may have gone back in time."""
-        while self.leaving:
+    async def discard_all(self, is_unassigned: IsUnassigned) -> None:
+        """Delete leftover data one by one. Retries while the store is unavailable or may have been restored."""
+        while self.to_discard:
             if not self.manager.may_discard():
                 await asyncio.sleep(DISCARD_RETRY_S)
                 continue
-            key = next(iter(self.leaving))
-            del self.leaving[key]
+            key = next(iter(self.to_discard))
+            del self.to_discard[key]
             try:
                 await self.discard(key, is_unassigned)
-            except BadRecord as e:  # looked at again when the record changes
-                logger.warning("data of a replica that may have moved stays", topic_id=str(key[0]), reason=str(e))
+            except BadRecord as e:  # checked again when the record changes
+                logger.warning(
+                    "keeping data of a removed replica: unreadable partition record",
+                    topic_id=str(key[0]),
+                    reason=str(e),
+                )
             except StoreError as e:
-                self.leaving[key] = None
-                logger.warning("data of replicas that have moved stays for now", reason=str(e))
+                self.to_discard[key] = None
+                logger.warning("cannot confirm removed replicas: retrying", reason=str(e))
                 await asyncio.sleep(DISCARD_RETRY_S)
 
-    async def discard(self, key: Key, is_unassigned: Unassigned) -> None:
-        """Raises what `is_unassigned` does."""
-        if not self.is_left(key) or not await is_unassigned(*key) or not self.is_left(key):
+    async def discard(self, key: Key, is_unassigned: IsUnassigned) -> None:
+        """Delete leftover data if the store confirms it. Raises what `is_unassigned` raises."""
+        if not self.is_leftover(key) or not await is_unassigned(*key) or not self.is_leftover(key):
             return
-        if not self.manager.may_discard():  # of which time the answer was is not known
-            self.leaving[key] = None
+        if not self.manager.may_discard():  # the response may predate a restore of the store
+            self.to_discard[key] = None
             return
-        logger.info("the data of a replica that has moved is deleted", topic_id=str(key[0]), partition=key[1])
+        logger.info("deleting data of a removed replica", topic_id=str(key[0]), partition=key[1])
         try:
             self.manager.log_dir.delete_partition(*key)
         except LogError as e:
-            logger.warning("data stays", reason=str(e))
+            logger.warning("cannot delete data of a removed replica", reason=str(e))
 
 
-def may_lead(placed: PartitionView, manager: Manager) -> bool:
-    """Whether the record means this incarnation of the broker: a restarted one leads only in a new leader epoch."""
+def may_lead(placed: PartitionView, manager: RoleManager) -> bool:
+    """Return whether the record names this incarnation: a restarted broker leads only in a new leader epoch."""
     membership = manager.membership
     if membership is None:
         return True
@@ -331,6 +350,7 @@ def may_lead(placed: PartitionView, manager: Manager) -> bool:
 
 
 def first(keys: dict[Key, None], count: int) -> list[Key]:
+    """Return the first `count` keys."""
     found = []
     for key in keys:
         found.append(key)

@@ -58,7 +58,7 @@ class LocalMarkers:
             is_old = target.leader_epoch < partition.leader_epoch
             callback(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
             return
-        written = partition.write_marker(ending.marker, by_hand=ending.number == UNNUMBERED)
+        written = partition.write_marker(ending.marker, is_administrative=ending.number == UNNUMBERED)
         if written.error:
             callback(written.error)
         elif partition.high_watermark >= written.required_offset:

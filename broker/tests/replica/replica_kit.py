@@ -1,5 +1,5 @@
-"""What the tests of partitions and of the APIs above them are made of: a real store, log directory and topics, a clock
-to turn, and a disk whose syncs can be held up or made to fail."""
+"""The parts for tests of partitions and of the APIs above them: a real store, log directory and topics, a manual clock,
+and a disk whose syncs can be held or made to fail."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEADLINE_S = 30.0
 
 
 class GatedFiles(FaultyFiles):
-    """The real file system, whose syncs wait while it is `held`, and new directories while `making` is."""
+    """The real file system. Syncs wait while it is held, new directories while `hold_making` is in effect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class GatedFiles(FaultyFiles):
 
 @dataclass
 class DataPath:
-    """The rooms below the APIs, put together as a node does."""
+    """The packages below the APIs, assembled as a node does."""
 
     files: GatedFiles
     clock: HandClock
@@ -83,7 +83,7 @@ class DataPath:
     replicas: ReplicaManager
 
     async def create(self, name: str = "t", partitions: int = 1, **settings: str) -> UUID:
-        """Makes a topic; settings by Kafka's names with underscores."""
+        """Create a topic; settings are Kafka's names with underscores."""
         overrides = {key.replace("_", "."): text for key, text in settings.items()}
         (outcome,) = await self.topics.create([TopicRequest(name, partitions, 1, settings=dict(overrides))])
         assert outcome.error is ErrorCode.NONE, outcome.message
@@ -91,7 +91,7 @@ class DataPath:
         return outcome.topic_id
 
     async def partition(self, name: str = "t", **settings: str) -> Leader:
-        """The first partition of a new topic."""
+        """Return the first partition of a new topic."""
         await self.create(name, **settings)
         found = self.replicas.find(name, 0)
         assert found is not None
@@ -107,11 +107,11 @@ class DataPath:
         assert outcome.error is ErrorCode.NONE, outcome.message
 
     async def flushed(self) -> None:
-        """Returns when all that was written is on disk and counts."""
+        """Return once everything written is flushed."""
         await settle(self.log_dir)
 
     def pins(self) -> int:
-        """Slices that somebody still holds."""
+        """Return the number of slices that are not released."""
         return sum(segment.pins for log in self.log_dir for segment in log.segments)
 
 
@@ -119,7 +119,7 @@ class DataPath:
 async def opened_data_path(
     home: Path, *, clean: bool = True, clock: HandClock | None = None, state: str | None = None
 ) -> AsyncIterator[DataPath]:
-    """All of it; with `clean` False it ends as a killed process leaves it. `state`: the store's path."""
+    """An open data path. With `clean` False, it is closed as by kill -9. `state` is the store's path."""
     files, clock = GatedFiles(), clock or HandClock()
     store, view, config = EmbeddedStore(state or str(home / "state.db")), ClusterView(), BrokerConfig.from_texts({})
     cluster = await ensure_cluster(store)
@@ -132,7 +132,7 @@ async def opened_data_path(
     log_dir.start()
     replicas = ReplicaManager(view, log_dir, clock, config)
     topics = TopicService(store, view, watcher, clock, config)
-    topics.cleaners.append(replicas.forget_topic)
+    topics.cleaners.append(replicas.delete_topic)
     configs = ConfigService(store, view, watcher, config, clock)
     try:
         yield DataPath(files, clock, config, view, watcher, topics, configs, log_dir, replicas)
@@ -156,7 +156,8 @@ def batch_of(
     producer: tuple[int, int, int] = (-1, -1, -1),
     attributes: int = 0,
 ) -> memoryview:
-    """A batch as a producer sends it: records whose timestamps rise by one. `producer`: id, epoch, first sequence."""
+    """Return a batch as a producer sends it, with timestamps that increase by one. `producer` is id, epoch, first
+    sequence."""
     records = [Record(key=key, value=value, timestamp_ms=timestamp_ms + i) for i in range(count)]
     batch = build_batch(
         records,
@@ -171,7 +172,7 @@ def batch_of(
 
 
 def patched(batch: memoryview, layout: str, offset: int, value: int, *, sealed: bool = True) -> memoryview:
-    """The batch with a field of its header changed; with a CRC that fits unless not `sealed`."""
+    """Return the batch with a changed header field, and with a matching CRC if `sealed`."""
     struct.pack_into(layout, batch, offset, value)
     if sealed:
         CRC.pack_into(batch, 17, checksum(batch, 0, len(batch)))
@@ -186,7 +187,7 @@ def accepted(partition: Leader, batch: memoryview | None = None, *, all_in_sync:
 
 
 def stored(log: PartitionLog) -> bytes:
-    """All that is in the log's files."""
+    """Return the contents of the log's files."""
     return b"".join(Path(segment.path).read_bytes() for segment in log.segments)
 
 
@@ -207,7 +208,7 @@ def positions(data: bytes) -> list[int]:
 
 
 class Waiter:
-    """Notes the answers of `when_committed`."""
+    """Records the results of `when_committed`."""
 
     def __init__(self) -> None:
         self.answers: list[int] = []
@@ -217,7 +218,7 @@ class Waiter:
 
 
 class Listener:
-    """A reader that notes what it is told."""
+    """A reader that records its calls."""
 
     def __init__(self) -> None:
         self.grown: list[int] = []
@@ -231,7 +232,7 @@ class Listener:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Lets the loop turn until something has come true; fails where it does not."""
+    """Run the event loop until the condition holds; fail after a timeout."""
     async with asyncio.timeout(DEADLINE_S):
         while not condition():
             await asyncio.sleep(0.001)

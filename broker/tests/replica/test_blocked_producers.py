@@ -1,4 +1,4 @@
-"""What an idempotent producer sent behind a batch that was refused for a while is refused in the same way."""
+"""Batches behind a temporarily rejected batch of an idempotent producer are rejected with the same error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ import pytest
 from replica_kit import DataPath, accepted, batch_of
 
 from penstock.replica import blocked_producers
-from penstock.replica.blocked_producers import HELD_UP_MS, MAX_NAME_CHARS, MOST, BlockedProducers, RejectedBatches
+from penstock.replica.blocked_producers import (
+    BLOCK_DURATION_MS,
+    MAX_BLOCKED_PRODUCERS,
+    MAX_NAME_CHARS,
+    BlockedProducers,
+    RejectedBatches,
+)
 from penstock.replica.leader import Leader
 from penstock.wire.batch import BatchHeader, read_header
 from penstock.wire.errors import ErrorCode
@@ -46,7 +52,7 @@ async def test_a_gap_that_stays_is_one_after_a_while(path: DataPath) -> None:
     path.files.fail("append", errno.ENOSPC)
     partition.append(batch_of(3, producer=(1, 0, 3)))
     path.files.heal()
-    path.clock.advance(HELD_UP_MS)
+    path.clock.advance(BLOCK_DURATION_MS)
     assert partition.append(batch_of(3, producer=(1, 0, 6))).error == ErrorCode.KAFKA_STORAGE_ERROR
     path.clock.advance(1)
     assert partition.append(batch_of(3, producer=(1, 0, 6))).error == OUT_OF_ORDER
@@ -76,7 +82,7 @@ async def test_a_producer_that_is_new_starts_anywhere_as_ever(path: DataPath, ot
 
 async def test_a_first_batch_that_stays_away_is_waited_for_no_longer_than_a_gap(path: DataPath) -> None:
     partition = await refused_once(path, (1, 0, 0))
-    path.clock.advance(HELD_UP_MS)
+    path.clock.advance(BLOCK_DURATION_MS)
     assert partition.append(batch_of(3, producer=(1, 0, 3))).error == ErrorCode.KAFKA_STORAGE_ERROR
     path.clock.advance(1)
     accepted(partition, batch_of(3, producer=(1, 0, 3)))
@@ -91,19 +97,21 @@ def test_of_several_that_were_refused_the_first_comes_first(first: int) -> None:
     later = (first + 3) % 2**31
     blocked_producers = BlockedProducers()
     for sequence in (first, later):
-        blocked_producers.note(header(1, sequence), ErrorCode.NOT_ENOUGH_REPLICAS, 0)
+        blocked_producers.record(header(1, sequence), ErrorCode.NOT_ENOUGH_REPLICAS, 0)
     assert blocked_producers.code_before(header(1, later), 0) == ErrorCode.NOT_ENOUGH_REPLICAS
     assert blocked_producers.code_before(header(1, first), 0) is None
 
 
 def test_the_memory_is_bounded_and_forgets_who_was_refused_first() -> None:
     blocked_producers = BlockedProducers()
-    for producer_id in range(MOST):
-        blocked_producers.note(header(producer_id), ErrorCode.NOT_ENOUGH_REPLICAS, 0)
-    blocked_producers.note(header(0), ErrorCode.NOT_ENOUGH_REPLICAS, 0)
-    blocked_producers.note(header(MOST), ErrorCode.NOT_ENOUGH_REPLICAS, 0)
+    for producer_id in range(MAX_BLOCKED_PRODUCERS):
+        blocked_producers.record(header(producer_id), ErrorCode.NOT_ENOUGH_REPLICAS, 0)
+    blocked_producers.record(header(0), ErrorCode.NOT_ENOUGH_REPLICAS, 0)
+    blocked_producers.record(header(MAX_BLOCKED_PRODUCERS), ErrorCode.NOT_ENOUGH_REPLICAS, 0)
     assert blocked_producers.code_for(1, 0) is None
-    assert [blocked_producers.code_for(n, 0) for n in (0, 2, MOST)] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 3
+    assert [blocked_producers.code_for(n, 0) for n in (0, 2, MAX_BLOCKED_PRODUCERS)] == [
+        ErrorCode.NOT_ENOUGH_REPLICAS
+    ] * 3
 
 
 # Partitions that are not led here
@@ -113,32 +121,32 @@ TOPIC_ID = UUID(int=7)
 
 
 def test_a_leader_begins_with_those_who_were_turned_away_by_name_or_by_id() -> None:
-    turned_away = RejectedBatches()
-    turned_away.note("t", 0, batch_of(1, producer=(1, 0, 0)), UNKNOWN, 0)
-    turned_away.note(TOPIC_ID, 0, batch_of(1, producer=(2, 0, 0)), UNKNOWN, 0)
-    turned_away.note("t", 1, batch_of(1, producer=(3, 0, 0)), UNKNOWN, 0)
-    assert set(turned_away.take("t", TOPIC_ID, 0).refused) == {1, 2}
-    assert not turned_away.take("t", TOPIC_ID, 0).refused
-    assert set(turned_away.take("t", TOPIC_ID, 1).refused) == {3}
-    assert (turned_away.partitions, turned_away.producers) == ({}, 0)
+    rejected_batches = RejectedBatches()
+    rejected_batches.record("t", 0, batch_of(1, producer=(1, 0, 0)), UNKNOWN, 0)
+    rejected_batches.record(TOPIC_ID, 0, batch_of(1, producer=(2, 0, 0)), UNKNOWN, 0)
+    rejected_batches.record("t", 1, batch_of(1, producer=(3, 0, 0)), UNKNOWN, 0)
+    assert set(rejected_batches.pop_partition("t", TOPIC_ID, 0).refused) == {1, 2}
+    assert not rejected_batches.pop_partition("t", TOPIC_ID, 0).refused
+    assert set(rejected_batches.pop_partition("t", TOPIC_ID, 1).refused) == {3}
+    assert (rejected_batches.partitions, rejected_batches.producers) == ({}, 0)
 
 
 def test_what_is_no_producer_s_batch_or_no_topic_s_name_is_not_remembered() -> None:
-    turned_away = RejectedBatches()
-    turned_away.note("t", 0, batch_of(1), UNKNOWN, 0)
-    turned_away.note("t", 0, batch_of(1, producer=(1, 0, 0))[:60], UNKNOWN, 0)
-    turned_away.note("x" * (MAX_NAME_CHARS + 1), 0, batch_of(1, producer=(1, 0, 0)), UNKNOWN, 0)
-    assert (turned_away.partitions, turned_away.producers) == ({}, 0)
+    rejected_batches = RejectedBatches()
+    rejected_batches.record("t", 0, batch_of(1), UNKNOWN, 0)
+    rejected_batches.record("t", 0, batch_of(1, producer=(1, 0, 0))[:60], UNKNOWN, 0)
+    rejected_batches.record("x" * (MAX_NAME_CHARS + 1), 0, batch_of(1, producer=(1, 0, 0)), UNKNOWN, 0)
+    assert (rejected_batches.partitions, rejected_batches.producers) == ({}, 0)
 
 
 def test_partitions_and_producers_that_were_turned_away_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked_producers, "MOST_PARTITIONS", 3)
-    monkeypatch.setattr(blocked_producers, "MOST_TURNED_AWAY", 5)
-    turned_away = RejectedBatches()
+    monkeypatch.setattr(blocked_producers, "MAX_PARTITIONS", 3)
+    monkeypatch.setattr(blocked_producers, "MAX_REJECTED_PRODUCERS", 5)
+    rejected_batches = RejectedBatches()
     for index in range(4):
-        turned_away.note("t", index, batch_of(1, producer=(1, 0, 0)), UNKNOWN, 0)
-    assert [index for _, index in turned_away.partitions] == [1, 2, 3]
+        rejected_batches.record("t", index, batch_of(1, producer=(1, 0, 0)), UNKNOWN, 0)
+    assert [index for _, index in rejected_batches.partitions] == [1, 2, 3]
     for producer_id in (2, 3, 4):
-        turned_away.note("t", 3, batch_of(1, producer=(producer_id, 0, 0)), UNKNOWN, 0)
-    assert [index for _, index in turned_away.partitions] == [2, 3]
-    assert turned_away.producers == 5
+        rejected_batches.record("t", 3, batch_of(1, producer=(producer_id, 0, 0)), UNKNOWN, 0)
+    assert [index for _, index in rejected_batches.partitions] == [2, 3]
+    assert rejected_batches.producers == 5

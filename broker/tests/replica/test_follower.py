@@ -1,4 +1,4 @@
-"""A follower and its fetcher, with a leader whose answers are made up."""
+"""A follower and its fetcher, with a scripted leader."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def answer(content: memoryview | None = None, **more: Any) -> PartitionData:
 
 
 def took(follower: Follower, data: PartitionData) -> FollowerStep:
-    return follower.take(data, follower.place)
+    return follower.apply_fetch(data, follower.position)
 
 
 async def worked(follower: Follower) -> None:
@@ -83,7 +83,7 @@ async def worked(follower: Follower) -> None:
 async def test_batches_are_appended_as_they_are_with_their_epochs(path: DataPath) -> None:
     follower = following(path)
     content = bytes(records((0, 3), (3, 1), epoch=4)) + bytes(records((4, 2)))
-    assert took(follower, answer(memoryview(content))) is FollowerStep.GO_ON
+    assert took(follower, answer(memoryview(content))) is FollowerStep.CONTINUE
     assert follower.log.epochs.entries() == [(4, 0), (5, 4)]
     found = follower.log.read(0, 1 << 20, 6, True)
     assert found is not None
@@ -128,7 +128,7 @@ def of_another_kind(position: int, value: int) -> memoryview:
 )
 async def test_what_is_not_a_sound_batch_of_this_epoch_is_not_appended(path: DataPath, content: memoryview) -> None:
     follower = following(path)
-    assert took(follower, answer(content)) is FollowerStep.REST
+    assert took(follower, answer(content)) is FollowerStep.BACK_OFF
     assert follower.log.end_offset == 0
 
 
@@ -136,7 +136,7 @@ async def test_a_batch_that_lies_before_the_end_or_is_of_an_earlier_epoch_is_not
     follower = following(path)
     took(follower, answer(records((0, 3))))
     for content in (records((0, 3)), records((3, 1), epoch=4)):
-        assert took(follower, answer(content)) is FollowerStep.REST
+        assert took(follower, answer(content)) is FollowerStep.BACK_OFF
     assert follower.log.end_offset == 3
 
 
@@ -144,28 +144,30 @@ async def test_what_came_before_a_damaged_batch_stays(path: DataPath) -> None:
     follower = following(path)
     content = bytearray(bytes(records((0, 3))) + bytes(records((3, 1))))
     content[-1] ^= 1
-    assert took(follower, answer(memoryview(content))) is FollowerStep.REST
+    assert took(follower, answer(memoryview(content))) is FollowerStep.BACK_OFF
     assert follower.log.end_offset == 3
 
 
 async def test_an_answer_to_an_earlier_place_changes_nothing(path: DataPath) -> None:
     follower = following(path)
-    before = follower.place
+    before = follower.position
     took(follower, answer(records((0, 3))))
-    assert follower.take(answer(records((3, 3))), before) is FollowerStep.GO_ON
+    assert follower.apply_fetch(answer(records((3, 3))), before) is FollowerStep.CONTINUE
     assert follower.log.end_offset == 3
 
 
 @pytest.mark.parametrize(
-    ("told", "left"),
+    ("diverging", "left"),
     [((2, 7), 7), ((2, 5), 5), ((3, 20), 10), ((4, 11), 11), ((1, 4), 4), ((0, 2), 0)],
 )
-async def test_a_log_is_cut_to_where_both_agree_on_an_epoch(path: DataPath, told: tuple[int, int], left: int) -> None:
-    """The log has epochs 1 to offset 5, 2 to 10, 4 to 15; what is told are the leader's epoch and its end there."""
+async def test_a_log_is_cut_to_where_both_agree_on_an_epoch(
+    path: DataPath, diverging: tuple[int, int], left: int
+) -> None:
+    """The log has epoch 1 to offset 5, 2 to 10, 4 to 15. `diverging` is the leader's epoch and its end."""
     follower = following(path)
     for epoch, start in ((1, 0), (2, 5), (4, 10)):
         took(follower, answer(records(*((start + i, 1) for i in range(5)), epoch=epoch)))
-    data = answer(diverging_epoch=EpochEndOffset(*told))
+    data = answer(diverging_epoch=EpochEndOffset(*diverging))
     assert took(follower, data) is FollowerStep.WAIT
     await worked(follower)
     assert follower.log.end_offset == left
@@ -181,17 +183,17 @@ async def test_nothing_is_taken_in_while_the_log_is_cut(path: DataPath) -> None:
 
 
 class Resting:
-    """A consumer's fetch that rests on a follower (KIP-392). Implements `partition.Reader`."""
+    """A consumer's fetch that waits at a follower (KIP-392). Implements `partition.Reader`."""
 
     def __init__(self, follower: Follower) -> None:
         self.follower, self.ends = follower, list[tuple[int, int]]()
         follower.readers[self] = None
 
     def on_data(self, grown_bytes: int) -> None:
-        """Not enough to be answered for."""
+        """Too little data to be answered."""
 
     def on_end(self) -> None:
-        """Notes what the answer would say: where the log starts, and the high watermark."""
+        """Record the log start and high watermark of the response."""
         self.ends.append((self.follower.log.start_offset, self.follower.high_watermark))
 
 
@@ -220,9 +222,9 @@ async def test_who_rests_below_a_cut_of_what_was_not_committed_rests_on(path: Da
 async def test_a_full_disk_makes_it_rest(path: DataPath) -> None:
     follower = following(path)
     path.files.fail("append", 28)
-    assert took(follower, answer(records((0, 3)))) is FollowerStep.REST
+    assert took(follower, answer(records((0, 3)))) is FollowerStep.BACK_OFF
     path.files.heal()
-    assert took(follower, answer(records((0, 3)))) is FollowerStep.GO_ON
+    assert took(follower, answer(records((0, 3)))) is FollowerStep.CONTINUE
 
 
 # The fetcher
@@ -329,13 +331,13 @@ async def test_a_partition_that_is_refused_rests_and_the_others_go_on(path: Data
     fetcher = fetcher_of(channel)
     for index in range(2):
         fetcher.add(following(path, index))
-    fetcher.rest_s = 3600.0  # longer than any machine stalls: its end is made to come below
+    fetcher.partition_backoff_s = 3600.0  # longer than any machine stalls: its end is made to come below
     await channel.request(0)
     channel.reply(0, answer(partition_index=0, error_code=error), answer(records((0, 1)), partition_index=1))
     assert named(await channel.request(1)) == [(1, 1, 1, EPOCH)]
-    assert fetcher.rest_timer is not None
-    fetcher.rest_timer.cancel()
-    fetcher.end_rest()
+    assert fetcher.backoff_timer is not None
+    fetcher.backoff_timer.cancel()
+    fetcher.end_backoff()
     later = await channel.request(2)
     assert named(later) == [(0, 0, 0, -1)], "after a rest, though the other request still hangs"
     await fetcher.close()

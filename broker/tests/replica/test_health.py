@@ -1,4 +1,4 @@
-"""What a broker tells of partitions that are short of replicas or leaders."""
+"""The counts of under-replicated and leaderless partitions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A batch that some consumer could not read is refused by the leader, and one that the topic stores in another codec is
-compressed anew."""
+"""The leader rejects batches that some consumer could not read, and recompresses those that the topic stores in another
+codec."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replica_kit import DataPath, accepted, batch_of, patched, stored, stored_he
 
 from penstock.config.values import TopicConfig
 from penstock.replica import inspection
-from penstock.replica.inspection import MAX_NAMED, inspect_fully
+from penstock.replica.inspection import MAX_RECORD_ERRORS, inspect_fully
 from penstock.wire.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, checksum, read_header
 from penstock.wire.compression import Codec, compress
 from penstock.wire.errors import ErrorCode
@@ -139,9 +139,9 @@ async def test_records_without_a_key_are_named_by_a_compacted_topic(path: DataPa
 
 async def test_an_answer_names_a_bounded_number_of_records(path: DataPath) -> None:
     partition = await path.partition(cleanup_policy="compact")
-    done = partition.append(batch_of(MAX_NAMED + 500, key=None))
-    assert len(done.record_errors) == MAX_NAMED
-    assert f"{MAX_NAMED + 500} records rejected" in (done.message or "")
+    done = partition.append(batch_of(MAX_RECORD_ERRORS + 500, key=None))
+    assert len(done.record_errors) == MAX_RECORD_ERRORS
+    assert f"{MAX_RECORD_ERRORS + 500} records rejected" in (done.message or "")
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=lambda codec: codec.name)

@@ -1,4 +1,4 @@
-"""Who is in sync, and how far all of them are: without I/O, with numbers for times."""
+"""The ISR and the high watermark that it permits, without I/O and with numbers as times."""
 
 from __future__ import annotations
 
@@ -27,48 +27,48 @@ def in_sync(view: PartitionView | None = None, epoch_start: int = 0) -> InSyncRe
 
 
 def proposed(isr: InSyncReplicas, gone: set[int], joined: list[tuple[int, int]], min_isr: int = 1) -> IsrChange:
-    change = isr.pending = isr.change(KEY, 101, gone, joined, min_isr)
-    isr.count()
+    change = isr.pending = isr.make_change(KEY, 101, gone, joined, min_isr)
+    isr.update_members()
     return change
 
 
 def test_a_follower_that_has_told_nothing_holds_everything_up() -> None:
     isr = in_sync()
     isr.record((2, 102), 10, 10, 10, 0)
-    assert isr.flushed_everywhere(10) == -1
+    assert isr.min_flushed_offset(10) == -1
 
 
 def test_the_least_of_what_all_have_flushed_counts_the_leader_too() -> None:
     isr = in_sync()
     isr.record((2, 102), 10, 8, 10, 0)
     isr.record((3, 103), 10, 9, 10, 0)
-    assert isr.flushed_everywhere(10) == 8
-    assert isr.flushed_everywhere(7) == 7
+    assert isr.min_flushed_offset(10) == 8
+    assert isr.min_flushed_offset(7) == 7
 
 
 def test_what_all_have_deleted_lies_below_the_least_of_their_starts_and_the_leaders() -> None:
     isr = in_sync(placed([1, 2]))
-    assert isr.starts_everywhere(7) == -1
+    assert isr.min_start_offset(7) == -1
     for broker_id, start in ((2, 6), (3, 2)):
         progress = isr.record((broker_id, 100 + broker_id), 10, 10, 10, 0)
         assert progress is not None
         progress.log_start_offset = start
-    assert (isr.starts_everywhere(7), isr.starts_everywhere(5)) == (6, 5)
+    assert (isr.min_start_offset(7), isr.min_start_offset(5)) == (6, 5)
     proposed(isr, set(), [(3, 103)])
-    assert isr.starts_everywhere(7) == 2
+    assert isr.min_start_offset(7) == 2
 
 
 def test_who_is_not_in_the_isr_holds_nobody_up() -> None:
     isr = in_sync(placed([1, 2]))
     isr.record((2, 102), 10, 10, 10, 0)
     isr.record((3, 103), 1, 1, 10, 0)
-    assert isr.flushed_everywhere(10) == 10
+    assert isr.min_flushed_offset(10) == 10
 
 
 def test_a_follower_cannot_have_flushed_what_it_has_not_written() -> None:
     isr = in_sync(placed([1, 2]))
     isr.record((2, 102), 5, 900, 10, 0)
-    assert isr.flushed_everywhere(10) == 5
+    assert isr.min_flushed_offset(10) == 5
 
 
 def test_a_broker_without_a_replica_is_nobody() -> None:
@@ -80,10 +80,10 @@ def test_another_incarnation_does_not_move_what_the_old_one_told() -> None:
     isr.record((2, 102), 3, 3, 10, 0)
     new = isr.record((2, 250), 10, 10, 10, 5)
     assert new is not None
-    assert isr.flushed_everywhere(10) == 3
-    assert new in isr.outsiders()
-    isr.take(placed([1, 2], [101, 250], revision=11), 6)
-    assert isr.flushed_everywhere(10) == 10
+    assert isr.min_flushed_offset(10) == 3
+    assert new in isr.out_of_sync()
+    isr.update(placed([1, 2], [101, 250], revision=11), 6)
+    assert isr.min_flushed_offset(10) == 10
     assert not isr.former
 
 
@@ -91,13 +91,13 @@ def test_an_older_incarnation_is_not_heard_any_more() -> None:
     isr = in_sync(placed([1, 2], [101, 250]))
     isr.record((2, 250), 4, 4, 10, 0)
     assert isr.record((2, 102), 10, 10, 10, 0) is None
-    assert isr.flushed_everywhere(10) == 4
+    assert isr.min_flushed_offset(10) == 4
 
 
 def test_records_without_epochs_mean_whoever_fetches() -> None:
     isr = in_sync(placed([1, 2], []))
     isr.record((2, 102), 7, 7, 10, 0)
-    assert isr.flushed_everywhere(10) == 7
+    assert isr.min_flushed_offset(10) == 7
     assert proposed(isr, set(), []).isr == [(1, 101), (2, 102)]
 
 
@@ -107,10 +107,10 @@ def test_while_somebody_leaves_they_still_count() -> None:
     isr.record((3, 103), 4, 4, 10, 0)
     change = proposed(isr, {3}, [])
     assert change.isr == [(1, 101), (2, 102)]
-    assert isr.flushed_everywhere(10) == 4
-    isr.take(placed([1, 2], revision=11), 0)
+    assert isr.min_flushed_offset(10) == 4
+    isr.update(placed([1, 2], revision=11), 0)
     assert isr.pending is None
-    assert isr.flushed_everywhere(10) == 10
+    assert isr.min_flushed_offset(10) == 10
 
 
 def test_while_somebody_joins_they_count_already() -> None:
@@ -119,13 +119,13 @@ def test_while_somebody_joins_they_count_already() -> None:
     isr.record((3, 103), 6, 6, 10, 0)
     change = proposed(isr, set(), [(3, 103)])
     assert change.isr == [(1, 101), (2, 102), (3, 103)]
-    assert isr.flushed_everywhere(10) == 6
+    assert isr.min_flushed_offset(10) == 6
 
 
 def test_a_view_that_has_not_changed_decides_nothing() -> None:
     isr = in_sync()
     change = proposed(isr, {3}, [])
-    isr.take(placed([1, 2, 3]), 0)
+    isr.update(placed([1, 2, 3]), 0)
     assert isr.pending is change
 
 
@@ -151,10 +151,10 @@ def test_an_incarnation_that_is_gone_is_not_eligible() -> None:
 def test_who_has_left_must_be_heard_of_before_it_is_back() -> None:
     isr = in_sync()
     isr.record((3, 103), 10, 10, 10, 0)
-    isr.take(placed([1, 2], revision=11), 0)
-    assert isr.outsiders() == []
+    isr.update(placed([1, 2], revision=11), 0)
+    assert isr.out_of_sync() == []
     isr.record((3, 103), 10, 10, 10, 0)
-    assert [p.broker_id for p in isr.outsiders()] == [3]
+    assert [p.broker_id for p in isr.out_of_sync()] == [3]
 
 
 def test_a_follower_has_caught_up_when_it_has_what_there_was_at_its_last_fetch() -> None:

@@ -1,4 +1,4 @@
-"""Changes of ISRs in the store: on which conditions they are made, and how many at once."""
+"""ISR changes in the store: their conditions and their batching."""
 
 from __future__ import annotations
 

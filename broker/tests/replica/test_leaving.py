@@ -1,4 +1,4 @@
-"""The data of a replica that moved away is deleted in the end, though the store could not be asked at first."""
+"""The data of a removed replica is deleted eventually, even if the store was unavailable first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.state.store import StoreError, StoreUnavailable
 
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
-    """Three brokers, which look again soon."""
+    """Three brokers with short retry delays."""
     monkeypatch.setattr(roles, "DISCARD_RETRY_S", 0.01)
     made = Cluster(tmp_path)
     for broker_id in (1, 2, 3):
@@ -33,7 +33,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 class Answers:
-    """Stands before a broker's question to the store: fails as often as it is told."""
+    """Wraps a broker's `is_unassigned`; the given failures come first."""
 
     def __init__(self, broker: Broker, *failures: StoreError) -> None:
         self.left, self.real = list(failures), broker.replicas.roles.is_unassigned
@@ -114,7 +114,7 @@ async def test_a_replica_that_comes_back_meanwhile_keeps_its_data(cluster: Clust
     await cluster.change("t", replicas=[1, 2, 3])
     cluster[3].membership.discards = True
     answers = Answers(cluster[3])
-    await until(lambda: not cluster[3].replicas.roles.leaving)
+    await until(lambda: not cluster[3].replicas.roles.to_discard)
     assert answers.asked == []
     assert held(cluster, topic_id)
     await cluster.acknowledged(1)
@@ -125,4 +125,4 @@ async def test_a_broker_that_ends_waits_for_no_answer(cluster: Cluster) -> None:
     await filled(cluster, "t")
     cluster[3].membership.discards = False
     await move_away(cluster)
-    assert cluster[3].replicas.roles.leaving
+    assert cluster[3].replicas.roles.to_discard

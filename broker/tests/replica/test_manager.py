@@ -1,4 +1,4 @@
-"""Which partitions this broker hosts: made when asked for, gone with their topic, deleted only with a tombstone."""
+"""The hosted partitions: created on first use, dropped with their topic, deleted only with a tombstone."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_a_deleted_topic_is_not_found_by_name_nor_by_id(path: DataPath) ->
     assert path.replicas.find("t", 0) is None
     assert path.replicas.find(partition.topic_id, 0) is None
     assert list(path.replicas) == []
-    assert not path.replicas.hosted
+    assert not path.replicas.leaders
 
 
 async def test_a_deleted_topics_data_goes_with_its_tombstone(path: DataPath, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_data_is_not_deleted_without_a_tombstone(path: DataPath, tmp_path:
     accepted(partition)
     for topic_id in (partition.topic_id, uuid4()):
         with pytest.raises(AssertionError, match="no tombstone"):
-            await path.replicas.forget_topic(topic_id)
+            await path.replicas.delete_topic(topic_id)
     assert directories(tmp_path) == {f"{partition.topic_id}-0"}
     accepted(partition)
 
@@ -150,7 +150,7 @@ async def test_a_topic_that_only_vanished_from_the_view_keeps_its_data(path: Dat
     accepted(partition)
     await path.flushed()
     topic = path.view.topics["t"]
-    path.replicas.drop(topic)
+    path.replicas.drop_topic(topic)
     await path.flushed()
     assert partition.deleted
     assert directories(tmp_path) == {f"{partition.topic_id}-0"}
@@ -159,7 +159,7 @@ async def test_a_topic_that_only_vanished_from_the_view_keeps_its_data(path: Dat
 async def test_a_topic_that_vanished_from_the_view_has_its_logs_closed_and_can_come_back(path: DataPath) -> None:
     partition = await path.partition()
     accepted(partition, batch_of(5, producer=(1, 0, 0)))
-    path.replicas.drop(path.view.topics["t"])
+    path.replicas.drop_topic(path.view.topics["t"])
     await path.flushed()
     assert partition.log.closed
     assert path.log_dir.pool.open_files == 0
@@ -175,7 +175,7 @@ async def test_a_topic_that_comes_back_while_its_log_is_being_closed_is_there_a_
     partition = await path.partition()
     path.files.hold()
     accepted(partition)
-    path.replicas.drop(path.view.topics["t"])
+    path.replicas.drop_topic(path.view.topics["t"])
     assert path.replicas.find("t", 0) is None
     assert path.replicas.absence("t", 0) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
     path.files.let_go()
@@ -190,7 +190,7 @@ async def test_a_log_that_could_not_be_closed_is_closed_when_it_is_asked_for(pat
     accepted(partition)
     await path.flushed()
     path.files.fail("write_atomic", errno.ENOSPC)
-    path.replicas.drop(path.view.topics["t"])
+    path.replicas.drop_topic(path.view.topics["t"])
     await path.flushed()
     assert not partition.log.closed
     path.files.heal()
@@ -207,7 +207,7 @@ async def test_the_data_of_a_topic_that_is_deleted_while_its_log_is_being_closed
     partition = await path.partition(file_delete_delay_ms="0")
     path.files.hold()
     accepted(partition)
-    path.replicas.drop(path.view.topics["t"])
+    path.replicas.drop_topic(path.view.topics["t"])
     await path.delete()
     path.files.let_go()
     await path.topics.wait_background()
@@ -319,5 +319,5 @@ async def test_what_has_data_is_opened_although_nobody_asks_and_nothing_else(tmp
             accepted(partition)
     async with opened_data_path(tmp_path) as after:
         assert list(after.replicas) == []
-        await after.replicas.host_unopened()
+        await after.replicas.open_idle_partitions()
         assert sorted(partition.index for partition in after.replicas) == [0, 2]

@@ -1,4 +1,4 @@
-"""What a deleted topic leaves in memory: nothing, and without the help of the garbage collector."""
+"""A deleted topic leaves nothing in memory, without the garbage collector."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_partition_that_is_closed_for_now_is_not_kept_by_what_looks_at_i
     async with opened_data_path(tmp_path, state=":memory:") as path:
         made = await written(path, "t")
         topic_id = path.view.topics["t"].topic_id
-        path.replicas.drop(path.view.topics["t"])
+        path.replicas.drop_topic(path.view.topics["t"])
         path.log_dir.release(topic_id, 0)
         await until(lambda: all(part() is None for part in made.values()))
         assert not path.log_dir.retention.due

@@ -1,4 +1,4 @@
-"""A partition that this broker leads: which batches it takes, what counts as written, who is told."""
+"""A led partition: accepted batches, flushed offsets, notifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a partition remembers of idempotent producers, and what it answers to repeated, missing and old batches."""
+"""The state of idempotent producers, and the results for duplicate, missing and old batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.replica import producer_state
-from penstock.replica.producer_state import SEQUENCES, ProducerState, SequenceCheck
+from penstock.replica.producer_state import SEQUENCE_MODULUS, ProducerState, SequenceCheck
 from penstock.wire.batch import BatchHeader
 
 
@@ -74,8 +74,8 @@ def test_an_unknown_producer_may_start_anywhere() -> None:
 
 
 def test_sequence_numbers_wrap() -> None:
-    state = state_after(batch(SEQUENCES - 2, 2), batch(0, 2, base_offset=2))
-    assert state.check(batch(SEQUENCES - 2, 2))[0] is SequenceCheck.DUPLICATE
+    state = state_after(batch(SEQUENCE_MODULUS - 2, 2), batch(0, 2, base_offset=2))
+    assert state.check(batch(SEQUENCE_MODULUS - 2, 2))[0] is SequenceCheck.DUPLICATE
 
 
 def test_silent_producers_are_forgotten() -> None:
@@ -156,5 +156,5 @@ def test_remembered_batches_are_what_was_appended() -> None:
 def test_a_snapshot_with_numbers_out_of_range_is_refused(batches: list[tuple[int, ...]]) -> None:
     fields = msgspec.msgpack.decode(ProducerState().snapshot())
     fields[1] = [(7, 0, 0, batches, -1)]
-    with pytest.raises(ValueError, match="not a snapshot of producers"):
+    with pytest.raises(ValueError, match="invalid producer snapshot"):
         ProducerState().restore(msgspec.msgpack.encode(fields))

@@ -1,4 +1,4 @@
-"""A partition's transactions: what is stable, what was aborted, what may be written; and that a restart knows it."""
+"""A partition's transactions: stable offset, aborted transactions, markers, and recovery."""
 
 from __future__ import annotations
 
@@ -191,8 +191,8 @@ def test_the_stable_offset_is_that_of_a_plain_model_and_never_goes_back(steps: l
 def test_many_decided_and_unreplicated_transactions_hold_readers_back_and_cost_little() -> None:
     transactions = OpenTransactions()
     for i in range(10_000):
-        transactions.begin(1, 2 * i)
-        transactions.end(1, 2 * i + 1, True)
+        transactions.start_transaction(1, 2 * i)
+        transactions.end_transaction(1, 2 * i + 1, True)
     assert len(transactions.unreplicated) <= 256
     assert transactions.stable_offset(0) == 0
     assert transactions.stable_offset(20_000) == 20_000
@@ -260,7 +260,7 @@ async def test_a_marker_by_hand_does_not_take_the_coordinators_place(tmp_path: P
             assert partition.write_marker(Marker(1, 0, True, 6)).error == 0
             sequence = 1
         produce(partition, 1, sequence)
-        assert partition.write_marker(Marker(1, 0, False, 2**31 - 1), by_hand=True).error == 0
+        assert partition.write_marker(Marker(1, 0, False, 2**31 - 1), is_administrative=True).error == 0
         await path.flushed()
         assert partition.last_stable_offset == partition.log.end_offset
         produce(partition, 1, sequence + 1)

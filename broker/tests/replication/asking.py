@@ -1,4 +1,4 @@
-"""What a client is answered that fetches from one of the brokers, or writes to it. For the tests of replication."""
+"""Client requests to one of the brokers and their responses, for the replication tests."""
 
 from __future__ import annotations
 

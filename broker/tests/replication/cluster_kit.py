@@ -1,7 +1,7 @@
-"""Brokers as far as replication goes: each with its own directory, view and clock, on one store.
+"""Brokers reduced to replication: each with its own directory, view and clock, on one store.
 
-Requests and answers between them go through the codec; a link can be cut. What a controller does, tests do by writing
-records. Brokers are killed without flushing and come back as another incarnation.
+Requests between them go through the codec; a link can be cut. Tests act as the controller by writing records. Brokers
+are killed without flushing and restart as another incarnation.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LAG_MS = 30_000
 
 
 class Answered:
-    """One request's place in memory. Implements `api.exchange.Exchange`."""
+    """A request's exchange, in memory. Implements `api.exchange.Exchange`."""
 
     def __init__(self) -> None:
         self.frame: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -87,7 +87,7 @@ class Answered:
 
 @dataclass
 class Link:
-    """From a follower to a leader. Implements `fetcher.FetchChannel`."""
+    """The connection of a follower to a leader. Implements `fetcher.FetchChannel`."""
 
     cluster: Cluster
     follower: int
@@ -134,7 +134,7 @@ class Enrolled:
 
 
 class Broker:
-    """One run of a broker."""
+    """One process of a broker."""
 
     def __init__(self, cluster: Cluster, broker_id: int, home: Path, settings: dict[str, str]) -> None:
         self.cluster, self.broker_id = cluster, broker_id
@@ -219,12 +219,12 @@ class Broker:
         return self.replicas.role((self.view.topics[name].topic_id, index))
 
     def end(self, name: str = "t", index: int = 0) -> int:
-        """Where its log ends, -1 where it has none."""
+        """Return the log end offset, -1 if there is no role."""
         role = self.role(name, index)
         return -1 if role is None else role.log.end_offset
 
     def content(self, name: str = "t", index: int = 0) -> list[tuple[int, int, int]]:
-        """(base offset, last offset, leader epoch) of its batches."""
+        """Return (base offset, last offset, leader epoch) of all batches."""
         role = self.role(name, index)
         assert role is not None
         data = b"".join(Path(segment.path).read_bytes()[: segment.size] for segment in role.log.segments)
@@ -237,7 +237,7 @@ class Broker:
 
 
 class Cluster:
-    """The store, and the brokers that run."""
+    """The store and the running brokers."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -247,7 +247,7 @@ class Cluster:
         self.cuts: set[tuple[int, int]] = set()
         """(follower, leader) links that are cut."""
         self.deaf: set[int] = set()
-        """Brokers that hear nothing of what the store says any more."""
+        """Brokers whose view no longer follows the store."""
         self.racks: dict[int, str] = {}
         self.settings: dict[str, str] = {}
 
@@ -255,7 +255,7 @@ class Cluster:
         return self.brokers[broker_id]
 
     async def start(self, broker_id: int) -> Broker:
-        """A first or another run of a broker."""
+        """Start a broker, or restart it as another incarnation."""
         cluster = await ensure_cluster(self.store)
         broker = Broker(self, broker_id, self.home / str(broker_id), self.settings)
         await broker.start(cluster.cluster_id)
@@ -301,7 +301,7 @@ class Cluster:
     async def create(
         self, name: str = "t", replicas: Sequence[int] = (1, 2, 3), partitions: int = 1, **settings: str
     ) -> UUID:
-        """A topic whose first replica leads; all are in sync from the beginning."""
+        """Create a topic. The first replica leads, and all are in sync."""
         topic_id = uuid4()
         overrides = {key.replace("_", "."): text for key, text in settings.items()}
         topic = TopicRecord(name=name, topic_id=topic_id, partition_count=partitions, overrides=overrides)
@@ -329,12 +329,12 @@ class Cluster:
         return keys.partition(view.topics[name].topic_id, index)
 
     async def change(self, name: str = "t", index: int = 0, **changes: Any) -> None:
-        """Writes a partition's record, whatever it was."""
+        """Change a partition's record unconditionally."""
         record = msgspec.structs.replace(await self.record(name, index), **changes)
         await self.applied((await self.store.txn([], [PutOp(self.key(name, index), encode(record))])).revision)
 
     async def elect(self, leader: int, isr: Sequence[int] | None = None, name: str = "t", index: int = 0) -> None:
-        """A new leader in a new epoch; the ISR is what it was, or given, with the present incarnations."""
+        """Elect a leader in a new epoch. The ISR is unchanged or given, with the current incarnations."""
         record = await self.record(name, index)
         chosen = record.isr if isr is None else list(isr)
         known = dict(zip(record.isr, record.isr_epochs, strict=True))
@@ -344,7 +344,7 @@ class Cluster:
         )
 
     async def deafen(self, broker_id: int) -> None:
-        """From now on its view is what it was."""
+        """Freeze a broker's view."""
         await self[broker_id].watcher.stop()
         self.deaf.add(broker_id)
 
@@ -356,7 +356,7 @@ class Cluster:
     # What clients do, and waiting
 
     def produce(self, broker_id: int, count: int = 3, name: str = "t", **more: Any) -> tuple[Appended, Waiter]:
-        """With acks=all; the waiter has the answer once there is one."""
+        """Append with acks=all. The waiter receives the result."""
         leader = self[broker_id].leader(name)
         done = leader.append(batch_of(count, **more), True)
         waiter = Waiter()
@@ -374,7 +374,7 @@ class Cluster:
         return done
 
     async def in_sync(self, *isr: int, name: str = "t", index: int = 0) -> None:
-        """Returns when the store, and everybody's view, has this ISR."""
+        """Return once the store and all views have this ISR."""
 
         def seen() -> bool:
             views = [b.view.topic_partition(name, index) for b in self.brokers.values()]
@@ -383,7 +383,7 @@ class Cluster:
         await until(seen)
 
     async def caught_up(self, leader: int, *followers: int, name: str = "t", index: int = 0) -> None:
-        """Returns when followers have all that a leader has, on disk, and it knows."""
+        """Return once the followers have flushed all that the leader has, and the leader knows it."""
         source = self[leader]
 
         def equal() -> bool:
@@ -399,10 +399,10 @@ class Cluster:
         await until(equal)
 
     async def lag(self, by_ms: int = LAG_MS + 1) -> None:
-        """Lets time pass, and leaders look who lags."""
+        """Advance the clock and let leaders check for lagging followers."""
         self.clock.advance(by_ms)
         for broker in self.brokers.values():
-            broker.keeper.look()
+            broker.keeper.check_leaders()
 
     async def settled(self) -> None:
         for broker in self.brokers.values():

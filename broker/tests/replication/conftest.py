@@ -1,4 +1,4 @@
-"""Several brokers in one process, joined in memory."""
+"""Several brokers in one process, connected in memory."""
 
 from __future__ import annotations
 

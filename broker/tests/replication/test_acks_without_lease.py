@@ -1,4 +1,4 @@
-"""acks=all at a leader that has lost its lease: it counts while the in-sync replicas fetch, and only then."""
+"""acks=all at a leader without a lease: acknowledged only while the in-sync replicas fetch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(autouse=True)
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests are looked over all the time, and whoever waits has waited for long."""
+    """Check pending requests all the time, and treat all as waiting for long."""
     monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.01)
     monkeypatch.setattr(produce, "ABANDONED_AFTER_MS", 0)
 
@@ -32,7 +32,7 @@ def producers() -> Iterator[list[Producer]]:
 
 
 async def writing(cluster: Cluster, producers: list[Producer], *names: str) -> Producer:
-    """To topics that broker 1 leads and broker 2 follows, and which hold three records."""
+    """Return a producer for topics that broker 1 leads and broker 2 follows, with three records each."""
     for name in names:
         await cluster.create(name, replicas=(1, 2))
         await cluster.acknowledged(1, name=name)
@@ -42,13 +42,13 @@ async def writing(cluster: Cluster, producers: list[Producer], *names: str) -> P
 
 
 async def without_lease(cluster: Cluster) -> None:
-    """What was fetched until now was so an hour ago."""
+    """End the lease; all fetches happened an hour ago."""
     cluster[1].membership.serves = False
     cluster.clock.advance(HOUR_MS)
 
 
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether a partition was found to be abandoned, each time that it was looked at."""
+    """Return the list of results of `Leader.is_abandoned`."""
     found: list[bool] = []
     real = Leader.is_abandoned
 
@@ -63,7 +63,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 async def test_a_leader_that_nobody_follows_sends_its_producers_to_look_for_another(
     cluster: Cluster, producers: list[Producer]
 ) -> None:
-    """It was cut off from etcd and its peers, but not from its clients."""
+    """The leader is cut off from etcd and its peers, but not from its clients."""
     producer = await writing(cluster, producers, "t")
     cluster.cut(2, 1)
     await cluster.deafen(1)

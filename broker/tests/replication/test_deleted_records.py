@@ -1,4 +1,4 @@
-"""DeleteRecords where there are followers: what it said is gone stays gone, whoever leads next."""
+"""DeleteRecords with followers: deleted records stay deleted, whichever broker leads next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.api.exchange import PeerInfo
 from penstock.api.log_queries import LogQueriesApi
 from penstock.api.routes import RequestContext
 from penstock.log.partition_log import PartitionLog
-from penstock.replica.deletions import Deletion
+from penstock.replica.deletions import DeletionWaiter
 from penstock.replica.isr import IsrChange
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.delete_records import (
@@ -137,7 +137,7 @@ async def test_a_replica_that_is_to_join_the_isr_is_waited_for_until_it_is_refus
     assert isr is not None
     await until(lambda: isr.progress[2].log_start_offset == 5)
     assert not answer.done()
-    leader.refused(changes[0])
+    leader.on_change_refused(changes[0])
     assert await answer == (0, 5)
 
 
@@ -171,10 +171,10 @@ async def test_a_role_that_is_over_answers_at_once(cluster: Cluster) -> None:
     await written(cluster, 1, 2)
     leader, waiter = cluster[1].leader(), Waiter()
     await cluster.elect(2)
-    leader.when_deleted(Deletion(0, waiter))
+    leader.when_deleted(DeletionWaiter(0, waiter))
     assert waiter.answers == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     cluster[1].log_dir.fail(OSError(errno.EIO, "planted"))
-    leader.when_deleted(Deletion(0, waiter))
+    leader.when_deleted(DeletionWaiter(0, waiter))
     assert waiter.answers[1:] == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert not leader.deletions
 
@@ -207,7 +207,7 @@ async def test_what_a_follower_could_not_delete_is_told_it_again(cluster: Cluste
     cluster[2].files.fail("write_atomic", errno.ENOSPC)
     answer = begun(cluster, 5)
     follower = cluster[2].follower()
-    await until(lambda: follower.log.start_offset == 5 and not follower.moving_start)
+    await until(lambda: follower.log.start_offset == 5 and not follower.is_moving_start)
     assert starts(cluster, 2) == [0]
     assert not answer.done()
     cluster[2].files.heal()
@@ -237,7 +237,7 @@ async def test_a_deletion_that_comes_while_the_one_before_is_under_way_reaches_t
 
     monkeypatch.setattr(PartitionLog, "delete_records_before", slow)
     first = begun(cluster, 2)
-    await until(lambda: follower.moving_start)
+    await until(lambda: follower.is_moving_start)
     second = begun(cluster, 5)
     place = cluster[1].followers.sessions[2].followed[topic_id, 0]
     await until(lambda: place.last_sent == (6, 5))

@@ -1,4 +1,4 @@
-"""A leader that does not know that it was replaced: what readers who come from its successor are told."""
+"""Responses of a deposed leader to readers that come from its successor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a follower does beside keeping up: starting anew, gaps, lost sessions, moving away, serving consumers nearby."""
+"""Followers beside normal replication: restarts, gaps, lost sessions, moves, consumers in their rack."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ async def test_a_follower_whose_files_are_damaged_puts_them_aside_and_fetches_al
     await cluster.caught_up(1, 2)
     files = sorted(Path(segment.path) for segment in cluster[2].follower().log.segments)
     assert len(files) > 3
-    await cluster.brokers.pop(2).stop(clean=True)  # from here on a checkpoint vouches for what is there
+    await cluster.brokers.pop(2).stop(clean=True)  # the checkpoint now covers the whole log
     await cluster.start(2)
     await cluster.in_sync(1, 2)
     await cluster.acknowledged(1, 10)

@@ -1,4 +1,4 @@
-"""Who counts: min.insync.replicas, incarnations, leases, draining; and what a leader may say when too few are there."""
+"""ISR membership: min.insync.replicas, incarnations, leases, draining, and errors with too few replicas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.wire.errors import ErrorCode
 
 
 async def shrunk_to(cluster: Cluster, *isr: int) -> None:
-    """The others die, and leave the ISR of the partition that broker 1 leads."""
+    """Kill the other brokers, and wait until they leave the ISR of broker 1's partition."""
     for broker_id in {1, 2, 3} - set(isr):
         await cluster.kill(broker_id, fence=False)
     cluster[1].leader().append(batch_of())
@@ -34,7 +34,7 @@ async def test_with_too_few_in_sync_nothing_is_taken_that_all_should_have(cluste
     assert leader.log.end_offset == end
     assert not leader.append(batch_of()).error, "acks=1 is still taken"
     await cluster.settled()
-    assert leader.high_watermark == high_watermark, "and seen by nobody"
+    assert leader.high_watermark == high_watermark, "and not visible to readers"
 
 
 async def test_who_waits_when_too_few_are_left_is_told_so(cluster: Cluster) -> None:
@@ -166,12 +166,12 @@ async def test_a_leader_without_its_lease_changes_no_isr_and_still_serves_acks_a
     _, waiter = cluster.produce(1)
     await cluster.caught_up(1, 2)
     cluster.clock.advance(100_000)
-    cluster[1].keeper.sweep()
+    cluster[1].keeper.run_check()
     await until(lambda: cluster[1].keeper.changes.task is None)
     assert cluster[1].keeper.changes.transactions == 0
     assert not waiter.answers
     cluster[1].membership.serves = True
-    cluster[1].keeper.sweep()
+    cluster[1].keeper.run_check()
     await cluster.in_sync(1, 2)
     await until(lambda: waiter.answers)
 
@@ -220,7 +220,7 @@ async def test_an_isr_that_changed_meanwhile_is_not_written_over(cluster: Cluste
     assert leader.isr is not None
     cluster.clock.advance(100_000)
     record = await cluster.record()
-    cluster[1].keeper.look()
+    cluster[1].keeper.check_leaders()
     assert leader.isr.pending is not None
     maximal = len(leader.isr.maximal)
     await cluster.change(isr=[1, 3], isr_epochs=[record.isr_epochs[0], record.isr_epochs[2]])

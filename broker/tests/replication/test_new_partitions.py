@@ -1,4 +1,4 @@
-"""A follower's first appends: the files are made off the event loop, and a round of fetching waits for them."""
+"""A follower's first appends: files are created off the event loop, and the fetcher waits for them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_follower_that_comes_to_lead_while_its_files_are_made_has_lost_n
     leader = cluster[2].leader()
     cluster[2].files.let_go()
     await until(lambda: leader.log.active is not None)
-    assert leader.log.end_offset == 0, "what came of the last leader is not taken in any more"
+    assert leader.log.end_offset == 0, "data of the last leader is no longer appended"
     await cluster.acknowledged(2, 5)
     await cluster.caught_up(2, 1, 3)
     assert [cluster[n].content() for n in (1, 2, 3)] == [[(0, 4, 1)]] * 3
@@ -90,7 +90,7 @@ async def test_a_topic_deleted_while_a_follower_makes_its_files_leaves_nothing(c
     cluster[1].leader().append(batch_of(2))
     follower = await followed(cluster[2])
     await until(lambda: follower.log.creation is not None)
-    cluster[2].replicas.forget(follower)
+    cluster[2].replicas.remove_role(follower)
     follower.on_deleted()
     deletion = cluster[2].log_dir.delete_partition(follower.topic_id, 0)
     await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Three brokers, one partition: what is acknowledged is on every in-sync replica, whoever dies."""
+"""Three brokers, one partition: acknowledged records are on every in-sync replica, whichever broker fails."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_a_new_leader_goes_on_where_the_old_one_was(cluster: Cluster) -> N
 
 
 async def test_what_was_not_acknowledged_and_the_new_leader_lacks_is_cut_off(cluster: Cluster) -> None:
-    """A leader that is cut off takes in batches that nobody gets; the logs have parted by the epoch (KIP-101)."""
+    """An isolated leader appends batches that are not replicated; the logs diverge at the epoch (KIP-101)."""
     await cluster.create()
     await cluster.acknowledged(1, 3)
     await cluster.caught_up(1, 2, 3)

@@ -1,4 +1,4 @@
-"""Replicas that are being added, or listed, copy no faster than they may; who lacks too much leaves the ISR."""
+"""Added or listed replicas respect their rate limits; replicas that lag by too many records leave the ISR."""
 
 from __future__ import annotations
 
@@ -153,13 +153,13 @@ async def test_a_follower_that_lacks_too_many_records_leaves_before_its_time(clu
     leader.append(batch_of(5))
     await cluster.settled()
     cluster[1].config.change({"replica.lag.max.messages": "5"}, {})
-    cluster[1].keeper.look()
+    cluster[1].keeper.check_leaders()
     await moments()
     assert leader.isr is not None
     assert leader.isr.pending is None
     assert leader.isr.placed.isr == [1, 2], "five is not too many"
     leader.append(batch_of(1))
-    cluster[1].keeper.look()
+    cluster[1].keeper.check_leaders()
     await cluster.in_sync(1)
     cluster.heal()
     await cluster.in_sync(1, 2)
@@ -170,7 +170,7 @@ async def test_without_that_bound_only_time_counts(cluster: Cluster) -> None:
     cluster.cut(2, 1)
     leader = cluster[1].leader()
     leader.append(batch_of(500))
-    cluster[1].keeper.look()
+    cluster[1].keeper.check_leaders()
     await moments()
     assert leader.isr is not None
     assert leader.isr.pending is None

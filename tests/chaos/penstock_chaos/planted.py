@@ -12,7 +12,7 @@ PLANTS = (
         name="acknowledged-alone",
         says="acks=all is answered when the leader has a batch, whatever the replicas in sync have",
         file="replica/leader.py",
-        old="reached = self.high_watermark if self.under_min_isr else self.isr.flushed_everywhere(reached)",
+        old="reached = self.high_watermark if self.under_min_isr else self.isr.min_flushed_offset(reached)",
         new="pass",
         caught_by=("kill-leader", "cut-from-peers"),
     ),

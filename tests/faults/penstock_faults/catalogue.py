@@ -182,7 +182,7 @@ MORE = (
         name="later-batch-taken-first",
         says="a new producer's second batch is taken although the first was turned away, which can then never come",
         file="replica/manager.py",
-        old="        self.turned_away.note(topic, index, batch, code, self.clock.boot_ms())\n",
+        old="        self.rejected_batches.record(topic, index, batch, code, self.clock.boot_ms())\n",
         new="",
         caught_by=(
             "broker/tests/api/test_produce.py::"

@@ -38,15 +38,15 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
             (
                 Edit(
                     "replica/roles.py",
-                    "        manager.keep(\n            Follower(\n",
+                    "        manager.add_role(\n            Follower(\n",
                     "        follower = (\n            Follower(\n",
                 ),
                 Edit(
                     "replica/roles.py",
                     FOLLOWER_IS_MADE,
-                    f"{FOLLOWER_IS_MADE}        manager.keep(follower)\n"
+                    f"{FOLLOWER_IS_MADE}        manager.add_role(follower)\n"
                     "        if follower.log.end_offset > high_watermark:\n"
-                    "            follower.begin(follower.truncate(high_watermark))\n",
+                    "            follower.start_work(follower.truncate(high_watermark))\n",
                 ),
             ),
         ),
@@ -77,8 +77,8 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
             "isr-shrunk-without-store",
             "a leader leaves a slow follower out without asking the store",
             "replica/leader.py",
-            "self.propose(host, gone, [])",
-            "isr.maximal = [p for p in isr.maximal if p.broker_id not in gone]\n                self.advance()",
+            "self.propose(host, removed, [])",
+            "isr.maximal = [p for p in isr.maximal if p.broker_id not in removed]\n                self.advance()",
         ),
         Hunt(("isolate", "cut_peers", "kill", "pause")),
     ),
