@@ -90,11 +90,11 @@ async def test_only_what_was_flushed_counts_when_more_was_written_meanwhile(tmp_
 
 
 class Manager:
-    """As much of a `ReplicaManager` as Produce asks for."""
+    """The part of `ReplicaManager` that Produce uses."""
 
     def __init__(self, partition: Leader) -> None:
         self.partition = partition
-        self.hosted = {("guarded", 0): partition}
+        self.leaders = {("guarded", 0): partition}
 
     def find(self, topic: object, index: int) -> Leader:
         return self.partition

@@ -64,7 +64,7 @@ def watching(world: World, history: History) -> Iterator[None]:
     """See the module."""
     observer = Observer(world, history)
     when_committed, advance = Leader.when_committed, Leader.advance
-    take_marks, truncate, start_over = Follower.take_marks, Follower.truncate, Follower.start_over
+    update_watermarks, truncate, start_over = Follower.update_watermarks, Follower.truncate, Follower.start_over
 
     def watched_commit(self: Leader, required_offset: int, callback: Callable[[int], None]) -> None:
         def told(error: int) -> None:
@@ -79,7 +79,7 @@ def watching(world: World, history: History) -> Iterator[None]:
         observer.moved(self)
 
     def watched_marks(self: Follower, high_watermark: int, log_start_offset: int) -> None:
-        take_marks(self, high_watermark, log_start_offset)
+        update_watermarks(self, high_watermark, log_start_offset)
         observer.moved(self)
 
     async def watched_truncate(self: Follower, offset: int) -> None:
@@ -93,7 +93,7 @@ def watching(world: World, history: History) -> Iterator[None]:
     with (
         mock.patch.object(Leader, "when_committed", watched_commit),
         mock.patch.object(Leader, "advance", watched_advance),
-        mock.patch.object(Follower, "take_marks", watched_marks),
+        mock.patch.object(Follower, "update_watermarks", watched_marks),
         mock.patch.object(Follower, "truncate", watched_truncate),
         mock.patch.object(Follower, "start_over", watched_start),
     ):
