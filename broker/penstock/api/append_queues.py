@@ -21,9 +21,7 @@ logger = get_logger(__name__)
 
 
 class QueueKey(NamedTuple):
-    """The partition's topic id and index and the producer id. It names no leader object: a queue outlives the leader
-    epoch.
-    """
+    """Topic id, partition and producer id; no leader object, because a queue outlives the leader epoch."""
 
     topic_id: UUID
     partition: int
@@ -66,7 +64,7 @@ class AppendQueues:
         awaited.add_done_callback(partial(self._drain, key))
 
     def _drain(self, key: QueueKey, _: asyncio.Future[Any]) -> None:
-        """Work off a queue up to the first batch that has to wait."""
+        """Process a queue up to the first batch that must wait."""
         queue, before = self.queues[key], None
         while queue:
             append = queue[0]

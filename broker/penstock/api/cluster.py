@@ -26,7 +26,7 @@ class ClusterApi:
         self.view = view
 
     def routes(self) -> list[Route]:
-        """Routes of these APIs."""
+        """Return the routes of these APIs."""
         return [
             Route(
                 cluster.DescribeClusterRequest, cluster.DescribeClusterResponse, self.describe, 0, 2, failed_describe
@@ -121,14 +121,14 @@ class ClusterApi:
 
 
 def failed_describe(request: cluster.DescribeClusterRequest, error: int) -> cluster.DescribeClusterResponse:
-    """Response to DescribeCluster with an error."""
+    """Return the response to DescribeCluster with an error."""
     return cluster.DescribeClusterResponse(error_code=error)
 
 
 def failed_topic_partitions(
     request: partitions.DescribeTopicPartitionsRequest, error: int
 ) -> partitions.DescribeTopicPartitionsResponse:
-    """Response to DescribeTopicPartitions with an error for each topic."""
+    """Return the response to DescribeTopicPartitions with an error for each topic."""
     topics = [
         partitions.DescribeTopicPartitionsResponseTopic(error_code=error, name=topic.name) for topic in request.topics
     ]

@@ -71,7 +71,7 @@ class ConfigsApi:
         self.view, self.admin, self.config = view, admin, config
 
     def routes(self) -> list[Route]:
-        """Routes of these APIs."""
+        """Return the routes of these APIs."""
         return [
             Route(wire.DescribeConfigsRequest, wire.DescribeConfigsResponse, self.describe, 1, 4, failed_describe),
             Route(alter.AlterConfigsRequest, alter.AlterConfigsResponse, self.alter, 0, 2, failed_alter),
@@ -288,7 +288,7 @@ def described_setting(
 
 
 def failed_describe(request: wire.DescribeConfigsRequest, error: int) -> wire.DescribeConfigsResponse:
-    """Response to DescribeConfigs with an error for each resource."""
+    """Return the response to DescribeConfigs with an error for each resource."""
     return wire.DescribeConfigsResponse(
         results=[
             wire.DescribeConfigsResult(error_code=error, resource_type=r.resource_type, resource_name=r.resource_name)
@@ -298,7 +298,7 @@ def failed_describe(request: wire.DescribeConfigsRequest, error: int) -> wire.De
 
 
 def failed_alter(request: alter.AlterConfigsRequest, error: int) -> alter.AlterConfigsResponse:
-    """Response to AlterConfigs with an error for each resource."""
+    """Return the response to AlterConfigs with an error for each resource."""
     return alter.AlterConfigsResponse(
         responses=[
             alter.AlterConfigsResourceResponse(
@@ -312,7 +312,7 @@ def failed_alter(request: alter.AlterConfigsRequest, error: int) -> alter.AlterC
 def failed_incremental(
     request: incremental.IncrementalAlterConfigsRequest, error: int
 ) -> incremental.IncrementalAlterConfigsResponse:
-    """Response to IncrementalAlterConfigs with an error for each resource."""
+    """Return the response to IncrementalAlterConfigs with an error for each resource."""
     return incremental.IncrementalAlterConfigsResponse(
         responses=[
             incremental.AlterConfigsResourceResponse(

@@ -129,9 +129,7 @@ class Dispatcher:
     def handle_failure(
         self, error: Exception, route: Route, request: Payload, exchange: RequestExchange, header: RequestHeader
     ) -> None:
-        """Log an exception that escaped from a handler and send UNKNOWN_SERVER_ERROR; abort if the API has no place for
-        it.
-        """
+        """Log an exception from a handler and send UNKNOWN_SERVER_ERROR; abort if the response cannot carry it."""
         log.error("request failed", api=name_of(header.api_key), version=header.version, exc_info=error)
         response_frame = None
         if route.failure is not None:

@@ -28,12 +28,14 @@ class FeaturesApi:
         self.features = features
 
     def routes(self) -> list[Route]:
-        """Routes of this API."""
+        """Return the routes of this API."""
         return [Route(UpdateFeaturesRequest, UpdateFeaturesResponse, self.update, 0, 2, failed)]
 
     async def update(self, request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
-        """Apply all updates or none. A rejected update is the error of the whole response, in every version, because
-        clients of versions 0 and 1 take a response without a top-level error for a success.
+        """Apply all updates or none.
+
+        A rejected update is the error of the whole response, in every version, because clients of versions 0 and 1 take
+        a response without a top-level error for a success.
         """
         updates = request.feature_updates
         if len(updates) > MAX_UPDATES:
@@ -69,10 +71,10 @@ def check_update(update: FeatureUpdateKey, version: int) -> None:
 
 
 def refused(error: int, message: str | None = None) -> UpdateFeaturesResponse:
-    """Response with an error."""
+    """Return a response with an error."""
     return UpdateFeaturesResponse(error_code=error, error_message=message)
 
 
 def failed(request: UpdateFeaturesRequest, error: int) -> UpdateFeaturesResponse:
-    """Response with an error, for the dispatcher."""
+    """Return a response with an error, for the dispatcher."""
     return refused(error)

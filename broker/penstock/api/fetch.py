@@ -242,9 +242,7 @@ class PendingFetch:
         return found
 
     def flush_wait(self, result: FetchedPartitions) -> FlushWait | None:
-        """Return the wait after which a response that reaches a partition's end holds all acknowledged records; None if
-        nothing is missing.
-        """
+        """Return the wait for acknowledged records that a response up to a partition's end lacks; None if complete."""
         answers, wait = dict(result.partitions), FlushWait()
         for target, leader, end_offset in self.unflushed:
             fetched = answers.get(target)
@@ -307,8 +305,9 @@ class PendingFetch:
         return result
 
     def is_up_to_date(self, target: FetchTarget, partition: Partition, fetched: FetchedPartition) -> bool:
-        """Return whether the reader is at its limit and knows the current state. It compares with what was sent, not
-        with this result, which may be discarded.
+        """Return whether the reader is at its limit and knows the current state.
+
+        The comparison uses what was sent, not this result, which may be discarded.
         """
         limit = partition.last_stable_offset if self.committed_only else partition.high_watermark
         return target.fetch_offset >= limit and target.last_sent == sent_state(fetched)
@@ -345,8 +344,10 @@ class PendingFetch:
         return FetchedPartition(target.partition, 0, high, stable, start, records, aborted, diverging)
 
     def needs_confirmation(self, partition: Partition) -> bool:
-        """Return whether another broker may lead the partition by now. A reader that was redirected to a follower turns
-        to the leader on OFFSET_OUT_OF_RANGE (KIP-392); other readers take a follower for the leader.
+        """Return whether another broker may lead the partition by now.
+
+        A reader that was redirected to a follower turns to the leader on OFFSET_OUT_OF_RANGE (KIP-392); other readers
+        take a follower for the leader.
         """
         if self.api.leaderships is None:
             return False

@@ -96,8 +96,9 @@ class FetchTarget:
             pending.on_end()
 
     def mark_ready(self) -> WaitingFetch | None:
-        """Mark the target ready and return the request that waits; without one, unsubscribe, so that a reader which
-        never comes back costs the partition nothing.
+        """Mark the target ready and return the waiting request.
+
+        Without one, unsubscribe, so that a reader which never comes back costs the partition nothing.
         """
         session = self.session
         session.ready[self] = None
@@ -108,8 +109,9 @@ class FetchTarget:
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """The partitions of a reader; `epoch` is the one that its next request must carry. A session with id 0 lives for
-    one request, which holds its targets.
+    """The partitions of a reader; `epoch` is the one that its next request must carry.
+
+    A session with id 0 lives for one request, which holds its targets.
     """
 
     session_id: int
@@ -222,8 +224,9 @@ class FetchSessions:
         self.cached_partitions = 0
 
     def select(self, request: FetchRequest, version: int, owner: str) -> FetchSelection:
-        """Find, create, update or close the session of a request. `owner` is the client's host: a session serves only
-        the host that created it.
+        """Find, create, update or close the session of a request.
+
+        `owner` is the client's host: a session serves only the host that created it.
         """
         by_id = version >= 13
         if version < 7 or request.session_epoch == FINAL_EPOCH:

@@ -43,7 +43,7 @@ class GroupAdminApi:
         self.view = view
 
     def routes(self) -> list[Route]:
-        """Routes of these APIs."""
+        """Return the routes of these APIs."""
         return [
             Route(DescribeGroupsRequest, DescribeGroupsResponse, self.describe_groups, 0, 6, describe_failed),
             Route(ListGroupsRequest, ListGroupsResponse, self.list_groups, 0, 5, list_failed),
@@ -136,22 +136,22 @@ class GroupAdminApi:
 
 
 def describe_failed(request: DescribeGroupsRequest, error: int) -> DescribeGroupsResponse:
-    """Response to DescribeGroups with an error for each group."""
+    """Return the response to DescribeGroups with an error for each group."""
     return DescribeGroupsResponse(groups=[DescribedGroup(error_code=error, group_id=g) for g in request.groups])
 
 
 def list_failed(request: ListGroupsRequest, error: int) -> ListGroupsResponse:
-    """Response to ListGroups with an error."""
+    """Return the response to ListGroups with an error."""
     return ListGroupsResponse(error_code=error)
 
 
 def delete_failed(request: DeleteGroupsRequest, error: int) -> DeleteGroupsResponse:
-    """Response to DeleteGroups with an error for each group."""
+    """Return the response to DeleteGroups with an error for each group."""
     return DeleteGroupsResponse(
         results=[DeletableGroupResult(group_id=group_id, error_code=error) for group_id in request.groups_names]
     )
 
 
 def offset_delete_failed(request: OffsetDeleteRequest, error: int) -> OffsetDeleteResponse:
-    """Response to OffsetDelete with an error."""
+    """Return the response to OffsetDelete with an error."""
     return OffsetDeleteResponse(error_code=error)

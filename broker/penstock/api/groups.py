@@ -44,7 +44,7 @@ class GroupsApi:
         self.view = view
 
     def routes(self) -> list[Route]:
-        """Routes of these APIs."""
+        """Return the routes of these APIs."""
         return [
             Route(FindCoordinatorRequest, FindCoordinatorResponse, self.find_coordinator, 0, 6, find_failed),
             Route(JoinGroupRequest, JoinGroupResponse, self.join_group, 0, 9, join_failed),
@@ -210,26 +210,26 @@ def no_coordinator(key: str, error: ErrorCode, message: str) -> Coordinator:
 
 
 def find_failed(request: FindCoordinatorRequest, error: int) -> FindCoordinatorResponse:
-    """Response to FindCoordinator with an error for each key."""
+    """Return the response to FindCoordinator with an error for each key."""
     failed = [Coordinator(key=key, node_id=-1, port=-1, error_code=error) for key in request.coordinator_keys]
     return FindCoordinatorResponse(error_code=error, node_id=-1, port=-1, coordinators=failed)
 
 
 def join_failed(request: JoinGroupRequest, error: int) -> JoinGroupResponse:
-    """Response to JoinGroup with an error."""
+    """Return the response to JoinGroup with an error."""
     return JoinGroupResponse(error_code=error, protocol_name="", member_id=request.member_id)
 
 
 def sync_failed(request: SyncGroupRequest, error: int) -> SyncGroupResponse:
-    """Response to SyncGroup with an error."""
+    """Return the response to SyncGroup with an error."""
     return SyncGroupResponse(error_code=error)
 
 
 def heartbeat_failed(request: HeartbeatRequest, error: int) -> HeartbeatResponse:
-    """Response to Heartbeat with an error."""
+    """Return the response to Heartbeat with an error."""
     return HeartbeatResponse(error_code=error)
 
 
 def leave_failed(request: LeaveGroupRequest, error: int) -> LeaveGroupResponse:
-    """Response to LeaveGroup with an error."""
+    """Return the response to LeaveGroup with an error."""
     return LeaveGroupResponse(error_code=error)

@@ -58,8 +58,9 @@ class Leaderships:
 
 
 class UnconfirmedLeadership:
-    """An error that only the leader may return; resolved once the store confirms this broker as leader. Has the
-    interface of `transactional_produce.DeferredBatch`.
+    """An error that only the leader may return, pending until the store confirms this broker as leader.
+
+    Has the interface of `transactional_produce.DeferredBatch`.
     """
 
     def __init__(self, leaderships: Leaderships, partition: Leader, outcome: Appended) -> None:

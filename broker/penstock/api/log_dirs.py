@@ -55,7 +55,7 @@ class LogDirsApi:
         self.view, self.sizes = view, sizes
 
     def routes(self) -> list[Route]:
-        """Routes of these APIs."""
+        """Return the routes of these APIs."""
         return [
             Route(DescribeLogDirsRequest, DescribeLogDirsResponse, self.describe, 1, 5, describe_failed),
             Route(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, self.move, 1, 2, move_failed),
@@ -141,10 +141,10 @@ def move_response(
 
 
 def describe_failed(request: DescribeLogDirsRequest, error: int) -> DescribeLogDirsResponse:
-    """Response to DescribeLogDirs with an error."""
+    """Return the response to DescribeLogDirs with an error."""
     return DescribeLogDirsResponse(error_code=error)
 
 
 def move_failed(request: AlterReplicaLogDirsRequest, error: int) -> AlterReplicaLogDirsResponse:
-    """Response to AlterReplicaLogDirs with an error for each partition."""
+    """Return the response to AlterReplicaLogDirs with an error for each partition."""
     return move_response(request, lambda path, topic, index: error)

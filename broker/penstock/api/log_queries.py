@@ -108,7 +108,7 @@ class LogQueriesApi:
         self.searches = asyncio.Semaphore(MAX_SEARCHES)
 
     def routes(self) -> list[Route]:
-        """Routes of these APIs."""
+        """Return the routes of these APIs."""
         return [
             Route(ListOffsetsRequest, ListOffsetsResponse, self.list_offsets, 1, 11),
             Route(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, self.offset_for_leader_epoch, 2, 4),
@@ -245,8 +245,10 @@ class LogQueriesApi:
         return OffsetForLeaderEpochResponse(topics=topics)
 
     def log_end(self, topic_id: UUID, index: int) -> EpochEndOffset:
-        """Return the end of a replica's log for the controller, which elects the most complete replica of a partition
-        without a leader. Its requests carry the topic id in a field of Penstock's own.
+        """Return the end of a replica's log for the controller.
+
+        The controller elects the most complete replica of a partition without a leader. Its requests carry the topic id
+        in a field of Penstock's own.
         """
         found = self.replicas.log_end(topic_id, index)
         if found is None:

@@ -48,7 +48,7 @@ class MetadataApi:
         view.subscribe(self._on_changes)
 
     def routes(self) -> list[Route]:
-        """Routes of this API."""
+        """Return the routes of this API."""
         return [Route(MetadataRequest, MetadataResponse, self.metadata, 0, 13, failed_metadata)]
 
     def _on_changes(self, changes: list[TopicChange]) -> None:
@@ -145,8 +145,10 @@ class MetadataApi:
         )
 
     def _controller(self, brokers: list[MetadataResponseBroker]) -> int:
-        """Return the broker for admin requests. Every broker serves them, so one is named even between two controllers:
-        without one, librdkafka does not retry before its call has timed out.
+        """Return the broker for admin requests.
+
+        Every broker serves them, so one is named even between two controllers: without one, librdkafka does not retry
+        before its call has timed out.
         """
         ids = [broker.node_id for broker in brokers]
         if self.view.controller_id in ids or not ids:
@@ -210,9 +212,7 @@ def brokers_on_listener(listener: str, brokers: Iterable[BrokerView]) -> list[Me
 
 
 def with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
-    """Return the topic with its authorized operations: also for an unknown name, as in Kafka, but not for an unknown
-    id.
-    """
+    """Return the topic with its authorized operations: as in Kafka, for unknown names but not for unknown ids."""
     if topic.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
         return topic
     return MetadataResponseTopic(
@@ -226,7 +226,7 @@ def with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
 
 
 def failed_metadata(request: MetadataRequest, error: int) -> MetadataResponse:
-    """Response to Metadata with an error for each topic."""
+    """Return the response to Metadata with an error for each topic."""
     topics = [
         MetadataResponseTopic(error_code=error, name=topic.name or "", topic_id=topic.topic_id)
         for topic in request.topics or ()

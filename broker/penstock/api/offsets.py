@@ -50,7 +50,7 @@ class OffsetsApi:
         self.view = view
 
     def routes(self) -> list[Route]:
-        """Routes of these APIs."""
+        """Return the routes of these APIs."""
         return [
             Route(OffsetCommitRequest, OffsetCommitResponse, self.offset_commit, 2, 10, commit_failed),
             Route(OffsetFetchRequest, OffsetFetchResponse, self.offset_fetch, 1, 10, fetch_failed),
@@ -83,8 +83,9 @@ class OffsetsApi:
         return OffsetCommitResponse(topics=topics)
 
     async def commit_known(self, request: OffsetCommitRequest, version: int, known: list[KnownPartition]) -> None:
-        """Commit the offsets of existing partitions and write errors into their results. Partitions that do not exist
-        keep their own error whatever the group's state, as in Kafka.
+        """Commit the offsets of existing partitions and write errors into their results.
+
+        Partitions that do not exist keep their own error whatever the group's state, as in Kafka.
         """
         error = self.group_error(request, version)
         if error:
@@ -129,8 +130,10 @@ class OffsetsApi:
     def offset_fetch(
         self, request: OffsetFetchRequest, context: RequestContext
     ) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
-        """Serve OffsetFetch 1 to 10. With `require_stable`, a partition with a pending transactional offset gets an
-        error; without, it gets the last committed one (KIP-447).
+        """Serve OffsetFetch 1 to 10.
+
+        With `require_stable`, a partition with a pending transactional offset gets an error; without, it gets the last
+        committed one (KIP-447).
         """
         group_ids = (
             [g.group_id for g in request.groups] if context.version >= BATCHED_FETCH_VERSION else [request.group_id]
@@ -262,7 +265,7 @@ def legacy_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
 
 
 def commit_failed(request: OffsetCommitRequest, error: int) -> OffsetCommitResponse:
-    """Response to OffsetCommit with an error for each partition."""
+    """Return the response to OffsetCommit with an error for each partition."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -279,7 +282,7 @@ def commit_failed(request: OffsetCommitRequest, error: int) -> OffsetCommitRespo
 
 
 def fetch_failed(request: OffsetFetchRequest, error: int) -> OffsetFetchResponse:
-    """Response to OffsetFetch with an error at every level: group, response and partition."""
+    """Return the response to OffsetFetch with an error at every level: group, response and partition."""
     groups = [OffsetFetchResponseGroup(group_id=g.group_id, error_code=error) for g in request.groups]
     topics = [
         OffsetFetchResponseTopic(

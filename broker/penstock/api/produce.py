@@ -96,9 +96,7 @@ class ProduceApi:
         )
 
     def handle_template(self, connection: PeerConnection, frame: memoryview, template: ProduceTemplate) -> bool:
-        """Serve a request that matches the template, a single batch on the fast path; return False if it does not
-        match.
-        """
+        """Serve a request that matches the template, a single batch on the fast path; False if it does not match."""
         single = template.single(frame)
         if single is None:
             return self.handle_template_batches(connection, frame, template)

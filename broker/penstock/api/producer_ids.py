@@ -30,7 +30,7 @@ class ProducerIdsApi:
         self.ids, self.transactions = ids, transactions
 
     def routes(self) -> list[Route]:
-        """Routes of this API."""
+        """Return the routes of this API."""
         return [Route(InitProducerIdRequest, InitProducerIdResponse, self.init_producer_id, 0, 5, failed)]
 
     async def init_producer_id(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
@@ -71,5 +71,5 @@ class ProducerIdsApi:
 
 
 def failed(request: InitProducerIdRequest, error: int) -> InitProducerIdResponse:
-    """Response with an error."""
+    """Return a response with an error."""
     return InitProducerIdResponse(error_code=error, producer_id=NO_ID, producer_epoch=NO_EPOCH)

@@ -26,7 +26,7 @@ class QuorumApi:
         self.store, self.view, self.clock = store, view, clock
 
     def routes(self) -> list[Route]:
-        """Routes of this API."""
+        """Return the routes of this API."""
         return [Route(wire.DescribeQuorumRequest, wire.DescribeQuorumResponse, self.describe, 0, 2, failed_describe)]
 
     async def describe(
@@ -98,5 +98,5 @@ def unknown(topic: str, index: int) -> wire.DescribeQuorumResponsePartitionData:
 
 
 def failed_describe(request: wire.DescribeQuorumRequest, error: int) -> wire.DescribeQuorumResponse:
-    """Response with an error."""
+    """Return a response with an error."""
     return wire.DescribeQuorumResponse(error_code=error)

@@ -28,7 +28,7 @@ class ReassignmentsApi:
         self.view, self.reassignment_requests = view, reassignment_requests
 
     def routes(self) -> list[Route]:
-        """Routes of these APIs."""
+        """Return the routes of these APIs."""
         return [
             Route(elect.ElectLeadersRequest, elect.ElectLeadersResponse, self.elect, 0, 2, failed_election),
             Route(
@@ -163,7 +163,7 @@ def ongoing_reassignments(topic: TopicView, requested: set[int] | None) -> list[
 def failed_election(
     request: elect.ElectLeadersRequest, error: int, message: str | None = None
 ) -> elect.ElectLeadersResponse:
-    """Response to ElectLeaders with an error for each partition."""
+    """Return the response to ElectLeaders with an error for each partition."""
     results = [
         elect.ReplicaElectionResult(
             topic=requested.topic,

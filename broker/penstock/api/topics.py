@@ -44,7 +44,7 @@ class TopicsApi:
         self.view, self.admin, self.config = view, admin, config
 
     def routes(self) -> list[Route]:
-        """Routes of these APIs."""
+        """Return the routes of these APIs."""
         return [
             Route(CreateTopicsRequest, CreateTopicsResponse, self.create, 2, 7, failed_create),
             Route(DeleteTopicsRequest, DeleteTopicsResponse, self.delete, 1, 6, failed_delete),
@@ -150,19 +150,19 @@ def topic_request(topic: CreatableTopic) -> TopicRequest:
 
 
 def failed_create(request: CreateTopicsRequest, error: int) -> CreateTopicsResponse:
-    """Response to CreateTopics with an error for each topic."""
+    """Return the response to CreateTopics with an error for each topic."""
     results = [CreatableTopicResult(name=t.name, error_code=error, configs=[]) for t in request.topics]
     return CreateTopicsResponse(topics=results)
 
 
 def failed_delete(request: DeleteTopicsRequest, error: int) -> DeleteTopicsResponse:
-    """Response to DeleteTopics with an error for each topic."""
+    """Return the response to DeleteTopics with an error for each topic."""
     results = [DeletableTopicResult(name=name, error_code=error) for name in request.topic_names]
     results += [DeletableTopicResult(name=t.name, topic_id=t.topic_id, error_code=error) for t in request.topics]
     return DeleteTopicsResponse(responses=results)
 
 
 def failed_partitions(request: CreatePartitionsRequest, error: int) -> CreatePartitionsResponse:
-    """Response to CreatePartitions with an error for each topic."""
+    """Return the response to CreatePartitions with an error for each topic."""
     results = [CreatePartitionsTopicResult(name=topic.name, error_code=error) for topic in request.topics]
     return CreatePartitionsResponse(results=results)

@@ -71,7 +71,7 @@ class TransactionPartsApi:
         self.offsets, self.verifier = offsets, verifier
 
     def routes(self) -> list[Route]:
-        """Routes of these APIs."""
+        """Return the routes of these APIs."""
         return [
             Route(WriteTxnMarkersRequest, WriteTxnMarkersResponse, self.write_txn_markers, 1, 2, markers_failed),
             Route(TxnOffsetCommitRequest, TxnOffsetCommitResponse, self.txn_offset_commit, 0, 4, commit_failed),
@@ -80,8 +80,9 @@ class TransactionPartsApi:
     async def write_txn_markers(
         self, request: WriteTxnMarkersRequest, context: RequestContext
     ) -> WriteTxnMarkersResponse:
-        """Respond when all markers are below the high watermark or have failed; a coordinator gets an earlier response
-        if that takes long.
+        """Respond when all markers are below the high watermark or have failed.
+
+        A coordinator gets an earlier response if that takes long.
         """
         if sum(len(t.partition_indexes) for m in request.markers for t in m.topics) > MAX_MARKERS:
             return markers_failed(request, ErrorCode.INVALID_REQUEST)
@@ -131,7 +132,8 @@ class TransactionPartsApi:
     async def commit_offsets(self, request: TxnOffsetCommitRequest, version: int) -> TxnOffsetCommitResponse:
         """Check partitions, transaction and group, in Kafka's order, and commit.
 
-        What is verified is written by the writer of before the verification, or not at all: see `TxnOffsets`.
+        Verified offsets are written by the writer that was current before the verification, or not at all: see
+        `TxnOffsets`.
         """
         view = self.view
         if all(view.topic_partition(t.name, p.partition_index) is None for t in request.topics for p in t.partitions):
@@ -170,14 +172,16 @@ class TransactionPartsApi:
                         )
                     )
             topics.append(TxnOffsetCommitResponseTopic(name=requested.name, partitions=partitions))
-        who = TxnCommit(request.group_id, request.transactional_id, producer, answer.number)
-        for index in await self.offsets.commit(writer, who, commits):
+        txn_commit = TxnCommit(request.group_id, request.transactional_id, producer, answer.number)
+        for index in await self.offsets.commit(writer, txn_commit, commits):
             pending[index].error_code = self.groups.commit_failure(request.group_id)
         return TxnOffsetCommitResponse(topics=topics)
 
     def group_error(self, request: TxnOffsetCommitRequest) -> ErrorCode:
-        """Whether the consumer that the producer works for is a member in the present generation (KIP-447). Clients
-        that do not say which one it is are fenced by their transactional id alone."""
+        """Return the error if the producer's consumer is not a member of the current generation (KIP-447), or NONE.
+
+        Clients that send no member are fenced by their transactional id alone.
+        """
         if not request.member_id and request.generation_id == NO_GENERATION and request.group_instance_id is None:
             return self.group_id_error(request.group_id)
         return self.groups.check_commit(
@@ -192,7 +196,7 @@ class TransactionPartsApi:
         return error
 
     def rejected_commit(self, request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
-        """Response with `error` for each partition that exists."""
+        """Return a response with `error` for each partition that exists."""
         answer = commit_failed(request, error)
         for topic in answer.topics:
             for partition in topic.partitions:
@@ -248,14 +252,14 @@ def marker_result(requested: WritableTxnMarker, errors: list[ErrorCode]) -> Writ
 
 
 def markers_failed(request: WriteTxnMarkersRequest, error: int) -> WriteTxnMarkersResponse:
-    """Response to WriteTxnMarkers with an error for each partition."""
+    """Return the response to WriteTxnMarkers with an error for each partition."""
     code = ErrorCode(error)
     results = [marker_result(m, [code] * sum(len(t.partition_indexes) for t in m.topics)) for m in request.markers]
     return WriteTxnMarkersResponse(markers=results)
 
 
 def commit_failed(request: TxnOffsetCommitRequest, error: int) -> TxnOffsetCommitResponse:
-    """Response to TxnOffsetCommit with an error for each partition."""
+    """Return the response to TxnOffsetCommit with an error for each partition."""
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(

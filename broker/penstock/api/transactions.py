@@ -54,7 +54,7 @@ class TransactionsApi:
         self.coordinator, self.view, self.clock = coordinator, view, clock
 
     def routes(self) -> list[Route]:
-        """Routes of these APIs."""
+        """Return the routes of these APIs."""
         return [
             Route(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, self.add_partitions, 0, 5, add_failed),
             Route(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, self.add_offsets, 0, 4, offsets_failed),
@@ -119,8 +119,10 @@ class TransactionsApi:
     async def verify(
         self, requested: AddPartitionsToTxnTransaction, producer: ProducerIdentity
     ) -> AddPartitionsToTxnResult:
-        """Return whether partitions, or groups under the name of the offsets topic, belong to the ongoing transaction,
-        and its number. A final error is returned only once the store confirms this coordinator.
+        """Return whether partitions belong to the ongoing transaction, and its number.
+
+        Partitions of the offsets topic stand for groups. A final error is returned only once the store confirms this
+        coordinator.
         """
         if any(self.is_unknown(topic, index) for topic in requested.topics for index in topic.partitions):
             return AddPartitionsToTxnResult(
@@ -297,7 +299,7 @@ def topic_result(topic: AddPartitionsToTxnTopic, errors: list[ErrorCode]) -> Add
 
 
 def add_failed(request: AddPartitionsToTxnRequest, error: int) -> AddPartitionsToTxnResponse:
-    """Response to AddPartitionsToTxn with an error for each partition."""
+    """Return the response to AddPartitionsToTxn with an error for each partition."""
     code = ErrorCode(error)
     return AddPartitionsToTxnResponse(
         error_code=code,
@@ -308,21 +310,21 @@ def add_failed(request: AddPartitionsToTxnRequest, error: int) -> AddPartitionsT
 
 
 def offsets_failed(request: AddOffsetsToTxnRequest, error: int) -> AddOffsetsToTxnResponse:
-    """Response to AddOffsetsToTxn with an error."""
+    """Return the response to AddOffsetsToTxn with an error."""
     return AddOffsetsToTxnResponse(error_code=error)
 
 
 def end_failed(request: EndTxnRequest, error: int) -> EndTxnResponse:
-    """Response to EndTxn with an error."""
+    """Return the response to EndTxn with an error."""
     return EndTxnResponse(error_code=error)
 
 
 def describe_failed(request: DescribeTransactionsRequest, error: int) -> DescribeTransactionsResponse:
-    """Response to DescribeTransactions with an error for each transactional id."""
+    """Return the response to DescribeTransactions with an error for each transactional id."""
     states = [DescribedTransaction(transactional_id=one, error_code=error) for one in request.transactional_ids]
     return DescribeTransactionsResponse(transaction_states=states)
 
 
 def list_failed(request: ListTransactionsRequest, error: int) -> ListTransactionsResponse:
-    """Response to ListTransactions with an error."""
+    """Return the response to ListTransactions with an error."""
     return ListTransactionsResponse(error_code=error)

@@ -28,7 +28,7 @@ class ApiVersionsApi:
     """Serves ApiVersions 0 to 4."""
 
     def __init__(self, routes: Iterable[Route], features: Features | None = None) -> None:
-        """`features` are reported from version 3."""
+        """Collect the versions of `routes`. `features` are reported from version 3."""
         self.features = features
         served = {route.request.KEY: (route.first, route.last) for route in routes}
         served[ApiKey.PRODUCE] = (MIN_ADVERTISED_PRODUCE_VERSION, ProduceRequest.VERSIONS[1])

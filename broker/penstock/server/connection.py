@@ -79,7 +79,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection; close it if a limit is exceeded."""
-        self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
+        self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's transport has another base class
         sock = transport.get_extra_info("socket")
         host, port = (transport.get_extra_info("peername") or ("unknown", 0))[:2]
         self.peer = PeerInfo(self.hub.next_id(), self.listener, str(host), int(port))
@@ -181,7 +181,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.flush()
 
     def at_limit(self, limits: ServerLimits) -> bool:
-        """Whether requests in flight or unsent bytes are at their limits."""
+        """Return whether requests in flight or unsent bytes are at their limits."""
         return (
             self.open_exchanges >= limits.max_in_flight
             or self.open_bytes > limits.max_in_flight_bytes

@@ -36,7 +36,7 @@ class Server:
     def __init__(
         self, handler: FrameHandler, limits: ServerLimits, executor: Executor | None = None, bind: Bind | None = None
     ) -> None:
-        """`bind` opens the sockets of an address; the default binds to addresses of this machine."""
+        """Create a server. `bind` opens the sockets of an address; the default binds to addresses of this machine."""
         self.hub = Hub(handler, limits, executor)
         self.bind = bind or bind_sockets
         self.servers: list[asyncio.Server] = []

@@ -46,7 +46,7 @@ class OutputSender(Protocol):
         """Called when `size` bytes were sent and `released` bytes of memory are no longer needed."""
 
     def on_send_failed(self, error: OSError, reading: bool) -> None:
-        """Called when sending failed: the peer is gone or, if `reading`, the log file cannot be read."""
+        """Called when sending failed: the peer has disconnected or, if `reading`, the log file cannot be read."""
 
 
 class NoOutputSender:

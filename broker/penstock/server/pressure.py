@@ -87,7 +87,7 @@ class MemoryPressure:
             self.schedule_check()
 
     def has_readers(self) -> bool:
-        """Whether a connection with an incomplete request is being read."""
+        """Return whether a connection with an incomplete request is being read."""
         return any(c.reader.held_bytes and not c.paused for c in self.connections.values())
 
     def remove(self, connection: MemoryHolder) -> None:
