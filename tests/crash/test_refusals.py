@@ -103,7 +103,7 @@ def test_a_directory_in_a_newer_format_is_refused(used: Broker) -> None:
     change_meta(used, format_version=FORMAT_VERSION + 1)
     said = refusal_of(used)
     assert str(used.data) in said
-    assert f"is in format {FORMAT_VERSION + 1}" in said
+    assert f"has format {FORMAT_VERSION + 1}" in said
     change_meta(used, format_version=FORMAT_VERSION)
     still_has_its_topic(used)
 
