@@ -21,7 +21,7 @@ RACK, DOMAIN, DRAINING = "broker.rack", "broker.failure.domain", "broker.drainin
 
 
 @pytest.mark.parametrize(
-    ("settings", "shown"),
+    ("settings", "reported"),
     [
         ({}, ReportedSettings(None, "", False)),
         ({RACK: "a"}, ReportedSettings("a", "a", False)),

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from penstock.config.broker import BrokerConfig
 from penstock.control.controller.election import Election
 from penstock.control.controller.etcd_upkeep import EtcdUpkeep, maintenance_client
+from penstock.control.controller.evacuation import BrokerEvacuation
 from penstock.control.controller.housekeeping import Housekeeping, TopicCleaner
 from penstock.control.controller.index import PartitionIndex
 from penstock.control.controller.keeper import LogEnds, PartitionKeeper
 from penstock.control.controller.leadership import Leadership
 from penstock.control.controller.probes import BrokerProbes, Prober
 from penstock.control.controller.registry import Registry
-from penstock.control.controller.replacement import Replacement
 from penstock.control.controller.shards import ShardKeeper
 from penstock.control.controller.writer import ProposalWriter
 from penstock.control.members import AbsenceRecord, LeavingRecord, absence_key, leaving_key
@@ -109,7 +109,7 @@ class ControllerTerm:
         lease_s = context.config.broker_session_timeout_ms / 1000
         own_id = context.registration.record.broker_id
         self.probes = BrokerProbes(context.store, leadership, self.registry, context.prober, own_id, lease_s)
-        self.replacement = Replacement(
+        self.evacuation = BrokerEvacuation(
             context.view, self.index, self.registry, self.keeper, self.writer, context.clock, context.config
         )
         self.housekeeping = Housekeeping(
@@ -134,7 +134,7 @@ class ControllerTerm:
                 self.registry.follow(),
                 self.keeper.run(),
                 self.probes.run(),
-                self.replacement.run(),
+                self.evacuation.run(),
                 self.shards.run(),
                 self.housekeeping.run(),
                 self._record_absences(),
@@ -148,7 +148,7 @@ class ControllerTerm:
     def _on_brokers(self, brokers: set[int]) -> None:
         self.keeper.on_brokers(brokers)
         self.probes.on_brokers()
-        self.replacement.wake()
+        self.evacuation.wake()
         self.shards.wake()
         self._brokers_changed.set()
         if any(member.is_leaving for member in self.registry.members.values()):

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.config.broker import BrokerConfig
 from penstock.control.broker_availability import is_removable
+from penstock.control.controller.evacuation import REPLAN_S, rebalance
 from penstock.control.controller.reassignment_requests import ReassignmentRequest, ReassignmentRequests
-from penstock.control.controller.replacement import REPLAN_S, rebalance
 from penstock.control.members import BROKER_PREFIX
 from penstock.control.results import TopicRequest
 from penstock.state import keys

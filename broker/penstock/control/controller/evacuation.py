@@ -67,7 +67,7 @@ def moves_off(moves: Iterable[Move], brokers: Collection[int]) -> list[Move]:
     return [move for move in moves if not move.removes.isdisjoint(brokers)]
 
 
-class Replacement:
+class BrokerEvacuation:
     """Empties draining and long-absent brokers while this broker is controller."""
 
     def __init__(
