@@ -117,7 +117,7 @@ class StatefulSet:
             return found
 
     def surely(self, path: str, body: dict[str, Any]) -> None:
-        """As a person would, who is told that etcd is not well yet."""
+        """Retry, like a user who sees that etcd is not healthy yet."""
 
         def done() -> bool:
             try:

@@ -178,10 +178,10 @@ def test_an_upgrade_of_the_chart_alone_restarts_no_etcd(helm: str, chart: Path, 
         ("cluster.brokers.replica=3", "additional properties 'replica' not allowed"),
         ("etcd.companion.replicas=2", "value must be one of 1, 3"),
         ("etcd.mode=extern", "value must be one of"),
-        ("etcd.mode=external", "etcd.mode=external needs etcd.external.endpoints"),
-        ("etcd.mode=sidecar,cluster.brokers.replicas=2", "needs 1 broker or at least 3"),
-        ("etcd.companion.tlsSecret=a", "etcd.tls.clientSecret has to name the brokers'"),
-        ("etcd.tls.clientSecret=a", "set etcd.companion.tlsSecret too"),
+        ("etcd.mode=external", "etcd.mode=external requires etcd.external.endpoints"),
+        ("etcd.mode=sidecar,cluster.brokers.replicas=2", "requires 1 or at least 3 brokers"),
+        ("etcd.companion.tlsSecret=a", "set etcd.tls.clientSecret for the brokers"),
+        ("etcd.tls.clientSecret=a", "set etcd.companion.tlsSecret, too"),
         ("cluster.external.host=a", "missing property 'type'"),
         ("cluster.brokers.storage.size=ten", "does not match pattern"),
         ("operator.replicas=0", "minimum: got 0, want 1"),
@@ -230,7 +230,7 @@ def test_a_number_that_helm_would_round_is_refused_with_its_path(
 ) -> None:
     said = refusal(helm, chart, "--values", values({"cluster": {"config": {"log.retention.ms": number}}}))
     assert "cluster.config.log.retention.ms: a number of about" in said
-    assert "write it in quotes" in said
+    assert "quote it, such as" in said
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,9 @@ def test_a_number_that_helm_would_round_is_refused_with_its_path(
     ],
 )
 def test_numbers_are_looked_at_wherever_they_stand(helm: str, chart: Path, options: str, path: str) -> None:
-    assert f"{path}: a number of about" in refusal(helm, chart, "--set-json", options)
+    assert f"{path}: a number of about" in refusal(
+        helm, chart, "--set-json", options
+    )
 
 
 def test_numbers_of_the_command_line_arrive_as_they_were_written(helm: str, chart: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an upgrade of the chart refuses because it looked at what is there: rendered by helm against an API server that
+"""Upgrades that the chart rejects because of existing objects: rendered by helm with an API server that
 has the companion etcd of the first install."""
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def companion(helm: str, chart: Path, *options: str) -> Document:
 @pytest.mark.parametrize(
     ("first", "then", "words"),
     [
-        ("", "etcd.companion.replicas=1", "etcd.companion.replicas is fixed at the first install: there are 3, 1 are"),
+        ("", "etcd.companion.replicas=1", "etcd.companion.replicas is fixed at the first install: it is 3, got 1"),
         ("", TLS, "TLS of the companion etcd is fixed at the first install"),
         (TLS, "", "TLS of the companion etcd is fixed at the first install"),
-        ("", "etcd.companion.storage.size=4Gi", "the companion etcd has volumes of 2Gi, 4Gi are asked for"),
+        ("", "etcd.companion.storage.size=4Gi", "the companion etcd has volumes of 2Gi, not 4Gi"),
         ("", "etcd.companion.storage.size=4Gi", "kubectl delete statefulset penstock-etcd --cascade=orphan"),
-        ("etcd.companion.storage.size=2G", "", "the companion etcd has volumes of 2G, 2Gi are asked for"),
+        ("etcd.companion.storage.size=2G", "", "the companion etcd has volumes of 2G, not 2Gi"),
         ("", "etcd.companion.storage.className=fast", "etcd.companion.storage.className is fixed at the first install"),
         ("etcd.companion.storage.className=fast", "", "etcd.companion.storage.className is fixed at the first install"),
     ],

@@ -1,9 +1,9 @@
-{{/* Names and labels, each in one place. */}}
+{{/* Names and labels. */}}
 {{- define "job.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimAll "-" -}}
 {{- end -}}
 
-{{/* A Service has this name too, and may have no dot in it, and no digit first. */}}
+{{/* Also a Service name: no dots, no leading digit. */}}
 {{- define "job.fullname" -}}
 {{- $name := default (.Release.Name | replace "." "-") .Values.fullnameOverride -}}
 {{- regexReplaceAll "^([0-9])" $name "job-${1}" | trunc 40 | trimAll "-" -}}
@@ -17,7 +17,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* A digest says which image it is; a tag beside it would say nothing more. */}}
+{{/* A digest identifies the image, so the tag is omitted. */}}
 {{- define "job.image" -}}
 {{- $image := .Values.image -}}
 {{- if $image.digest -}}
@@ -27,8 +27,8 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Of (dict "root" $ "component" "driver"): what selects pods. Never changes, as selectors cannot. Quoted, here and
-     wherever a name stands, as a name may look like a number or a truth value. */}}
+{{/* Input (dict "root" $ "component" "driver"): the selector labels of pods, which are immutable.
+     Names are quoted everywhere, because YAML could parse them as numbers or booleans. */}}
 {{- define "job.selector" -}}
 app.kubernetes.io/name: {{ include "job.name" .root | quote }}
 app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
@@ -42,7 +42,7 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* What the restricted profile of Pod Security asks for, of pods and of containers. */}}
+{{/* Security contexts of pods and containers for the restricted Pod Security profile. */}}
 {{- define "job.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001
@@ -64,8 +64,8 @@ capabilities: {drop: [ALL]}
 {{- default (printf "%s-checkpoint" (include "job.fullname" .)) .Values.checkpoint.existingClaim -}}
 {{- end -}}
 
-{{/* The job's file: what the values say, over what the chart knows. A false or a 0 is said (`merge` would take it for
-     nothing); a key without a value is not. */}}
+{{/* The job file: the values merged over the chart's defaults. False and 0 override a default (`merge` would ignore them);
+     a key without a value does not. */}}
 {{- define "job.yaml" -}}
 {{- $known := dict "name" (include "job.fullname" .) "checkpoint" (include "job.checkpointPath" .) "spark" (include "job.spark" . | fromYaml) -}}
 {{- if .Values.metrics.enabled -}}
@@ -84,7 +84,7 @@ capabilities: {drop: [ALL]}
 {{- toYaml (mergeOverwrite $known $said) -}}
 {{- end -}}
 
-{{/* Settings of Spark. What the driver alone knows, its pod's address, is in its environment. */}}
+{{/* Spark settings. The driver's environment has the address of its pod. */}}
 {{- define "job.spark" -}}
 {{- $v := .Values -}}
 {{- $conf := dict "spark.driver.memory" $v.driver.memory -}}
@@ -124,7 +124,7 @@ capabilities: {drop: [ALL]}
 {{- toYaml $conf -}}
 {{- end -}}
 
-{{/* The pod of an executor; Spark adds name, image, arguments, resources, environment and scratch volumes. */}}
+{{/* The executor pod template; Spark adds name, image, arguments, resources, environment and scratch volumes. */}}
 {{- define "job.executor" -}}
 {{- $v := .Values -}}
 {{- $labels := dict "root" . "component" "executor" -}}
@@ -158,7 +158,7 @@ spec:
     {{- if $v.executors.affinity }}
     {{- toYaml $v.executors.affinity | nindent 4 }}
     {{- else if and $v.checkpoint.inExecutors (eq $v.checkpoint.storage.accessMode "ReadWriteOnce") }}
-    # A ReadWriteOnce volume is one node's: the driver's.
+    # A ReadWriteOnce volume can only be mounted on one node: the driver's.
     podAffinity:
       requiredDuringSchedulingIgnoredDuringExecution:
         - topologyKey: kubernetes.io/hostname
@@ -211,8 +211,8 @@ spec:
     {{- end }}
 {{- end -}}
 
-{{/* Of (dict "path" "" "value" .Values): fails for a number that Helm has not kept. It reads those of a values file as
-     64-bit floats, in which whole numbers from 2^53 on lose digits. */}}
+{{/* Input (dict "path" "" "value" .Values): fails for a number that Helm may have rounded. Helm parses numbers of a values
+     file as 64-bit floats, which cannot represent all integers from 2^53 on. */}}
 {{- define "job.checkNumbers" -}}
 {{- $path := .path -}}
 {{- if kindIs "map" .value -}}
@@ -225,30 +225,30 @@ spec:
 {{- end -}}
 {{- else if kindIs "float64" .value -}}
 {{- if or (ge .value 9007199254740992.0) (le .value -9007199254740992.0) -}}
-{{- fail (printf "%s: a number of about %s cannot be kept exactly, as Helm reads numbers as 64-bit floats; write it in quotes, such as \"9223372036854775807\"" $path (toJson .value)) -}}
+{{- fail (printf "%s: a number of about %s loses precision, because Helm parses numbers as 64-bit floats; quote it, such as \"9223372036854775807\"" $path (toJson .value)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* What the values' schema cannot say. A part that is no mapping is left to `penstock-spark`, which names its line. */}}
+{{/* Checks that the values schema cannot express. `penstock-spark` reports parts that are not mappings, with their line. */}}
 {{- define "job.check" -}}
 {{- include "job.checkNumbers" (dict "path" "" "value" .Values) -}}
 {{- $job := .Values.job -}}
 {{- $once := and (kindIs "map" $job.trigger) (get (default dict $job.trigger) "once") -}}
 {{- if not $job.kind -}}
-{{- fail "job.kind is missing: `job` holds what `penstock-spark run` takes; `penstock-spark init archive` prints an example" -}}
+{{- fail "job.kind is missing: `job` must be a job as for `penstock-spark run`; `penstock-spark init archive` prints an example" -}}
 {{- end -}}
 {{- if or (has $job.kind (list "audit" "backfill" "dlq-replay")) $once -}}
-{{- fail (printf "a job of kind %s%s ends by itself, and this chart runs jobs for good: it would be started again and again. Run it as a Kubernetes Job or CronJob (see the README)" $job.kind (ternary " with trigger.once" "" (eq (toString $once) "true"))) -}}
+{{- fail (printf "a job of kind %s%s ends by itself, and this chart would restart it endlessly: run it as a Kubernetes Job or CronJob (see the README)" $job.kind (ternary " with trigger.once" "" (eq (toString $once) "true"))) -}}
 {{- end -}}
 {{- if and (has $job.kind (list "aggregate" "dedup")) (gt (int .Values.executors.instances) 0) (not .Values.checkpoint.inExecutors) (not (contains "://" (toString (default "" $job.checkpoint)))) -}}
-{{- fail (printf "a job of kind %s keeps state, which executors write below the checkpoint: set checkpoint.inExecutors=true (with checkpoint.storage.accessMode=ReadWriteMany for executors on several nodes), or executors.instances=0" $job.kind) -}}
+{{- fail (printf "a job of kind %s is stateful, and executors write the state below the checkpoint: set checkpoint.inExecutors=true (with checkpoint.storage.accessMode=ReadWriteMany for executors on several nodes), or executors.instances=0" $job.kind) -}}
 {{- end -}}
 {{- if and .Values.checkpoint.inExecutors (gt (int .Values.executors.instances) 0) (eq .Values.checkpoint.storage.accessMode "ReadWriteOncePod") -}}
-{{- fail "checkpoint.storage.accessMode=ReadWriteOncePod is for the driver alone: with checkpoint.inExecutors=true it has to be ReadWriteOnce or ReadWriteMany" -}}
+{{- fail "checkpoint.storage.accessMode=ReadWriteOncePod only allows the driver to mount the volume: with checkpoint.inExecutors=true, set ReadWriteOnce or ReadWriteMany" -}}
 {{- end -}}
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) (gt (int .Values.executors.instances) 0) -}}
-{{- fail "serviceAccount.create=false needs serviceAccount.name: without it every pod of the namespace that names no account would have the driver's rights, as the account `default`" -}}
+{{- fail "serviceAccount.create=false requires serviceAccount.name: otherwise all pods with the account `default` would have the driver's permissions" -}}
 {{- end -}}
 {{- if not .Values.checkpoint.existingClaim -}}
 {{- with lookup "v1" "PersistentVolumeClaim" .Release.Namespace (include "job.claimName" .) -}}
@@ -258,19 +258,19 @@ spec:
 {{- if .Values.metrics.enabled -}}
 {{- $metrics := (include "job.yaml" . | fromYaml).metrics -}}
 {{- if and (kindIs "map" $metrics) (ne (int (get (default dict $metrics) "port")) (int .Values.metrics.port)) -}}
-{{- fail (printf "job.metrics.port=%v is not metrics.port=%v, where the probe and the Service look for it: say metrics.port alone" $metrics.port .Values.metrics.port) -}}
+{{- fail (printf "job.metrics.port=%v differs from metrics.port=%v, which the probe and the Service use: set only metrics.port" $metrics.port .Values.metrics.port) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Of (dict "storage" VALUES "there" CLAIM): what Kubernetes would refuse to change in the middle of an upgrade. */}}
+{{/* Input (dict "storage" VALUES "there" CLAIM): fails for changes that Kubernetes would reject during an upgrade. */}}
 {{- define "job.checkClaim" -}}
 {{- $name := .there.metadata.name -}}
-{{- $cure := "Kubernetes changes that of no claim. Set it back, or make a claim, copy the checkpoint to it while the job is away, and name it by checkpoint.existingClaim" -}}
+{{- $cure := "it cannot be changed: restore the value, or create another claim, stop the job, copy the checkpoint, and set checkpoint.existingClaim" -}}
 {{- if ne (join "," .there.spec.accessModes) .storage.accessMode -}}
-{{- fail (printf "checkpoint.storage.accessMode: the claim %s is %s, and %s is asked for. %s" $name (join "," .there.spec.accessModes) .storage.accessMode $cure) -}}
+{{- fail (printf "checkpoint.storage.accessMode of claim %s is %s, got %s; %s" $name (join "," .there.spec.accessModes) .storage.accessMode $cure) -}}
 {{- end -}}
 {{- if and .storage.className (ne (default "" .there.spec.storageClassName) .storage.className) -}}
-{{- fail (printf "checkpoint.storage.className: the claim %s is of class %q, and %q is asked for. %s" $name (default "" .there.spec.storageClassName) .storage.className $cure) -}}
+{{- fail (printf "checkpoint.storage.className of claim %s is %q, got %q; %s" $name (default "" .there.spec.storageClassName) .storage.className $cure) -}}
 {{- end -}}
 {{- end -}}

@@ -1,4 +1,4 @@
-"""Helm against an API server that has what a test says: for templates that look at what is there."""
+"""Helm with an API server double that returns the objects of a test, for templates with `lookup`."""
 
 from __future__ import annotations
 

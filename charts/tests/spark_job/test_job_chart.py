@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from penstock_charts import Document, closed, missing, pods, refusal, render
 
-from penstock_spark.jobs.spec.document import job_of, parse
+from penstock_spark.jobs.spec.document import build_job, parse
 from penstock_spark.jobs.spec.problems import InvalidJob
 from penstock_spark.jobs.spec.specs import TopicJob
 
@@ -289,12 +289,15 @@ def test_a_claim_of_any_name_that_kubernetes_takes_holds_the_checkpoint(helm: st
         ("job.kind=audit", "a job of kind audit ends by itself"),
         ("job.trigger.once=true", "kind archive with trigger.once ends by itself"),
         ("job.kind=aggregate", "set checkpoint.inExecutors=true"),
-        ("checkpoint.inExecutors=true,checkpoint.storage.accessMode=ReadWriteOncePod", "is for the driver alone"),
+        (
+            "checkpoint.inExecutors=true,checkpoint.storage.accessMode=ReadWriteOncePod",
+            "only allows the driver to mount the volume",
+        ),
         ("image.digest=sha256:12", "does not match pattern"),
         ("checkpoint.existingClaim=a..b", "does not match pattern"),
-        ("serviceAccount.create=false", "serviceAccount.create=false needs serviceAccount.name"),
-        ("serviceAccount.create=false,rbac.create=false", "serviceAccount.create=false needs serviceAccount.name"),
-        ("job.metrics.port=9100", "job.metrics.port=9100 is not metrics.port=8088"),
+        ("serviceAccount.create=false", "serviceAccount.create=false requires serviceAccount.name"),
+        ("serviceAccount.create=false,rbac.create=false", "serviceAccount.create=false requires serviceAccount.name"),
+        ("job.metrics.port=9100", "job.metrics.port=9100 differs from metrics.port=8088"),
     ],
 )
 def test_wrong_values_are_refused_with_words_that_help(helm: str, chart: Path, options: str, words: str) -> None:
@@ -308,7 +311,7 @@ def test_a_part_of_the_job_that_is_no_mapping_comes_to_the_driver_that_names_its
 ) -> None:
     (data,) = [d["data"] for d in rendered(helm, chart, "defaults", "--set", f"job.{part}={said}") if "data" in d]
     with pytest.raises(InvalidJob, match=rf"job.yaml:\d+:\d+: {part}: "):
-        job_of(parse(data["job.yaml"], "job.yaml"))
+        build_job(parse(data["job.yaml"], "job.yaml"))
 
 
 OFFSETS = {"topic": {"0": 2**53, "1": 2**63 - 1}}
@@ -320,13 +323,13 @@ def test_a_number_that_helm_would_round_is_refused_with_its_path_and_kept_in_quo
     file = tmp_path / "values.yaml"
     file.write_bytes(msgspec.yaml.encode({"job": {"source": {"starting": OFFSETS}}}))
     said = refusal(helm, chart, *A_JOB, "--values", str(file))
-    assert "job.source.starting.topic.0: a number of about 9007199254740992 cannot be kept exactly" in said
+    assert "job.source.starting.topic.0: a number of about 9007199254740992 loses precision" in said
     quoted = {topic: {p: str(offset) for p, offset in offsets.items()} for topic, offsets in OFFSETS.items()}
     file.write_bytes(
         msgspec.yaml.encode({"job": {"source": {"starting": quoted, "max_records_per_batch": 10_000_000}}})
     )
     (data,) = [d["data"] for d in rendered(helm, chart, "defaults", "--values", str(file)) if "data" in d]
-    job = job_of(parse(data["job.yaml"], "job.yaml"))
+    job = build_job(parse(data["job.yaml"], "job.yaml"))
     assert isinstance(job, TopicJob)
     assert job.source.starting == OFFSETS
     assert job.source.max_records_per_batch == 10_000_000

@@ -35,10 +35,10 @@ def upgrade(helm: str, home: Path, first: str, then: str) -> str:
 @pytest.mark.parametrize(
     ("first", "then", "words"),
     [
-        ("", "checkpoint.storage.accessMode=ReadWriteMany", "penstock-checkpoint is ReadWriteOnce, and"),
-        ("", "checkpoint.storage.accessMode=ReadWriteMany", "name it by checkpoint.existingClaim"),
-        ("checkpoint.storage.accessMode=ReadWriteOncePod", "", "is ReadWriteOncePod, and ReadWriteOnce is asked for"),
-        ("", "checkpoint.storage.className=fast", 'is of class "standard", and "fast" is asked for'),
+        ("", "checkpoint.storage.accessMode=ReadWriteMany", "penstock-checkpoint is ReadWriteOnce, got"),
+        ("", "checkpoint.storage.accessMode=ReadWriteMany", "set checkpoint.existingClaim"),
+        ("checkpoint.storage.accessMode=ReadWriteOncePod", "", "is ReadWriteOncePod, got ReadWriteOnce"),
+        ("", "checkpoint.storage.className=fast", 'is "standard", got "fast"'),
     ],
 )
 def test_what_kubernetes_does_not_change_about_a_claim_is_refused_with_the_cure(

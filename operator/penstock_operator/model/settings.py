@@ -70,7 +70,7 @@ class InexactNumber(ValueError):
 
     def __init__(self, setting: str, value: float) -> None:
         super().__init__(
-            f'{value:g} cannot be represented exactly as a number; quote it, such as "9223372036854775807"'
+            f'a number of about {value:g} cannot be represented exactly; quote it, such as "9223372036854775807"'
         )
         self.setting = setting
 

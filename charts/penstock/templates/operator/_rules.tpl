@@ -1,7 +1,7 @@
-{{/* What the operator does in a namespace that it watches. */}}
+{{/* Permissions of the operator in a watched namespace. */}}
 {{- define "penstock.rules" -}}
-# Its own kinds. Groups that it discovers are shown as objects that it makes; topics are created as a dry run only, which
-# tells whether the namespace or the CRD is going.
+# The custom resources. The operator creates ConsumerGroups for discovered groups. It creates Topics only as a dry run, to
+# check whether the namespace or the CRD is being deleted.
 - apiGroups: [penstock.io]
   resources: [clusters, topics, consumergroups]
   verbs: [get, list, watch]
@@ -14,7 +14,7 @@
 - apiGroups: [penstock.io]
   resources: [clusters/status, topics/status, consumergroups/status]
   verbs: [patch]
-# What a Cluster is made of. A StatefulSet is deleted without its pods where volumes grow, a Service with its broker.
+# The objects of a Cluster. A StatefulSet is deleted with orphaned pods to expand volumes, a Service with its broker.
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
@@ -27,7 +27,7 @@
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch]
-# Pods are deleted to roll them; claims grow, and are never deleted.
+# Pods are deleted to restart them. Claims are expanded, and never deleted.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, delete]
