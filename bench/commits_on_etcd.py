@@ -78,7 +78,7 @@ async def measure(endpoints: tuple[str, ...], etcd_pid: int, seconds: float, pro
     view, config = ClusterView(), BrokerConfig()
     watcher = Watcher(store, view, config)
     await watcher.start()
-    groups = GroupCoordinator(store, view, SystemClock(), config, membership=member)
+    groups = GroupCoordinator(store, view, SystemClock(), config, lambda: str(uuid4()), membership=member)
     await groups.start()
     changes = assign(view.shards, {0: member.epoch})
     result = await store.txn([c.condition() for c in changes], [c.put() for c in changes])

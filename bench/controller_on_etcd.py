@@ -96,7 +96,7 @@ class Member:
         self.controller: ControllerTask | None = None
 
     async def register(self) -> None:
-        await ensure_cluster(self.store)
+        await ensure_cluster(self.store, uuid4)
         await self.registration.register()
         self.tasks.append(asyncio.ensure_future(self.registration.keep_alive().run()))
 
@@ -108,7 +108,7 @@ class Member:
 
     def stand(self, links: Links) -> None:
         given = ControllerContext(
-            self.store, self.view, self.watcher, self.config, SystemClock(), self.registration, links, NoLogs()
+            self.store, self.view, self.watcher, self.config, SystemClock(), self.registration, links, NoLogs(), uuid4
         )
         self.controller = ControllerTask(given)
         self.tasks.append(asyncio.ensure_future(self.controller.run()))

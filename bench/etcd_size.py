@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import uvloop
 
@@ -60,7 +60,7 @@ async def measure(
     view, config, clock = ClusterView(), BrokerConfig(), SystemClock()
     watcher = Watcher(store, view, config)
     await watcher.start()
-    groups = GroupCoordinator(store, view, clock, config, membership=member)
+    groups = GroupCoordinator(store, view, clock, config, lambda: str(uuid4()), membership=member)
     await groups.start()
     changes = assign(view.shards, {0: member.epoch})
     result = await store.txn([c.condition() for c in changes], [c.put() for c in changes])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from penstock_faults.kit import as_killed, batch, place, segment
@@ -269,6 +271,6 @@ async def test_retention_never_drops_what_is_not_below_the_high_watermark(tmp_pa
 async def test_a_directory_that_is_open_cannot_be_opened_again(tmp_path: Path) -> None:
     async with place(tmp_path / "data"):
         with pytest.raises(DirectoryInUse, match="in use by another process"):
-            LogDirectory(OsFiles(), str(tmp_path / "data"), SystemClock(), 0, 64)
+            LogDirectory(OsFiles(), str(tmp_path / "data"), SystemClock(), 0, 64, random=Random(1), new_id=uuid4)
     async with place(tmp_path / "data") as it:
         assert it.append(batch()).error == 0

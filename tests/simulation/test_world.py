@@ -13,7 +13,7 @@ import pytest
 from penstock_simulation.machine import Machine
 from penstock_simulation.network import Network
 from penstock_simulation.process import Process
-from penstock_simulation.seams import in_place
+from penstock_simulation.seams import GlobalRandomness, in_place
 from penstock_simulation.world import Deadlock, Livelock, World
 
 
@@ -227,6 +227,15 @@ def test_chance_comes_from_the_seed_inside_and_not_outside() -> None:
     assert all(a != b for a, b in zip(draw(1)[:4], draw(2)[:4], strict=True))
     assert draw(1)[4] == random.Random(5).random()
     assert uuid.uuid4() != uuid.uuid4()
+
+
+def test_a_part_of_the_broker_may_not_draw_from_a_global_source() -> None:
+    draws = ["random.random()", "random.Random()", "uuid.uuid4()", "os.urandom(4)", "random.shuffle([1])"]
+    with in_place(World(1)):
+        for draw in draws:
+            eval(draw, {"__name__": "penstock.client.cluster", "random": random, "uuid": uuid, "os": os})
+            with pytest.raises(GlobalRandomness, match=r"penstock\.log\.meta"):
+                eval(draw, {"__name__": "penstock.log.meta", "random": random, "uuid": uuid, "os": os})
 
 
 def test_each_part_draws_from_a_stream_of_its_own() -> None:

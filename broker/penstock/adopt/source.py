@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from penstock.adopt.files import ADOPTED_FILE, STATE_FILE
 from penstock.control.membership import FEATURE_LEVEL, SCHEMA_VERSION
@@ -97,7 +97,7 @@ class AdoptionSource:
             )
         meta = read_meta(self.files, self.path)
         assert meta is not None, "the constructor found its file"
-        directory = inspect_directory(self.files, self.path, cluster.cluster_id, meta.broker_id)
+        directory = inspect_directory(self.files, self.path, cluster.cluster_id, meta.broker_id, uuid4)
         partitions, log_bytes = self._measure()
         return AdoptedState(
             cluster, meta.broker_id, meta.directory_id, entries, directory.was_unclean, partitions, log_bytes

@@ -7,9 +7,9 @@ partitions cost. The cache is bounded; the least recently used session is evicte
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Protocol
 from uuid import UUID
 
@@ -217,9 +217,9 @@ def refused(error: ErrorCode) -> FetchSelection:
 class FetchSessions:
     """All fetch sessions of a broker."""
 
-    def __init__(self, slots: int, now_s: Callable[[], float], seed: int | None = None) -> None:
+    def __init__(self, slots: int, now_s: Callable[[], float], random: Random) -> None:
         self.slots, self.now_s = slots, now_s
-        self.random = random.Random(seed)  # noqa: S311
+        self.random = random
         self.sessions: dict[int, FetchSession] = {}
         self.cached_partitions = 0
 

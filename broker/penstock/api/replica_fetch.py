@@ -12,7 +12,7 @@ Responses to a throttled follower are held back until its rate allows more (`rep
 from __future__ import annotations
 
 import asyncio
-import random
+from random import Random
 from uuid import UUID
 
 from penstock.api.exchange import RequestExchange
@@ -126,11 +126,11 @@ class FollowerSession:
 class ReplicaFetchApi:
     """Serves followers. `max_bytes` bounds a response whatever the request says."""
 
-    def __init__(self, replicas: ReplicaManager, max_bytes: int, seed: int | None = None) -> None:
+    def __init__(self, replicas: ReplicaManager, max_bytes: int, random: Random) -> None:
         self.replicas, self.max_bytes = replicas, max_bytes
         self.sessions: dict[int, FollowerSession] = {}
         """Sessions by broker id: a follower has one, and a new session replaces it."""
-        self.random = random.Random(seed)  # noqa: S311
+        self.random = random
 
     def handle(self, request: FetchRequest, version: int, correlation_id: int, exchange: RequestExchange) -> None:
         """Respond now, or when a partition has changes."""

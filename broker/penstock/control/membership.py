@@ -11,7 +11,7 @@ import asyncio
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 
@@ -59,7 +59,7 @@ class DuplicateBroker(StoreError):
     """Another broker with the same id is running; the message has both and the fix."""
 
 
-async def ensure_cluster(store: Store, new_id: Callable[[], UUID] = uuid4) -> ClusterRecord:
+async def ensure_cluster(store: Store, new_id: Callable[[], UUID]) -> ClusterRecord:
     """Return the cluster's identity; create it if missing. Raises `StoreError` if its format is newer than this
     version."""
     entry = await store.get(keys.CLUSTER)

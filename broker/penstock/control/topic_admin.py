@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
@@ -84,7 +84,7 @@ class TopicService:
         watcher: Watcher,
         clock: Clock,
         config: BrokerConfig,
-        new_id: Callable[[], UUID] = uuid4,
+        new_id: Callable[[], UUID],
         is_clustered: bool = False,
     ) -> None:
         self.is_clustered = is_clustered

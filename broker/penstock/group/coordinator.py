@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.control.group_settings import MAX_GROUP_ID_CHARS
@@ -59,7 +59,7 @@ class GroupCoordinator:
         view: ClusterView,
         clock: Clock,
         config: BrokerConfig,
-        new_id: Callable[[], str] = lambda: str(uuid4()),
+        new_id: Callable[[], str],
         membership: ShardMembership | None = None,
     ) -> None:
         self.config = config

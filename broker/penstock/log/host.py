@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Protocol, TypeVar
 
 from penstock.log.file_pool import FilePool
@@ -21,6 +22,7 @@ class LogHost(Protocol[L]):
     pool: FilePool
     clock: Clock
     indexes: IndexCache
+    random: Random
 
     def request_flush(self, log: L) -> None:
         """Add the log to the next flush round."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Coroutine, Iterator
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -56,6 +57,8 @@ class LogDirectory:
         broker_id: int,
         max_open_files: int = DEFAULT_MAX_OPEN,
         *,
+        random: Random,
+        new_id: Callable[[], UUID],
         retention_check_interval_ms: int = 1,
         on_failed: Callable[[Exception], None] | None = None,
         compaction: CompactionRunner | None = None,
@@ -63,6 +66,7 @@ class LogDirectory:
     ) -> None:
         self.files, self.path, self.clock = files, path.rstrip("/"), clock
         self.broker_id = broker_id
+        self.random, self.new_id = random, new_id
         self.on_failed = on_failed
         self.pool = FilePool(files, max_open_files)
         self.indexes = IndexCache(files)
@@ -109,7 +113,7 @@ class LogDirectory:
 
     def claim(self, cluster_id: str) -> None:
         """Check that the directory belongs to this broker and read its checkpoints. Raises WrongDirectory, OSError."""
-        self.opened = opening.inspect_directory(self.files, self.path, cluster_id, self.broker_id)
+        self.opened = opening.inspect_directory(self.files, self.path, cluster_id, self.broker_id, self.new_id)
         self.was_unclean = self.opened.was_unclean
 
     def recover(self, make_state: Callable[[], BatchState]) -> None:

@@ -6,7 +6,8 @@ Called by `LogDirectory` and by the offline dump.
 from __future__ import annotations
 
 import json
-from uuid import UUID, uuid4
+from collections.abc import Callable
+from uuid import UUID
 
 import msgspec
 from crc32c import crc32c
@@ -78,11 +79,13 @@ def read_meta(files: Files, path: str) -> DirectoryMeta | None:
     return meta
 
 
-def claim(files: Files, path: str, cluster_id: str, broker_id: int) -> tuple[DirectoryMeta, bool]:
+def claim(
+    files: Files, path: str, cluster_id: str, broker_id: int, new_id: Callable[[], UUID]
+) -> tuple[DirectoryMeta, bool]:
     """Return (the directory's meta, whether it is new). Raises WrongDirectory if it belongs to another broker."""
     meta = read_meta(files, path)
     if meta is None:
-        meta = DirectoryMeta(cluster_id, broker_id, uuid4(), FORMAT_VERSION)
+        meta = DirectoryMeta(cluster_id, broker_id, new_id(), FORMAT_VERSION)
         meta = msgspec.structs.replace(meta, crc=meta.checksum())
         files.write_atomic(f"{path}/{FILE_NAME}", msgspec.json.format(msgspec.json.encode(meta)) + b"\n")
         return meta, True

@@ -74,12 +74,14 @@ def lock_directory(files: Files, path: str) -> None:
         raise DirectoryInUse(f'"{path}" is in use by another process; stop it or use another directory') from e
 
 
-def inspect_directory(files: Files, path: str, cluster_id: str, broker_id: int) -> OpenedDirectory:
+def inspect_directory(
+    files: Files, path: str, cluster_id: str, broker_id: int, new_id: Callable[[], UUID]
+) -> OpenedDirectory:
     """Read the clean-shutdown marker and the checkpoint table, and list the partitions that need recovery.
 
     Raises WrongDirectory, OSError.
     """
-    meta, is_new = claim(files, path, cluster_id, broker_id)
+    meta, is_new = claim(files, path, cluster_id, broker_id, new_id)
     table, table_crc = read_table(files, path)
     clean = table is not None and read_clean_mark(files, path) == table_crc
     keys = [key for key in map(parse_partition, files.list(path)) if key is not None]

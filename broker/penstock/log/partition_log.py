@@ -7,7 +7,6 @@ drops their old segments. Only searches by timestamp may run in other threads.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 from uuid import UUID
@@ -122,7 +121,7 @@ class PartitionLog:
         """Store the topic's settings and the segment age with its random jitter."""
         self.config = config
         jitter_ms = config.segment_jitter_ms
-        shortened = random.randrange(jitter_ms) if jitter_ms > 0 else 0  # noqa: S311
+        shortened = self.host.random.randrange(jitter_ms) if jitter_ms > 0 else 0
         self.max_age_ms = max(config.segment_ms - shortened, 1)
         if config.cleanup_compact:
             self.max_age_ms = min(self.max_age_ms, config.max_compaction_lag_ms)

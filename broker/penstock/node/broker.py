@@ -156,6 +156,8 @@ class BrokerNode:
             self.clock,
             config.node_id,
             config.log_max_open_files,
+            random=self.environment.random,
+            new_id=self.environment.new_id,
             retention_check_interval_ms=config.log_retention_check_interval_ms,
             compaction=self.environment.make_compaction(self.files),
             flusher=self.environment.make_flusher,
@@ -230,7 +232,7 @@ class BrokerNode:
         await transactions.start()
         self.close_in_time("transactions", transactions.close)
         return BrokerServices(
-            store, view, watcher, clock, config, self.stats, log_dir, replicas, topics, groups, ids, transactions
+            store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas, topics, groups, ids, transactions
         )  # fmt: skip
 
     async def listen(self, server: Server, services: BrokerServices) -> list[ListenerAddress]:

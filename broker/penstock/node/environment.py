@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from random import Random
 from typing import Protocol
 from uuid import UUID, uuid4
 
@@ -80,6 +81,10 @@ class NodeEnvironment(Protocol):
     def new_id(self) -> UUID:
         """Return a random UUID."""
 
+    @property
+    def random(self) -> Random:
+        """The source of jitter and session ids."""
+
 
 class SystemEnvironment:
     """The real machine, with the etcd at `etcd`; None for a single broker."""
@@ -87,6 +92,7 @@ class SystemEnvironment:
     def __init__(self, etcd: EtcdOptions | None = None) -> None:
         self.etcd = etcd
         self.clock: Clock = SystemClock()
+        self.random = Random()  # noqa: S311
         self.boot_id = boot_id()
 
     @property

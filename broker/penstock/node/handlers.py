@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Protocol
 
 from penstock.api.cluster import ClusterApi
@@ -63,6 +64,7 @@ class BrokerServices:
     view: ClusterView
     watcher: Watcher
     clock: Clock
+    random: Random
     config: BrokerConfig
     stats: RequestStats
     log_dir: LogDirectory
@@ -79,10 +81,10 @@ def make_dispatcher(services: BrokerServices, now_s: Callable[[], float]) -> Dis
     features = Features(services.store, services.view, services.watcher, FEATURE_LEVEL)
     apis = [*make_apis(services), FeaturesApi(features)]
     routes = [route for api in apis for route in api.routes()]
-    sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, now_s)
+    sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, now_s, services.random)
     followers = leaderships = None
     if replicas.membership is not None:
-        followers = ReplicaFetchApi(replicas, config.replica_fetch_response_max_bytes)
+        followers = ReplicaFetchApi(replicas, config.replica_fetch_response_max_bytes, services.random)
         leaderships = Leaderships(services.store, replicas)
     fetch = FetchApi(replicas, sessions, FetchLimits(config.fetch_max_bytes), stats, followers, leaderships)
     produce = ProduceApi(replicas, stats, services.transactions.verifier, leaderships)

@@ -122,6 +122,7 @@ class ClusterMember:
             self.registration,
             prober,
             log_ends,
+            self.environment.new_id,
             list(cleaners),
         )
         self.controller = ControllerTask(context)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
+from uuid import uuid4
 
 import adopt_kit
 import pytest
@@ -50,7 +52,7 @@ async def test_a_move_that_is_interrupted_anywhere_leaves_no_cluster_and_is_fini
                 assert await store.get(keys.CLUSTER) is None
             if number > 1 and not was_last:
                 with pytest.raises(StoreError, match="being adopted"):
-                    await ensure_cluster(store)
+                    await ensure_cluster(store, uuid4)
             await adopt(path, store)
             found = await contents(store)
             assert without_epochs(found) == without_epochs(expected)
@@ -114,8 +116,8 @@ async def test_the_directory_is_a_clusters_then_and_never_that_of_a_broker_alone
     await make_directory(tmp_path)
     await adopt(tmp_path, store)
     assert not (tmp_path / "state.db").exists()
-    log_dir = LogDirectory(OsFiles(), str(tmp_path), SystemClock(), adopt_kit.BROKER)
-    log_dir.claim((await ensure_cluster(store)).cluster_id)
+    log_dir = LogDirectory(OsFiles(), str(tmp_path), SystemClock(), adopt_kit.BROKER, random=Random(1), new_id=uuid4)
+    log_dir.claim((await ensure_cluster(store, uuid4)).cluster_id)
     with pytest.raises(LogError):
         log_dir.claim("that-of-a-new-state-db")
     await log_dir.close()
@@ -195,7 +197,7 @@ async def test_where_another_was_faster_the_directory_is_given_back(tmp_path: Pa
 
 async def test_a_directory_in_use_is_refused(tmp_path: Path, store: Failing) -> None:
     await make_directory(tmp_path)
-    running = LogDirectory(OsFiles(), str(tmp_path), SystemClock(), adopt_kit.BROKER)
+    running = LogDirectory(OsFiles(), str(tmp_path), SystemClock(), adopt_kit.BROKER, random=Random(1), new_id=uuid4)
     await refused(tmp_path, store, "stop its broker first")
     await running.close()
 

@@ -50,7 +50,7 @@ async def test_most_records_are_the_same_and_processes_and_revisions_stay_behind
 
 async def led_after(store: Failing, directory_id: UUID, was_unclean: bool = False) -> PartitionRecord | None:
     """Return the controller's change of a partition after the broker has registered with a directory."""
-    await ensure_cluster(store)
+    await ensure_cluster(store, uuid4)
     record = BrokerRecord(
         broker_id=BROKER, incarnation=uuid4(), endpoints=[], directory_id=directory_id, was_unclean=was_unclean
     )

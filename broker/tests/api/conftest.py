@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -109,12 +109,12 @@ def settings() -> dict[str, str]:
 @pytest.fixture
 async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
     store, view, config = EmbeddedStore(":memory:"), ClusterView(), BrokerConfig.from_texts(settings)
-    await ensure_cluster(store)
+    await ensure_cluster(store, uuid4)
     endpoints = [BrokerEndpoint("INSIDE", "10.0.0.1", 9092), BrokerEndpoint("OUTSIDE", "example.org", 19092)]
     await register_embedded(store, 0, endpoints, "rack-1", UUID(int=7), 1)
     watcher = Watcher(store, view, config)
     await watcher.start()
-    admin = TopicService(store, view, watcher, SystemClock(), config)
+    admin = TopicService(store, view, watcher, SystemClock(), config, uuid4)
     configs = ConfigService(store, view, watcher, config, SystemClock())
     disk = Disk()
     apis = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from penstock.api import fetch_sessions
@@ -37,7 +39,7 @@ def time() -> Time:
 
 @pytest.fixture
 def sessions(time: Time) -> FetchSessions:
-    return FetchSessions(2, time, seed=1)
+    return FetchSessions(2, time, Random(1))
 
 
 def offsets(selection: FetchSelection) -> dict[int, int]:

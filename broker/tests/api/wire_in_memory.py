@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any, TypeVar
 
 from replica_kit import DataPath, batch_of, opened_data_path, until
@@ -103,7 +104,7 @@ class Wire:
     def __init__(self, path: DataPath, max_bytes: int = 50 << 20) -> None:
         self.path = path
         self.stats = RequestStats()
-        self.sessions = FetchSessions(10, lambda: 0.0, seed=1)
+        self.sessions = FetchSessions(10, lambda: 0.0, Random(1))
         self.produce = ProduceApi(path.replicas, self.stats)
         self.fetch = FetchApi(path.replicas, self.sessions, FetchLimits(max_bytes), self.stats)
         self.routes = LogQueriesApi(path.replicas).routes()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -49,12 +49,12 @@ class LaggingStore(EmbeddedStore):
 async def open_cluster(path: str, lagging: bool = False, **settings: str) -> Cluster:
     store = LaggingStore(path) if lagging else EmbeddedStore(path)
     config = BrokerConfig.from_texts({name.replace("_", "."): text for name, text in settings.items()})
-    await ensure_cluster(store)
+    await ensure_cluster(store, uuid4)
     await register_embedded(store, 0, [BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9092)], None, UUID(int=7), 1)
     view = ClusterView()
     watcher = Watcher(store, view, config)
     await watcher.start()
-    topics = TopicService(store, view, watcher, SystemClock(), config)
+    topics = TopicService(store, view, watcher, SystemClock(), config, uuid4)
     return Cluster(store, view, watcher, config, topics, ConfigService(store, view, watcher, config, SystemClock()))
 
 

@@ -28,7 +28,7 @@ class Cluster:
         self.features = Features(self.store, self.view, self.watcher, 3)
 
     async def start(self) -> None:
-        await ensure_cluster(self.store)
+        await ensure_cluster(self.store, uuid4)
         await self.watcher.start()
 
     async def join(self, broker_id: int, level: int, store: Store | None = None) -> Registration:

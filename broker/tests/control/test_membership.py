@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -17,9 +17,9 @@ from penstock.state.view import BrokerEndpoint
 
 async def test_the_cluster_id_is_made_once() -> None:
     store = EmbeddedStore(":memory:")
-    first = await ensure_cluster(store)
+    first = await ensure_cluster(store, uuid4)
     assert len(first.cluster_id) == 22
-    assert await ensure_cluster(store) == first
+    assert await ensure_cluster(store, uuid4) == first
     await store.close()
 
 
@@ -27,7 +27,7 @@ async def test_state_of_a_newer_format_is_refused() -> None:
     store = EmbeddedStore(":memory:")
     await store.txn([], [PutOp(keys.CLUSTER, encode(ClusterRecord(cluster_id="c", schema_version=2)))])
     with pytest.raises(StoreError, match="supports 1 and 1; upgrade"):
-        await ensure_cluster(store)
+        await ensure_cluster(store, uuid4)
     await store.close()
 
 

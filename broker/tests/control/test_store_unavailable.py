@@ -71,7 +71,7 @@ class Broker:
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self, lease_ms: int = 60_000) -> Broker:
-        await ensure_cluster(self.store)
+        await ensure_cluster(self.store, uuid4)
         record = BrokerRecord(
             broker_id=1,
             incarnation=uuid4(),
@@ -81,11 +81,13 @@ class Broker:
         self.registration = Registration(self.store, SystemClock(), record, lease_ms)
         await self.registration.register()
         await self.watcher.start()
-        self.topics = TopicService(self.store, self.view, self.watcher, SystemClock(), self.config, is_clustered=True)
+        self.topics = TopicService(
+            self.store, self.view, self.watcher, SystemClock(), self.config, uuid4, is_clustered=True
+        )
         self.configs = ConfigService(self.store, self.view, self.watcher, self.config, SystemClock())
         self.tasks.append(asyncio.ensure_future(self.registration.keep_alive().run()))
         given = ControllerContext(
-            self.store, self.view, self.watcher, self.config, SystemClock(), self.registration, Network(), Ends()
+            self.store, self.view, self.watcher, self.config, SystemClock(), self.registration, Network(), Ends(), uuid4
         )
         self.controller = ControllerTask(given)
         self.tasks.append(asyncio.ensure_future(self.controller.run()))
@@ -172,7 +174,7 @@ async def test_a_change_that_is_made_but_not_heard_of_is_answered_in_time(
 async def world() -> AsyncIterator[World]:
     async with opened_world() as opened:
         opened.store = AwayStore(":memory:")
-        await ensure_cluster(opened.store)
+        await ensure_cluster(opened.store, uuid4)
         await opened.start(1, 2, 3)
         await opened.time.until(lambda: opened.controllers() == [1])
         yield opened

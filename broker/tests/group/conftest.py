@@ -271,7 +271,7 @@ class World:
         self.store = EmbeddedStore(self.path)
         self.loop.stores.append(self.store)
         self.view.listeners.clear()
-        self.groups = GroupCoordinator(self.store, self.view, self.clock, self.config)
+        self.groups = GroupCoordinator(self.store, self.view, self.clock, self.config, lambda: str(uuid4()))
         await self.groups.start()
         return self.groups
 

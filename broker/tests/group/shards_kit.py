@@ -81,7 +81,7 @@ class Broker:
         self.membership = Membership(result.revision)
         await self.watcher.start()
         self.groups = GroupCoordinator(
-            self.line, self.view, self.cluster.clock, self.config, membership=self.membership
+            self.line, self.view, self.cluster.clock, self.config, lambda: str(uuid4()), membership=self.membership
         )
         await self.groups.start()
 

@@ -9,7 +9,8 @@ import random
 import struct
 import sys
 from collections.abc import AsyncIterator, Callable
-from uuid import UUID
+from random import Random
+from uuid import UUID, uuid4
 
 from crc32c import crc32c
 
@@ -152,7 +153,14 @@ async def opened(
 ) -> AsyncIterator[LogDirectory]:
     """A started log directory; with `clean` False it is left as a killed process leaves it."""
     directory = LogDirectory(
-        files, path, clock or HandClock(), 0, max_open_files, compaction=compaction or ThreadRunner(files)
+        files,
+        path,
+        clock or HandClock(),
+        0,
+        max_open_files,
+        random=Random(1),
+        new_id=uuid4,
+        compaction=compaction or ThreadRunner(files),
     )
     try:
         directory.claim(CLUSTER)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from uuid import UUID, uuid4
 
 import pytest
@@ -26,7 +27,7 @@ META = "/data/meta.json"
 
 
 def claim(files: MemoryFiles, cluster: str = CLUSTER, broker: int = 0) -> None:
-    directory = LogDirectory(files, "/data", HandClock(), broker)
+    directory = LogDirectory(files, "/data", HandClock(), broker, random=Random(1), new_id=uuid4)
     try:
         directory.claim(cluster)
     finally:
@@ -80,7 +81,8 @@ async def test_every_flipped_bit_and_every_tear_of_the_meta_file_is_noticed() ->
 async def test_a_second_process_is_refused_and_the_directory_is_free_after_the_first(tmp_path: Path) -> None:
     code = (
         "import sys; from penstock.runtime.disk import OsFiles; from penstock.runtime.clock import SystemClock;"
-        "from penstock.log.log_dir import LogDirectory; LogDirectory(OsFiles(), sys.argv[1], SystemClock(), 0)"
+        "from penstock.log.log_dir import LogDirectory;"
+        "LogDirectory(OsFiles(), sys.argv[1], SystemClock(), 0, random=None, new_id=None)"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     async with opened(OsFiles(), str(tmp_path)):
@@ -88,7 +90,7 @@ async def test_a_second_process_is_refused_and_the_directory_is_free_after_the_f
         assert second.returncode
         assert f'DirectoryInUse: "{tmp_path}" is in use by another process' in second.stderr
         with pytest.raises(DirectoryInUse):
-            LogDirectory(OsFiles(), str(tmp_path), HandClock(), 0)
+            LogDirectory(OsFiles(), str(tmp_path), HandClock(), 0, random=Random(1), new_id=uuid4)
     assert subprocess.run(command, check=False, env=os.environ).returncode == 0
 
 

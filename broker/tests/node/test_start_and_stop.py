@@ -16,8 +16,10 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from node_kit import DEADLINE_S, Client, Process, port_of, reserved_port
@@ -350,7 +352,7 @@ def sync(client: Client, joined: JoinGroupResponse) -> None:
 
 async def test_a_file_system_that_does_not_answer_has_an_unknown_size(tmp_path: Path) -> None:
     path = str(tmp_path / "data")
-    log_dir = LogDirectory(OsFiles(), path, SystemClock(), 0)
+    log_dir = LogDirectory(OsFiles(), path, SystemClock(), 0, random=Random(1), new_id=uuid4)
     (known,) = LogDirSizes(log_dir).log_dirs()
     assert known.total_bytes >= known.usable_bytes > 0
     shutil.rmtree(path)

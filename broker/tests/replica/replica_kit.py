@@ -10,7 +10,8 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import UUID
+from random import Random
+from uuid import UUID, uuid4
 
 from faulty import FaultyFiles
 from log_kit import START_MS, HandClock, abandon, headers_in, settle
@@ -122,16 +123,16 @@ async def opened_data_path(
     """An open data path. With `clean` False, it is closed as by kill -9. `state` is the store's path."""
     files, clock = GatedFiles(), clock or HandClock()
     store, view, config = EmbeddedStore(state or str(home / "state.db")), ClusterView(), BrokerConfig.from_texts({})
-    cluster = await ensure_cluster(store)
+    cluster = await ensure_cluster(store, uuid4)
     await register_embedded(store, 0, [BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9092)], None, UUID(int=7), 1)
     watcher = Watcher(store, view, config)
     await watcher.start()
-    log_dir = LogDirectory(files, str(home), clock, 0, compaction=ThreadRunner(files))
+    log_dir = LogDirectory(files, str(home), clock, 0, random=Random(1), new_id=uuid4, compaction=ThreadRunner(files))
     log_dir.claim(cluster.cluster_id)
     log_dir.recover(ProducerState)
     log_dir.start()
     replicas = ReplicaManager(view, log_dir, clock, config)
-    topics = TopicService(store, view, watcher, clock, config)
+    topics = TopicService(store, view, watcher, clock, config, uuid4)
     topics.cleaners.append(replicas.delete_topic)
     configs = ConfigService(store, view, watcher, config, clock)
     try:

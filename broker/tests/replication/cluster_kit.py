@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -144,7 +145,15 @@ class Broker:
         self.config = BrokerConfig.from_texts(given)
         self.membership = Enrolled()
         self.watcher = Watcher(cluster.store, self.view, self.config)
-        self.log_dir = LogDirectory(self.files, str(home), self.clock, broker_id, compaction=ThreadRunner(self.files))
+        self.log_dir = LogDirectory(
+            self.files,
+            str(home),
+            self.clock,
+            broker_id,
+            random=Random(1),
+            new_id=uuid4,
+            compaction=ThreadRunner(self.files),
+        )
         self.links: dict[int, Link] = {}
         self.resigned: list[tuple[UUID, int]] = []
         self.marks: dict[tuple[UUID, int], list[tuple[type[Partition], int, int]]] = {}
@@ -176,8 +185,8 @@ class Broker:
             self.fetchers,
             self.is_unassigned,
         )
-        self.followers = ReplicaFetchApi(self.replicas, 10 << 20, seed=self.broker_id)
-        sessions = FetchSessions(10, lambda: 0.0, seed=1)
+        self.followers = ReplicaFetchApi(self.replicas, 10 << 20, Random(self.broker_id))
+        sessions = FetchSessions(10, lambda: 0.0, Random(1))
         leaderships = Leaderships(self.cluster.store, self.replicas)
         self.fetch = FetchApi(
             self.replicas, sessions, FetchLimits(50 << 20), RequestStats(), self.followers, leaderships
@@ -256,7 +265,7 @@ class Cluster:
 
     async def start(self, broker_id: int) -> Broker:
         """Start a broker, or restart it as another incarnation."""
-        cluster = await ensure_cluster(self.store)
+        cluster = await ensure_cluster(self.store, uuid4)
         broker = Broker(self, broker_id, self.home / str(broker_id), self.settings)
         await broker.start(cluster.cluster_id)
         self.brokers[broker_id] = broker

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from etcd_kit import DEADLINE_S, Proxy, eventually
@@ -337,7 +337,7 @@ async def test_a_store_of_a_newer_version_is_refused(store: Store, newer: dict[s
     record = ClusterRecord(cluster_id="abc", **newer)
     await store.txn([], [PutOp(keys.CLUSTER, encode(record))])
     with pytest.raises(StoreError, match="; upgrade"):
-        await ensure_cluster(store)
+        await ensure_cluster(store, uuid4)
     entry = await store.get(keys.CLUSTER)
     assert entry is not None
     assert entry.value == encode(record), "it was written to"

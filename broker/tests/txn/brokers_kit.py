@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from cluster_kit import Broker, Cluster
 from replica_kit import batch_of, until
@@ -162,7 +163,9 @@ class TxnBroker(Broker):
         self.line = Line(self.cluster.store)
         store: Any = self.line
         ids = ProducerIds(store)
-        self.groups = GroupCoordinator(store, self.view, self.clock, self.config, membership=self.membership)
+        self.groups = GroupCoordinator(
+            store, self.view, self.clock, self.config, lambda: str(uuid4()), membership=self.membership
+        )
         await self.groups.start()
         ways = Ways(self.cluster, self.broker_id)
         self.txns = txns = TransactionService(
@@ -230,7 +233,7 @@ class TxnCluster(Cluster):
         return self.brokers[broker_id]
 
     async def start(self, broker_id: int) -> TxnBroker:
-        cluster = await ensure_cluster(self.store)
+        cluster = await ensure_cluster(self.store, uuid4)
         broker = TxnBroker(self, broker_id, self.home / str(broker_id), self.settings)
         await broker.start(cluster.cluster_id)
         self.brokers[broker_id] = broker

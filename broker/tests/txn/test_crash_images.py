@@ -4,6 +4,8 @@ end."""
 from __future__ import annotations
 
 import random
+from random import Random
+from uuid import uuid4
 
 from log_kit import CLUSTER, SMALL, TOPIC, HandClock, abandon, any_seed, batch_of, note_seed, settle
 from memory_files import CrashImages, MemoryFiles
@@ -26,7 +28,9 @@ def known(state: ProducerState, end: int) -> Known:
 
 
 def opened(files: MemoryFiles) -> LogDirectory:
-    directory = LogDirectory(files, PATH, HandClock(), 0, compaction=ThreadRunner(files))
+    directory = LogDirectory(
+        files, PATH, HandClock(), 0, random=Random(1), new_id=uuid4, compaction=ThreadRunner(files)
+    )
     directory.claim(CLUSTER)
     directory.recover(ProducerState)
     directory.start()

@@ -9,7 +9,8 @@ import shutil
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from uuid import UUID
+from random import Random
+from uuid import UUID, uuid4
 
 from penstock.config.values import TopicConfig
 from penstock.log.log_dir import LogDirectory
@@ -115,7 +116,7 @@ class Place:
 async def place(path: Path, config: TopicConfig | None = None) -> AsyncIterator[Place]:
     """Opens a data directory as a broker does; shuts it down cleanly at the end."""
     files = HeldFiles()
-    directory = LogDirectory(files, str(path), SystemClock(), 0, 64)
+    directory = LogDirectory(files, str(path), SystemClock(), 0, 64, random=Random(1), new_id=uuid4)
     directory.claim("the-cluster")
     directory.recover(ProducerState)
     directory.start()

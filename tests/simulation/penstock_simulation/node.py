@@ -98,7 +98,7 @@ class SimOutside:
         self.clock: Clock = machine.clock
         self.boot_id = f"{machine.name}-{machine.boots}"
         self.files = SimFiles(process)
-        self.chance = process.world.streams["ids"]
+        self.random = process.world.streams["ids"]
 
     def make_files(self, cache_bytes: int) -> SimFiles:
         return self.files
@@ -124,7 +124,7 @@ class SimOutside:
         return bind
 
     def new_id(self) -> UUID:
-        return UUID(int=self.chance.getrandbits(128), version=4)
+        return UUID(int=self.random.getrandbits(128), version=4)
 
 
 class SimNode(BrokerNode):

@@ -1,6 +1,7 @@
-"""What the broker and its client take from the operating system without being handed it: chance. And listeners.
+"""Randomness and listeners of the simulation.
 
-`in_place` replaces these for as long as a world runs, so that the seed decides there too.
+The broker gets both from its environment. Clients and libraries draw from global sources, which `in_place` replaces
+while a world runs.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -16,6 +19,20 @@ from penstock.config.listeners import ListenerAddress
 
 if TYPE_CHECKING:
     from penstock_simulation.world import World
+
+
+DRAWS = (
+    "choice",
+    "choices",
+    "getrandbits",
+    "randbytes",
+    "randint",
+    "random",
+    "randrange",
+    "sample",
+    "shuffle",
+    "uniform",
+)
 
 
 class BoundAddress:
@@ -36,21 +53,48 @@ async def bind(loop: Any, address: ListenerAddress) -> tuple[ListenerAddress, li
     return address, [BoundAddress(address.host, address.port)]
 
 
+class GlobalRandomness(Exception):
+    """A part of the broker draws from a global source instead of the one that its constructor gets."""
+
+
+def check_caller() -> None:
+    """Raise GlobalRandomness if the first caller outside this module and the libraries of chance is the broker."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals["__name__"] in (__name__, "random", "secrets", "uuid"):
+        frame = frame.f_back
+    name = frame.f_globals["__name__"] if frame is not None else ""
+    if name.startswith("penstock.") and not name.startswith("penstock.client."):
+        raise GlobalRandomness(name)
+
+
+def checked(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function `draw` of the module `random` for callers other than the broker."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        check_caller()
+        return draw(*arguments, **options)
+
+    return call
+
+
 @contextlib.contextmanager
 def in_place(world: World) -> Iterator[None]:
-    """Chance comes from the seed: uuid4 and secrets draw from os.urandom."""
+    """Draw all randomness from the seed: uuid4 and secrets use os.urandom. The broker must not use global sources."""
     chance = world.streams["chance"]
 
     class SeededRandom(random.Random):
-        """Without a seed of its own it gets one of the world's."""
+        """A generator whose default seed comes from the world."""
 
         def __init__(self, x: Any = None) -> None:
+            if x is None:
+                check_caller()
             super().__init__(chance.getrandbits(64) if x is None else x)
 
     before = random.getstate()
     with (
-        mock.patch.object(os, "urandom", chance.randbytes),
+        mock.patch.object(os, "urandom", checked(chance.randbytes)),
         mock.patch.object(random, "Random", SeededRandom),
+        mock.patch.multiple(random, **{name: checked(getattr(random, name)) for name in DRAWS}),
     ):
         random.seed(world.streams["global"].getrandbits(64))
         try:

@@ -8,9 +8,10 @@ all in-memory state of the work and ends with the leadership.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.control.controller.election import Election
@@ -54,6 +55,7 @@ class ControllerContext:
     registration: Registration
     prober: Prober
     log_ends: LogEnds
+    new_id: Callable[[], UUID]
     topic_cleaners: list[TopicCleaner] = field(default_factory=list)
     """Remove what other packages keep in the store of a deleted topic."""
 
@@ -64,7 +66,9 @@ class ControllerTask:
     def __init__(self, context: ControllerContext) -> None:
         self.context = context
         self.term: ControllerTerm | None = None
-        self.election = Election(context.store, context.registration, self._lead, context.prober, self._find_broker)
+        self.election = Election(
+            context.store, context.registration, self._lead, context.prober, self._find_broker, context.new_id
+        )
         context.view.subscribe(self._on_topics)
 
     def _find_broker(self, broker_id: int) -> BrokerView | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from penstock.control.controller.leadership import Leadership
 from penstock.control.controller.probes import Prober, watch_broker
@@ -58,7 +58,7 @@ class Election:
         work: Work,
         prober: Prober,
         find_broker: Callable[[int], BrokerView | None],
-        new_id: Callable[[], UUID] = uuid4,
+        new_id: Callable[[], UUID],
     ) -> None:
         """`find_broker` returns a broker from the view."""
         self.store, self.registration, self.work, self._new_id = store, registration, work, new_id

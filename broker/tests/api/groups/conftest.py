@@ -57,7 +57,7 @@ class Broker:
             0, [BrokerEndpoint("MAIN", "main.example", 1), BrokerEndpoint("OTHER", "other.example", 2)]
         )
         self.topic_ids = {name: self.create_topic(name) for name in ("t", "u")}
-        self.groups = GroupCoordinator(store, self.view, SystemClock(), self.config)
+        self.groups = GroupCoordinator(store, self.view, SystemClock(), self.config, lambda: str(uuid4()))
         apis = [
             GroupsApi(self.groups, self.view),
             GroupAdminApi(self.groups, self.view),

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from msgspec.structs import replace
 
@@ -169,11 +169,12 @@ class Node:
             self.registration,
             self.world.network,
             self.world.ends,
+            uuid4,
             self.world.topic_cleaners,
         )
         self.controller = ControllerTask(context)
         self.topics = TopicService(
-            self.world.store, self.view, self.watcher, self.world.time, self.config, is_clustered=True
+            self.world.store, self.view, self.watcher, self.world.time, self.config, uuid4, is_clustered=True
         )
         self.run(self.registration.keep_alive().run())
         self.run(self.controller.run())
@@ -329,6 +330,6 @@ class World:
 @asynccontextmanager
 async def opened_world() -> AsyncIterator[World]:
     world = World()
-    await ensure_cluster(world.store)
+    await ensure_cluster(world.store, uuid4)
     yield world
     await world.stop()

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from uuid import UUID, uuid4
 
 from log_kit import append, batch_of
@@ -175,7 +176,9 @@ class Broker:
         self.cluster, self.broker_id, self.clock = cluster, broker_id, SystemClock()
         files = OsFiles()
         home = str(cluster.home / str(broker_id))
-        self.log_dir = LogDirectory(files, home, self.clock, broker_id, compaction=ThreadRunner(files))
+        self.log_dir = LogDirectory(
+            files, home, self.clock, broker_id, random=Random(1), new_id=uuid4, compaction=ThreadRunner(files)
+        )
         self.raw = cluster.etcd.connect()
         self.store = GuardedStore(self.raw)
         self.view = ClusterView()
@@ -188,7 +191,7 @@ class Broker:
         self.aside: list[str] = []
 
     async def start(self) -> None:
-        cluster = await ensure_cluster(self.store)
+        cluster = await ensure_cluster(self.store, uuid4)
         self.log_dir.claim(cluster.cluster_id)
 
         async def recover() -> None:
@@ -220,6 +223,7 @@ class Broker:
                 registration,
                 NoProber(),
                 self.cluster,
+                uuid4,
             )
         )
         self.run(self.controller.run())
