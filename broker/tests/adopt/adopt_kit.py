@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from penstock.adopt.move import Adoption
 from penstock.adopt.source import AdoptionSource
@@ -70,7 +70,7 @@ def records() -> dict[str, bytes]:
 async def make_directory(path: Path, values: Mapping[str, bytes] | None = None) -> UUID:
     """Create a single broker's data directory; return its directory id."""
     path.mkdir(parents=True, exist_ok=True)
-    meta, _ = claim(OsFiles(), str(path), CLUSTER_ID, BROKER)
+    meta, _ = claim(OsFiles(), str(path), CLUSTER_ID, BROKER, uuid4)
     partition = path / f"{FLIGHTS}-0"
     partition.mkdir(exist_ok=True)
     (partition / "00000000000000000000.log").write_bytes(b"x" * 100)
