@@ -136,7 +136,7 @@ class TxnOffsets:
         return self._offsets.writers.for_group(group_id)
 
     async def commit(self, writer: Writer, txn: TxnCommit, commits: Sequence[OffsetCommit]) -> list[int]:
-        """Write pending offsets. Returns the indexes of those that did not become durable. Performs no checks."""
+        """Write pending offsets. Returns the indexes of offsets that did not become durable. Performs no checks."""
         shard = self._shards.get(keys.shard_of(txn.group_id))
         if writer.is_closed or shard is None:
             return list(range(len(commits)))
@@ -209,11 +209,11 @@ class TxnOffsets:
         shard = self._shards.get(number)
         return {} if shard is None else shard.by_producer
 
-    def discard(self, number: int, producer_id: int, those: dict[OffsetKey, TxnOffsetRecord]) -> None:
+    def discard(self, number: int, producer_id: int, offsets: dict[OffsetKey, TxnOffsetRecord]) -> None:
         """Delete orphaned pending offsets."""
         shard = self._shards[number]
-        self._offsets.writers.for_shard(number).submit([deletion(producer_id, key) for key in those])
-        for key, record in those.items():
+        self._offsets.writers.for_shard(number).submit([deletion(producer_id, key) for key in offsets])
+        for key, record in offsets.items():
             shard.remove(producer_id, key, record)
 
 

@@ -61,10 +61,12 @@ class OrphanedOffsets:
             for transactional_id in {record.transactional_id for record in pending.values()}:
                 last_completed = await self._last_completed(transactional_id, producer_id)
                 known = self._offsets.pending_by_producer(number).get(producer_id, {})
-                those = {k: record for k, record in pending.items() if record.transactional_id == transactional_id}
+                records_by_key = {
+                    k: record for k, record in pending.items() if record.transactional_id == transactional_id
+                }
                 left = {
                     k: record
-                    for k, record in those.items()
+                    for k, record in records_by_key.items()
                     if record.number <= last_completed and known.get(k) is record
                 }
                 self._drop(number, producer_id, left)

@@ -59,7 +59,7 @@ class PendingMarker(NamedTuple):
     topic: str
     partition: TransactionPartition
     leader_epoch: int
-    settled: asyncio.Future[int]
+    result: asyncio.Future[int]
 
 
 class MarkerRouter:
@@ -88,29 +88,29 @@ class MarkerRouter:
         waiting: dict[TransactionPartition, asyncio.Future[int]] = {}
         local: list[asyncio.Future[int]] = []
         for partition in partitions:
-            settled = waiting[partition] = loop.create_future()
+            result = waiting[partition] = loop.create_future()
             if partition.topic_id == OFFSETS_TOPIC_ID:
                 broker_id, name, leader_epoch = self._owner_of(partition.partition), OFFSETS_TOPIC, -1
             else:
                 topic = self._view.topics_by_id.get(partition.topic_id)
                 if topic is None or partition.partition >= len(topic.partitions):
-                    gone = topic is None and await self._is_gone(partition.topic_id)
-                    settled.set_result(ErrorCode.NONE if gone else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    deleted = topic is None and await self._is_deleted(partition.topic_id)
+                    result.set_result(ErrorCode.NONE if deleted else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                     continue
                 placed = topic.partitions[partition.partition]
                 broker_id, name, leader_epoch = placed.leader, topic.name, placed.leader_epoch
             if broker_id == self._broker_id:
-                self._local.write(ending, MarkerTarget(*partition, leader_epoch), resolver(settled))
-                local.append(settled)
+                self._local.write(ending, MarkerTarget(*partition, leader_epoch), resolver(result))
+                local.append(result)
             elif broker_id == NO_BROKER or self._channel is None:
-                settled.set_result(ErrorCode.BROKER_NOT_AVAILABLE)
+                result.set_result(ErrorCode.BROKER_NOT_AVAILABLE)
             else:
-                self._enqueue(self._channel, broker_id, PendingMarker(ending, name, partition, leader_epoch, settled))
+                self._enqueue(self._channel, broker_id, PendingMarker(ending, name, partition, leader_epoch, result))
         await wait_or_time_out(MARKER_TIMEOUT_S, local)
         errors = await asyncio.gather(*waiting.values())
         return {partition: ErrorCode(error) for partition, error in zip(waiting, errors, strict=True)}
 
-    async def _is_gone(self, topic_id: UUID) -> bool:
+    async def _is_deleted(self, topic_id: UUID) -> bool:
         """Return whether a topic that the view lacks is deleted, rather than unreadable."""
         if topic_id in self._view.deleting:
             return True
@@ -160,7 +160,7 @@ async def send_batch(channel: MarkerChannel, broker_id: int, batch: list[Pending
     finally:
         for pending in batch:
             error = found.get((pending.ending, pending.topic, pending.partition.partition), ErrorCode.NETWORK_EXCEPTION)
-            resolver(pending.settled)(error)
+            resolver(pending.result)(error)
 
 
 def encode_marker(ending: TransactionEnding, batch: list[PendingMarker]) -> WritableTxnMarker:

@@ -125,10 +125,10 @@ class Verifier:
 
     def _verify_locally(self, request: VerificationRequest) -> VerifiedTransaction:
         """Verify with the local coordinator's state."""
-        who = request.transactional_id, request.producer
+        producer_key = request.transactional_id, request.producer
         if request.group_id is not None:
-            return self._coordinator.verify_group(*who, request.group_id)
-        return self._coordinator.verify(*who, request.topic_id, request.partition)
+            return self._coordinator.verify_group(*producer_key, request.group_id)
+        return self._coordinator.verify(*producer_key, request.topic_id, request.partition)
 
     async def _drain(self, target: int) -> None:
         try:
@@ -170,18 +170,18 @@ def encode_requests(requests: list[VerificationRequest]) -> AddPartitionsToTxnRe
     transactions: dict[tuple[str, ProducerIdentity], AddPartitionsToTxnTransaction] = {}
     topics: dict[tuple[str, ProducerIdentity, UUID], AddPartitionsToTxnTopic] = {}
     for q in requests:
-        who = q.transactional_id, q.producer
-        transaction = transactions.get(who)
+        producer_key = q.transactional_id, q.producer
+        transaction = transactions.get(producer_key)
         if transaction is None:
-            transaction = transactions[who] = AddPartitionsToTxnTransaction(
+            transaction = transactions[producer_key] = AddPartitionsToTxnTransaction(
                 transactional_id=q.transactional_id,
                 producer_id=q.producer.producer_id,
                 producer_epoch=q.producer.epoch,
                 verify_only=True,
             )
-        topic = topics.get((*who, q.topic_id))
+        topic = topics.get((*producer_key, q.topic_id))
         if topic is None:
-            topic = topics[*who, q.topic_id] = AddPartitionsToTxnTopic(name=q.topic, topic_id=q.topic_id)
+            topic = topics[*producer_key, q.topic_id] = AddPartitionsToTxnTopic(name=q.topic, topic_id=q.topic_id)
             transaction.topics.append(topic)
         topic.partitions.append(q.partition)
     return AddPartitionsToTxnRequest(transactions=list(transactions.values()))

@@ -12,7 +12,7 @@ SESSION_MS = 10_000
 
 
 def two_joined(g):
-    """(leader, follower) that have joined and not synced."""
+    """Return (leader, follower) that have joined and not synced."""
     g.config.group_initial_rebalance_delay_ms = 5
     calls = [g.join(), g.join()]
     g.pass_ms(10)

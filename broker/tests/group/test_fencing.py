@@ -34,7 +34,7 @@ class Waits:
 
 
 async def ask(broker, message):
-    """The error of the answer."""
+    """Return the response's error."""
     apis = [GroupsApi(broker.groups, broker.view), OffsetsApi(broker.groups, broker.view)]
     route = next(r for api in apis for r in api.routes() if r.request is type(message))
     version = OLDEST_WITH_INSTANCES[type(message)]
@@ -94,7 +94,7 @@ FINAL_ANSWERS = [
 
 
 async def full_group(broker):
-    """A stable group of the one static member that there may be."""
+    """Create a stable group whose maximum size is its one static member."""
     broker.config.group_max_size = 1
     return await stable(broker, "g", instance_id="i")
 

@@ -27,7 +27,7 @@ REBALANCE_MS = 9_000
 
 @dataclass
 class Client:
-    """What a client remembers; `old` are the generations it once was in."""
+    """A client's state; `old` are its earlier generations."""
 
     instance_id: str | None
     two_step: bool
@@ -102,7 +102,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule(chosen=st.lists(clients, min_size=1, max_size=4), duration_ms=st.sampled_from([0, 500, 9000]))
     def behave(self, chosen, duration_ms):
-        """These do what a good client does next; time to take part is given them."""
+        """Do what a correct client does next, and advance the time."""
         for client in chosen:
             self.collect(client)
             if client.call is not None:

@@ -69,7 +69,7 @@ def test_a_write_without_an_answer_cannot_undo_what_came_while_another_shards_fe
 
 
 def two_of_a_queue():
-    """Two groups whose shards' writes share transactions."""
+    """Return two groups whose shards share a queue."""
     names = [f"g{n}" for n in range(200)]
     shard = keys.shard_of(names[0])
     return names[0], next(
@@ -170,7 +170,7 @@ def test_a_commit_for_a_group_that_is_being_read_is_not_overwritten_by_what_is_r
 
 
 async def no_record(store):
-    """As where a transaction's offsets were the last that the coordinator before could write."""
+    """Delete the group's record, as if the last coordinator had only written a transaction's offsets."""
 
 
 async def unreadable_record(store):
@@ -246,7 +246,7 @@ async def deleted(broker, topic_id):
 
 
 async def being_read(broker, topic_id):
-    """The answer to the read comes when the shard is another's already."""
+    """Start a read whose response arrives after the shard has moved."""
     real = broker.line.range
 
     async def slow(prefix, revision=0):

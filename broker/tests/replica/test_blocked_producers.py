@@ -59,7 +59,7 @@ async def test_a_gap_that_stays_is_one_after_a_while(path: DataPath) -> None:
 
 
 async def refused_once(path: DataPath, producer: tuple[int, int, int]) -> Leader:
-    """A partition that did not know the producer when it had no space for this batch; now it has."""
+    """Return a partition that rejected this batch of a new producer when its disk was full, and is no longer full."""
     partition = await path.partition()
     path.files.fail("append", errno.ENOSPC)
     assert partition.append(batch_of(3, producer=producer)).error == ErrorCode.KAFKA_STORAGE_ERROR

@@ -28,7 +28,7 @@ async def test_a_batch_that_came_during_a_flush_wakes_readers_when_it_is_flushed
     later = batch_of(100)
     accepted(partition, later)
     reader, committed = Listener(), Waiter()
-    # a consumer that was answered with the first batch, and asks again before the second is flushed
+    # a consumer that has read the first batch fetches again before the second is flushed
     ask_again = partial(asyncio.get_running_loop().call_soon, partition.readers.update, {reader: None})
     partition.when_committed(3, lambda error: ask_again() and None)
     partition.when_committed(103, committed)
@@ -39,7 +39,7 @@ async def test_a_batch_that_came_during_a_flush_wakes_readers_when_it_is_flushed
 
 
 def bomb(records: int) -> memoryview:
-    """A small batch of very many of the smallest records with a key."""
+    """Return a small batch of very many minimal records with a key."""
     packed = bytes(cramjam.zstd.compress(SMALLEST_KEYED_RECORD * records))
     batch = memoryview(bytearray(bytes(batch_of(1)[:HEADER_SIZE]) + packed))
     struct.pack_into(">i", batch, 8, len(batch) - 12)

@@ -59,7 +59,7 @@ def following(path: DataPath, index: int = 0) -> Follower:
 
 
 def records(*places: tuple[int, int], epoch: int = EPOCH) -> memoryview:
-    """Batches as a leader would send them: (base offset, records)."""
+    """Return batches as a leader sends them, from (base offset, record count)."""
     content = b""
     for base_offset, count in places:
         batch = batch_of(count)
@@ -231,7 +231,7 @@ async def test_a_full_disk_makes_it_rest(path: DataPath) -> None:
 
 
 class Scripted:
-    """Implements `fetcher.FetchChannel`: tests answer."""
+    """A `fetcher.FetchChannel` whose responses come from the test."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[FetchRequest, asyncio.Future[FetchResponse]]] = []
@@ -258,7 +258,7 @@ def fetcher_of(channel: Scripted) -> BrokerFetcher:
 
 
 def named(request: FetchRequest) -> list[tuple[int, int, int, int]]:
-    """(partition, fetch offset, flushed offset, last epoch) of what a request names."""
+    """Return (partition, fetch offset, flushed offset, last epoch) of the partitions in a request."""
     return [
         (p.partition, p.fetch_offset, p.flushed_offset, p.last_fetched_epoch)
         for t in request.topics
@@ -301,7 +301,7 @@ async def test_a_request_that_hangs_does_not_keep_news_back_and_its_answer_is_no
     await follower.log.truncate_fully_and_start_at(5)
     fetcher.on_change(follower)
     assert named(await channel.request(2)) == [(0, 5, 5, -1)]
-    channel.reply(1, answer(records((40, 1))))  # an answer to offset 0, which would leave a hole here
+    channel.reply(1, answer(records((40, 1))))  # a response to offset 0, which would leave a gap
     channel.reply(2, answer(records((5, 2))))
     assert named(await channel.request(3)) == [(0, 7, 7, EPOCH)]
     found = follower.log.read(5, 1 << 20, 7, True)
@@ -331,7 +331,7 @@ async def test_a_partition_that_is_refused_rests_and_the_others_go_on(path: Data
     fetcher = fetcher_of(channel)
     for index in range(2):
         fetcher.add(following(path, index))
-    fetcher.partition_backoff_s = 3600.0  # longer than any machine stalls: its end is made to come below
+    fetcher.partition_backoff_s = 3600.0  # longer than any machine stalls; ended explicitly below
     await channel.request(0)
     channel.reply(0, answer(partition_index=0, error_code=error), answer(records((0, 1)), partition_index=1))
     assert named(await channel.request(1)) == [(1, 1, 1, EPOCH)]

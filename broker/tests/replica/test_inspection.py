@@ -22,7 +22,7 @@ from penstock.wire.records import build_batch, iterate_records
 
 
 def assembled(body: bytes, count: int, codec: int = 0) -> memoryview:
-    """A batch whose header claims `count` records, and whose CRC is right."""
+    """Return a batch with a valid CRC whose header claims `count` records."""
     header = read_header(batch_of(1))._replace(
         batch_length=HEADER_SIZE - LENGTH_OVERHEAD + len(body),
         attributes=codec,
@@ -205,7 +205,7 @@ async def test_batches_are_stored_in_the_topics_codec(path: DataPath, target: st
 
 
 async def test_a_batch_stays_as_it_is_while_its_thread_inspects_others(path: DataPath) -> None:
-    """Decompressed records lie in a buffer that the next batch overwrites."""
+    """Decompressed records are in a buffer that the next batch overwrites."""
     partition = await path.partition(compression_type="uncompressed")
     first, second = batch_of(3, codec=Codec.LZ4), batch_of(40, codec=Codec.ZSTD)
     made = inspect_fully(first, read_header(first), partition.config, "t").batch

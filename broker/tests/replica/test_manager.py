@@ -20,7 +20,7 @@ from penstock.wire.errors import ErrorCode
 
 
 def directories(home: Path) -> set[str]:
-    """The partitions that have files."""
+    """Return the partitions that have files."""
     return {p.name for p in home.iterdir() if p.is_dir() and any(p.glob("*.log"))}
 
 

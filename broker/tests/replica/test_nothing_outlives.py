@@ -24,7 +24,7 @@ def no_collection() -> Iterator[None]:
 
 
 def parts(leader: Leader) -> dict[str, weakref.ref[Any]]:
-    """Parts of a partition that a weak reference can follow: those with slots have no place for one."""
+    """Return the parts of a partition that support weak references."""
     return {"producers": weakref.ref(leader.producers), "aborted": weakref.ref(leader.producers.transactions.aborted)}
 
 

@@ -436,7 +436,8 @@ async def test_deletion_fails_who_waits_and_wakes_readers(path: DataPath) -> Non
 
 
 async def reopened(home: Path, clean: bool, clock: HandClock) -> tuple[int, list[int], int]:
-    """Writes, ends cleanly or not, opens again: (offset of a repeat, answers to a gap, an old epoch, what is next)."""
+    """Write, close cleanly or not, and reopen. Returns (offset of a duplicate, errors of a gap and an old epoch, next
+    offset)."""
     async with opened_data_path(home, clean=clean, clock=clock) as before:
         partition = await before.partition()
         for sequence in (0, 3, 6):

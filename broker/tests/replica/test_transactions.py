@@ -139,7 +139,7 @@ STEPS = st.lists(
 
 
 class Model:
-    """All that was written, as a list; slow and plain."""
+    """A plain, slow model: the list of all batches."""
 
     def __init__(self) -> None:
         self.end = self.high_watermark = 0

@@ -212,7 +212,7 @@ class Broker:
         await self.watcher.stop()
         await (self.log_dir.close() if clean else abandon(self.log_dir))
 
-    # Looking at it
+    # Inspection
 
     def leader(self, name: str = "t", index: int = 0) -> Leader:
         found = self.replicas.find(name, index)
@@ -283,7 +283,7 @@ class Cluster:
         return (await self.store.txn([], [PutOp(keys.broker(broker_id), encode(record))])).revision
 
     async def kill(self, broker_id: int, *, fence: bool = True) -> None:
-        """Ends a run at once; with `fence` its registration goes too."""
+        """Kill a broker; with `fence`, remove its registration too."""
         broker = self.brokers.pop(broker_id)
         for other in self.brokers.values():
             if link := other.links.get(broker_id):
@@ -305,7 +305,7 @@ class Cluster:
             await broker.stop(clean=True)
         await self.store.close()
 
-    # What a controller does
+    # Controller actions
 
     async def create(
         self, name: str = "t", replicas: Sequence[int] = (1, 2, 3), partitions: int = 1, **settings: str
@@ -362,7 +362,7 @@ class Cluster:
             if broker.broker_id not in self.deaf:
                 await broker.watcher.applied(revision)
 
-    # What clients do, and waiting
+    # Client requests, and waiting
 
     def produce(self, broker_id: int, count: int = 3, name: str = "t", **more: Any) -> tuple[Appended, Waiter]:
         """Append with acks=all. The waiter receives the result."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from asking import Producer
+from client_requests import Producer
 from cluster_kit import Answered, Cluster
 from replica_kit import until
 
@@ -91,7 +91,8 @@ async def test_what_in_sync_replicas_fetch_counts_without_a_lease_however_slow_t
 async def fetched(
     cluster: Cluster, producer: Producer, monkeypatch: pytest.MonkeyPatch, *names: str
 ) -> tuple[Answered, list[bool]]:
-    """Sends a batch for each topic, and returns when broker 2 has fetched that of t; from then on it is looked at."""
+    """Send a batch for each topic, wait until broker 2 has fetched that of t, and check pending requests from then
+    on."""
     monkeypatch.setattr(produce, "ABANDONED_AFTER_MS", HOUR_MS)
     exchange = producer.send(*names)
     isr = cluster[1].leader().isr
@@ -106,7 +107,7 @@ async def fetched(
 async def test_what_all_have_but_the_leader_is_waited_for(
     cluster: Cluster, producers: list[Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A repeat of what the replicas have fetched long ago: they need not come for it again."""
+    """A duplicate of what the replicas fetched long ago does not require another fetch."""
     producer = await writing(cluster, producers, "t")
     cluster[1].files.hold()
     done, _ = cluster.produce(1, producer=(7, 0, 0))

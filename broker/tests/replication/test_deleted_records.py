@@ -30,7 +30,7 @@ LONG_MS = 60_000
 
 
 async def written(cluster: Cluster, *replicas: int) -> UUID:
-    """Six records, which everybody has."""
+    """Append six records and replicate them everywhere."""
     topic_id = await cluster.create(replicas=replicas)
     await cluster.acknowledged(1)
     await cluster.acknowledged(1)
@@ -41,7 +41,7 @@ async def written(cluster: Cluster, *replicas: int) -> UUID:
 async def deleted(
     cluster: Cluster, offset: int, timeout_ms: int = LONG_MS, exchange: Answered | None = None
 ) -> tuple[int, int]:
-    """(error, low watermark) that broker 1 answers."""
+    """Return (error, low watermark) of broker 1's response."""
     named = [DeleteRecordsPartition(partition_index=0, offset=offset)]
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=named)], timeout_ms=timeout_ms)
     api = LogQueriesApi(cluster[1].replicas)
@@ -54,12 +54,12 @@ async def deleted(
     return result.error_code, result.low_watermark
 
 
-def begun(cluster: Cluster, offset: int, **more: Answered) -> asyncio.Task[tuple[int, int]]:
+def start_deletion(cluster: Cluster, offset: int, **more: Answered) -> asyncio.Task[tuple[int, int]]:
     return asyncio.ensure_future(deleted(cluster, offset, **more))  # type: ignore[arg-type]
 
 
 def starts(cluster: Cluster, *brokers: int) -> list[int]:
-    """Where their logs begin, also after a crash."""
+    """Return the durable log start offsets."""
     logs = [role.log for broker_id in brokers if (role := cluster[broker_id].role()) is not None]
     return [min(log.start_offset, log.durable_start_offset) for log in logs]
 
@@ -78,7 +78,7 @@ async def test_records_deleted_from_an_idle_partition_do_not_come_back_with_the_
 async def test_the_answer_waits_for_all_in_sync_replicas(cluster: Cluster) -> None:
     await written(cluster, 1, 2, 3)
     cluster.cut(3, 1)
-    answer = begun(cluster, 5)
+    answer = start_deletion(cluster, 5)
     await until(lambda: starts(cluster, 1, 2) == [5, 5])
     isr = cluster[1].leader().isr
     assert isr is not None
@@ -114,7 +114,7 @@ async def test_when_time_is_up_it_is_said_and_the_replicas_delete_when_they_can(
 async def test_a_replica_that_leaves_the_isr_is_waited_for_no_longer(cluster: Cluster) -> None:
     await written(cluster, 1, 2, 3)
     cluster.cut(3, 1)
-    answer = begun(cluster, 5)
+    answer = start_deletion(cluster, 5)
     isr = cluster[1].leader().isr
     assert isr is not None
     await until(lambda: isr.progress[2].log_start_offset == 5)
@@ -132,7 +132,7 @@ async def test_a_replica_that_is_to_join_the_isr_is_waited_for_until_it_is_refus
     leader, keeper, changes = cluster[1].leader(), cluster[1].keeper, list[IsrChange]()
     monkeypatch.setattr(keeper, "propose", lambda _, change: changes.append(change))
     leader.propose(keeper, set(), [(3, cluster.epoch_of(3))])
-    answer = begun(cluster, 5)
+    answer = start_deletion(cluster, 5)
     isr = leader.isr
     assert isr is not None
     await until(lambda: isr.progress[2].log_start_offset == 5)
@@ -144,7 +144,7 @@ async def test_a_replica_that_is_to_join_the_isr_is_waited_for_until_it_is_refus
 async def test_a_leader_that_is_left_alone_answers(cluster: Cluster) -> None:
     await written(cluster, 1, 2)
     cluster.cut(2, 1)
-    answer = begun(cluster, 5)
+    answer = start_deletion(cluster, 5)
     await until(lambda: cluster[1].leader().deletions)
     await cluster.change(replicas=[1], isr=[1], isr_epochs=[cluster.epoch_of(1)])
     assert await answer == (0, 5)
@@ -153,7 +153,7 @@ async def test_a_leader_that_is_left_alone_answers(cluster: Cluster) -> None:
 async def test_a_leader_that_is_replaced_meanwhile_says_so(cluster: Cluster) -> None:
     await written(cluster, 1, 2)
     cluster.cut(2, 1)
-    answer = begun(cluster, 5)
+    answer = start_deletion(cluster, 5)
     await until(lambda: cluster[1].leader().deletions)
     await cluster.elect(2, [2])
     assert await answer == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
@@ -182,7 +182,7 @@ async def test_a_role_that_is_over_answers_at_once(cluster: Cluster) -> None:
 async def test_a_disk_that_fails_while_replicas_are_waited_for_is_a_storage_error(cluster: Cluster) -> None:
     await written(cluster, 1, 2)
     cluster.cut(2, 1)
-    answer = begun(cluster, 5)
+    answer = start_deletion(cluster, 5)
     await until(lambda: cluster[1].leader().deletions)
     cluster[1].log_dir.fail(OSError(errno.EIO, "planted"))
     assert await answer == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
@@ -192,7 +192,7 @@ async def test_nobody_waits_for_a_client_that_has_gone(cluster: Cluster) -> None
     await written(cluster, 1, 2)
     cluster.cut(2, 1)
     exchange = Answered()
-    answer = begun(cluster, 5, exchange=exchange)
+    answer = start_deletion(cluster, 5, exchange=exchange)
     leader = cluster[1].leader()
     await until(lambda: leader.deletions)
     exchange.frame.cancel()
@@ -202,10 +202,10 @@ async def test_nobody_waits_for_a_client_that_has_gone(cluster: Cluster) -> None
 
 
 async def test_what_a_follower_could_not_delete_is_told_it_again(cluster: Cluster) -> None:
-    """It counts once it would survive a crash."""
+    """A follower's deletion counts once it is durable."""
     await written(cluster, 1, 2)
     cluster[2].files.fail("write_atomic", errno.ENOSPC)
-    answer = begun(cluster, 5)
+    answer = start_deletion(cluster, 5)
     follower = cluster[2].follower()
     await until(lambda: follower.log.start_offset == 5 and not follower.is_moving_start)
     assert starts(cluster, 2) == [0]
@@ -236,9 +236,9 @@ async def test_a_deletion_that_comes_while_the_one_before_is_under_way_reaches_t
         await real(log, offset)
 
     monkeypatch.setattr(PartitionLog, "delete_records_before", slow)
-    first = begun(cluster, 2)
+    first = start_deletion(cluster, 2)
     await until(lambda: follower.is_moving_start)
-    second = begun(cluster, 5)
+    second = start_deletion(cluster, 5)
     place = cluster[1].followers.sessions[2].followed[topic_id, 0]
     await until(lambda: place.last_sent == (6, 5))
     goes_on.set()

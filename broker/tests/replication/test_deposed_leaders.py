@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from asking import asked, asked_for, begun
+from client_requests import fetch_first, fetch_topics, start_fetch
 from cluster_kit import Cluster
 
 from penstock.state.store import StoreUnavailable
@@ -16,7 +16,7 @@ PAST = 4
 
 
 async def deposed(cluster: Cluster) -> None:
-    """Broker 1 leads with three records, for all that it knows; broker 2 does, with six."""
+    """Broker 1 still believes that it leads, with three records; broker 2 leads, with six."""
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1)
     await cluster.caught_up(1, 2)
@@ -28,19 +28,19 @@ async def deposed(cluster: Cluster) -> None:
 
 async def test_a_reader_from_the_next_leader_is_sent_back_to_it(cluster: Cluster) -> None:
     await deposed(cluster)
-    assert (await asked(cluster, 2, PAST)).error_code == 0
-    assert (await asked(cluster, 1, PAST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await fetch_first(cluster, 2, PAST)).error_code == 0
+    assert (await fetch_first(cluster, 1, PAST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_readers_of_what_is_there_are_served(cluster: Cluster) -> None:
     await deposed(cluster)
-    data = await asked(cluster, 1, 0)
+    data = await fetch_first(cluster, 1, 0)
     assert (data.error_code, data.high_watermark) == (0, 3)
     assert data.records
 
 
 async def test_an_offset_before_the_start_is_not_out_of_range_either(cluster: Cluster) -> None:
-    """The next leader may have more of the past."""
+    """The next leader may have an earlier log start."""
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1)
     await cluster.acknowledged(1)
@@ -48,14 +48,14 @@ async def test_an_offset_before_the_start_is_not_out_of_range_either(cluster: Cl
     await cluster.deafen(1)
     await cluster.elect(2, [2])
     await cluster[1].leader().log.delete_records_before(3)
-    assert (await asked(cluster, 1, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await fetch_first(cluster, 1, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_out_of_range_is_said_where_the_store_confirms_the_leader(cluster: Cluster) -> None:
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1)
     for offset in (PAST, -1, 1 << 62):
-        assert (await asked(cluster, 1, offset)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await fetch_first(cluster, 1, offset)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 @pytest.mark.parametrize("waits_ms", [0, 60_000])
@@ -63,7 +63,7 @@ async def test_the_others_of_a_request_are_read_all_the_same(cluster: Cluster, w
     await cluster.create("u", replicas=(1, 2))
     await cluster.acknowledged(1, name="u")
     await deposed(cluster)
-    lost, read = await asked_for(cluster, 1, {"t": PAST, "u": 0}, max_wait_ms=waits_ms)
+    lost, read = await fetch_topics(cluster, 1, {"t": PAST, "u": 0}, max_wait_ms=waits_ms)
     assert lost.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (read.error_code, bool(read.records)) == (0, True)
 
@@ -74,7 +74,7 @@ async def test_nothing_is_called_out_of_range_without_a_lease_or_a_store(
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1)
     cluster[1].membership.serves = False
-    assert (await asked(cluster, 1, PAST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await fetch_first(cluster, 1, PAST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     cluster[1].membership.serves = True
 
     async def away(key: str) -> None:
@@ -82,8 +82,8 @@ async def test_nothing_is_called_out_of_range_without_a_lease_or_a_store(
 
     with monkeypatch.context() as patched:
         patched.setattr(cluster.store, "get", away)
-        assert (await asked(cluster, 1, PAST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert (await asked(cluster, 1, PAST)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await fetch_first(cluster, 1, PAST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await fetch_first(cluster, 1, PAST)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 async def test_a_reader_who_leaves_while_the_store_is_asked_is_forgotten(
@@ -100,13 +100,13 @@ async def test_a_reader_who_leaves_while_the_store_is_asked_is_forgotten(
         return await real(key)
 
     monkeypatch.setattr(cluster.store, "get", get)
-    answered = begun(cluster, 1, {"t": PAST})
+    answered = start_fetch(cluster, 1, {"t": PAST})
     await asking.wait()
     answered.lose()
     with pytest.raises(ConnectionResetError):
         await answered.frame
     monkeypatch.undo()
-    assert (await asked(cluster, 1, PAST)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await fetch_first(cluster, 1, PAST)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 async def test_a_partition_that_is_named_often_is_asked_for_once(cluster: Cluster) -> None:
@@ -120,13 +120,13 @@ async def test_a_partition_that_is_named_often_is_asked_for_once(cluster: Cluste
         return await real(key)
 
     cluster.store.get = get  # type: ignore[method-assign, assignment]
-    answers = await asked_for(cluster, 1, {"t": PAST}, times=500)
+    answers = await fetch_topics(cluster, 1, {"t": PAST}, times=500)
     assert {data.error_code for data in answers} == {ErrorCode.OFFSET_OUT_OF_RANGE}
     assert (len(answers), reads) == (500, 1)
 
 
 async def test_a_follower_that_is_taken_for_the_leader_calls_nothing_out_of_range(cluster: Cluster) -> None:
-    """Clients that say where they are know followers, and go to the leader when one says so."""
+    """Clients that send their rack expect followers, and go to the leader when redirected."""
     cluster.settings["replica.selector.class"] = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
     cluster.racks = {1: "a", 2: "b"}
     for broker_id in (1, 2):
@@ -135,17 +135,17 @@ async def test_a_follower_that_is_taken_for_the_leader_calls_nothing_out_of_rang
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1)
     await cluster.caught_up(1, 2)
-    assert (await asked(cluster, 2, PAST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert (await asked(cluster, 2, PAST, rack_id="b")).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await fetch_first(cluster, 2, PAST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await fetch_first(cluster, 2, PAST, rack_id="b")).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-# A leader that has just begun
+# A new leader
 
 
 async def test_what_counts_is_unknown_until_the_leader_knows_what_its_predecessor_acknowledged(
     cluster: Cluster,
 ) -> None:
-    """Readers take a high watermark where they stand for the end of the partition."""
+    """A reader at the high watermark takes it for the end of the partition."""
     await cluster.create(replicas=(1, 2), min_insync_replicas="2")
     await cluster.acknowledged(1)
     await cluster.caught_up(1, 2)
@@ -153,13 +153,13 @@ async def test_what_counts_is_unknown_until_the_leader_knows_what_its_predecesso
         await cluster.kill(broker_id)
     await cluster.start(1)
     await cluster.elect(1, [1])
-    data = await asked(cluster, 1, 0)
+    data = await fetch_first(cluster, 1, 0)
     assert (data.error_code, data.high_watermark, data.last_stable_offset) == (0, -1, -1)
     assert not data.records
-    waiting = begun(cluster, 1, {"t": 0}, max_wait_ms=60_000)
+    waiting = start_fetch(cluster, 1, {"t": 0}, max_wait_ms=60_000)
     await cluster.start(2)
     await cluster.in_sync(1, 2)
     assert await waiting.frame
-    data = await asked(cluster, 1, 0)
+    data = await fetch_first(cluster, 1, 0)
     assert (data.high_watermark, data.last_stable_offset) == (3, 3)
     assert data.records

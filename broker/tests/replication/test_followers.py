@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from asking import asked
+from client_requests import fetch_first
 from cluster_kit import Cluster
 from log_kit import headers_in
 from replica_kit import batch_of, until
@@ -56,7 +56,7 @@ async def test_a_follower_deletes_what_the_leader_has_deleted(cluster: Cluster) 
 
 
 async def test_a_log_with_gaps_is_followed_and_survives_a_crash(cluster: Cluster, tmp_path: Path) -> None:
-    """A compacted leader's batches leave out offsets."""
+    """A compacted leader's batches skip offsets."""
     await cluster.create(replicas=(1, 2))
     await cluster.kill(2)
     await cluster.elect(1, [1])
@@ -149,7 +149,7 @@ async def test_a_batch_that_was_damaged_on_the_way_is_not_taken(cluster: Cluster
         return response
 
     link.fetch = fetch  # type: ignore[method-assign]
-    await cluster.acknowledged(1)  # comes in answer to a request that was made before
+    await cluster.acknowledged(1)  # arrives in the response to an earlier request
     await cluster.acknowledged(1)
     assert len(damaged) == 2
     assert cluster[1].bytes() == cluster[2].bytes()
@@ -186,13 +186,13 @@ async def test_who_is_no_registered_follower_in_this_epoch_is_refused(cluster: C
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1)
     epoch = cluster.epoch_of(2)
-    stale = await asked(cluster, 1, 0, replica_state=ReplicaState(replica_id=2, replica_epoch=epoch - 1))
+    stale = await fetch_first(cluster, 1, 0, replica_state=ReplicaState(replica_id=2, replica_epoch=epoch - 1))
     assert stale.error_code == ErrorCode.STALE_BROKER_EPOCH
     stranger = ReplicaState(replica_id=3, replica_epoch=cluster.epoch_of(3))
-    refused = await asked(cluster, 1, 0, replica_state=stranger, place={"current_leader_epoch": 0})
+    refused = await fetch_first(cluster, 1, 0, replica_state=stranger, place={"current_leader_epoch": 0})
     assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     for claimed, error in ((1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-1, ErrorCode.FENCED_LEADER_EPOCH)):
-        told = await asked(cluster, 1, 0, replica_state=stranger, place={"current_leader_epoch": claimed})
+        told = await fetch_first(cluster, 1, 0, replica_state=stranger, place={"current_leader_epoch": claimed})
         assert told.error_code == error
 
 
@@ -204,9 +204,9 @@ async def test_a_fetch_in_another_leader_epoch_moves_no_high_watermark(cluster: 
     state = ReplicaState(replica_id=2, replica_epoch=cluster.epoch_of(2))
     for epoch in (1, -1):
         place = {"current_leader_epoch": epoch, "flushed_offset": 3}
-        assert (await asked(cluster, 1, 3, replica_state=state, place=place)).error_code
+        assert (await fetch_first(cluster, 1, 3, replica_state=state, place=place)).error_code
     assert not waiter.answers
-    await asked(cluster, 1, 3, replica_state=state, place={"current_leader_epoch": 0, "flushed_offset": 3})
+    await fetch_first(cluster, 1, 3, replica_state=state, place={"current_leader_epoch": 0, "flushed_offset": 3})
     assert waiter.answers == [0]
 
 
@@ -216,7 +216,7 @@ async def test_consumers_see_only_what_counts_while_followers_get_all(cluster: C
     cluster[3].files.hold()
     done, _ = cluster.produce(1, 4)
     await until(lambda: cluster[3].end() == done.required_offset)
-    data = await asked(cluster, 1, 0)
+    data = await fetch_first(cluster, 1, 0)
     assert [h.last_offset for h in headers_in(bytes(data.records or b""))] == [1]
     assert data.high_watermark == 2
 
@@ -232,18 +232,18 @@ async def test_a_consumer_is_sent_to_the_in_sync_replica_in_its_rack(cluster: Cl
         await cluster.start(broker_id)
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1)
-    away = await asked(cluster, 1, 0, rack_id="b", max_wait_ms=60_000)
+    away = await fetch_first(cluster, 1, 0, rack_id="b", max_wait_ms=60_000)
     assert (away.preferred_read_replica, bytes(away.records or b"")) == (2, b"")
     for rack in ("a", "c", ""):
-        here = await asked(cluster, 1, 0, rack_id=rack)
+        here = await fetch_first(cluster, 1, 0, rack_id=rack)
         assert here.preferred_read_replica == -1
         assert here.records
     follower = cluster[2].follower()
     await until(lambda: follower.high_watermark == 3)
-    near = await asked(cluster, 2, 0, rack_id="b")
+    near = await fetch_first(cluster, 2, 0, rack_id="b")
     assert bytes(near.records or b"") == cluster[1].bytes()
-    assert (await asked(cluster, 2, 99, rack_id="b")).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert (await asked(cluster, 3, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await fetch_first(cluster, 2, 99, rack_id="b")).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await fetch_first(cluster, 3, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_consumer_that_waits_at_a_follower_is_answered_when_it_hears_that_records_count(
@@ -254,7 +254,7 @@ async def test_a_consumer_that_waits_at_a_follower_is_answered_when_it_hears_tha
         await cluster.kill(broker_id)
         await cluster.start(broker_id)
     await cluster.create()
-    waiting = asyncio.ensure_future(asked(cluster, 2, 0, max_wait_ms=60_000))
+    waiting = asyncio.ensure_future(fetch_first(cluster, 2, 0, max_wait_ms=60_000))
     await cluster.acknowledged(1)
     data = await waiting
     assert [h.last_offset for h in headers_in(bytes(data.records or b""))] == [2]
@@ -263,7 +263,7 @@ async def test_a_consumer_that_waits_at_a_follower_is_answered_when_it_hears_tha
 async def test_followers_serve_no_consumer_where_that_was_not_asked_for(cluster: Cluster) -> None:
     await cluster.create()
     await cluster.acknowledged(1)
-    data = await asked(cluster, 2, 0)
+    data = await fetch_first(cluster, 2, 0)
     assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (1, 0)
 
@@ -304,15 +304,15 @@ async def test_a_replica_whose_removal_the_store_does_not_confirm_is_kept(cluste
     await cluster.create()
     await cluster.acknowledged(1)
     await cluster.caught_up(1, 2, 3)
-    asked_for: list[int] = []
+    checked: list[int] = []
 
     async def no(topic_id: object, index: int) -> bool:
-        asked_for.append(index)
+        checked.append(index)
         return False
 
     cluster[3].replicas.roles.is_unassigned = no
     await cluster.change(replicas=[1, 2], isr=[1, 2], isr_epochs=[cluster.epoch_of(1), cluster.epoch_of(2)])
-    await until(lambda: asked_for)
+    await until(lambda: checked)
     await cluster.settled()
     assert directories(cluster, 3)
     await cluster.change(replicas=[1, 2, 3])

@@ -91,7 +91,7 @@ async def test_who_leaves_while_too_few_are_left_is_eligible_until_enough_are_ba
 
 
 async def test_a_restarted_follower_counts_only_once_it_was_admitted_as_another(cluster: Cluster) -> None:
-    """Its old run is in the ISR; what the new one fetches must not be taken for what that had."""
+    """The old incarnation is in the ISR; fetches of the new one must not count for it."""
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1)
     leader = cluster[1].leader()
@@ -230,7 +230,7 @@ async def test_an_isr_that_changed_meanwhile_is_not_written_over(cluster: Cluste
 
 
 async def test_what_follows_a_batch_that_was_refused_for_want_of_replicas_is_no_gap(cluster: Cluster) -> None:
-    """librdkafka takes out of order for a reason to begin a new epoch, and sends again what it must not."""
+    """On OUT_OF_ORDER_SEQUENCE_NUMBER, librdkafka starts a new epoch and resends batches that it must not resend."""
     await cluster.create(min_insync_replicas="2")
     await cluster.acknowledged(1, producer=(7, 0, 0))
     await shrunk_to(cluster, 1)

@@ -128,7 +128,8 @@ async def test_what_was_not_acknowledged_and_the_new_leader_lacks_is_cut_off(clu
 
 
 async def test_logs_that_parted_over_several_short_epochs_are_brought_together(cluster: Cluster) -> None:
-    """Brokers lead in turn, each writing what the others never get, so that offsets alone tell nothing (KIP-279)."""
+    """Each leader in turn writes records that the others never get, so that offsets alone do not show the divergence
+    (KIP-279)."""
     await cluster.create()
     await cluster.acknowledged(1, 2)
     await cluster.caught_up(1, 2, 3)
@@ -152,7 +153,8 @@ async def test_logs_that_parted_over_several_short_epochs_are_brought_together(c
 
 
 async def test_a_follower_keeps_what_is_above_its_high_watermark_where_the_new_leader_has_it(cluster: Cluster) -> None:
-    """The classic loss of KIP-101: a follower that cut back to its high watermark, and then led, lost what counted."""
+    """The data loss of KIP-101: a follower that truncated to its high watermark and then led would lose committed
+    records."""
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1, 3)
     follower = cluster[2].follower()
@@ -204,7 +206,7 @@ async def test_a_new_leader_does_not_say_where_the_end_is_before_it_knows(cluste
 async def test_a_new_leader_that_has_written_nothing_yet_knows_where_its_epoch_begins(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A follower has a later epoch than the leader ever wrote; it cuts off that, and nothing that they share."""
+    """A follower has a later epoch than the leader ever wrote; it truncates only that epoch."""
 
     async def never(log: PartitionLog, offset: int) -> None:
         raise AssertionError("all of the log would be fetched again")

@@ -16,7 +16,7 @@ MOVING = "reassignment.throttle.bytes.per.second"
 
 
 class Leaps:
-    """The loop's time, with leaps. At one byte a second a batch takes minutes, so nothing is paid for between leaps."""
+    """The loop's time, with jumps. At one byte per second, a batch takes minutes, so no debt is paid between jumps."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -24,12 +24,12 @@ class Leaps:
         loop.time = lambda: real() + self.ahead_s  # type: ignore[method-assign]
 
     def leap(self) -> None:
-        """So far that any debt is paid."""
+        """Jump far enough to pay any debt."""
         self.ahead_s += 1e6
 
 
 async def moments() -> None:
-    """Time for requests to go to and fro, were there any to be sent."""
+    """Wait long enough for a request and its response."""
     for _ in range(50):
         await asyncio.sleep(0.002)
 
@@ -44,7 +44,7 @@ async def add_third(cluster: Cluster) -> None:
 
 
 async def copies_batch_by_batch(cluster: Cluster, leaps: Leaps, follower: int, start: int, end: int) -> None:
-    """A follower gets a batch of three records for each leap."""
+    """Check that a follower copies one batch of three records per jump."""
     for reached in range(start + 3, end, 3):
         await until(lambda reached=reached: cluster[follower].end() == reached)  # type: ignore[misc]
         await moments()

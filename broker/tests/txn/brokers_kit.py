@@ -276,7 +276,7 @@ class TxnCluster(Cluster):
             found.append({p.error_code for m in answer.markers for t in m.topics for p in t.partitions})
         return found
 
-    # What a controller does
+    # Controller actions
 
     async def give(self, number: int, broker_id: int, *, waits: bool = True) -> None:
         """Assign a shard to a broker. Returns once it is served."""
@@ -293,7 +293,7 @@ class TxnCluster(Cluster):
         for name in names:
             await self.give(keys.shard_of(name), broker_id)
 
-    # What is in the store
+    # Store contents
 
     async def transaction(self, transactional_id: str) -> TransactionRecord:
         entry = await self.store.get(keys.transaction(transactional_id))
@@ -311,7 +311,7 @@ class TxnCluster(Cluster):
     async def pending(self) -> list[TxnOffsetRecord]:
         return [decode(TxnOffsetRecord, e.key, e.value) for e in (await self.store.range(keys.TXN_OFFSETS)).entries]
 
-    # What clients see
+    # Client views
 
     async def visible(self, broker_id: int, name: str = "t", index: int = 0) -> list[bytes]:
         """Return the committed records of a partition, read from its leader."""

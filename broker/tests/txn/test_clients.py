@@ -29,7 +29,7 @@ def producer(address: str, transactional_id: str = "pay", **more: Any) -> Produc
 
 
 def values(address: str, topic: str, isolation: str = "read_committed", group: str = "reader") -> list[bytes]:
-    """All of partition 0 that such a reader sees, up to where it cannot go on."""
+    """Return all values of partition 0 that the reader sees until it is stuck or at the end."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -176,7 +176,7 @@ def with_kafka_python(address: str) -> None:
 
 
 def kafka_python_reads(address: str) -> list[bytes]:
-    """What comes first, and what comes at once after it; nothing where nothing comes in ten seconds."""
+    """Return the first records and those that follow immediately; empty after ten seconds without any."""
     reader = KafkaConsumer(
         "t",
         bootstrap_servers=address,
@@ -198,7 +198,7 @@ async def test_kafka_python_commits_and_aborts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [-1, 2**60])
 async def test_a_marker_from_a_stranger_does_not_stop_the_transactions_after_it(tmp_path: Path, number: int) -> None:
-    """Whatever epoch it claims, and whatever number of a transaction."""
+    """Whatever epoch and transaction number it claims."""
     async with running(tmp_path) as (node, address):
         one = await in_thread(producer, address)
         await in_thread(commit, one, b"1")

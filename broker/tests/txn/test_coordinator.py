@@ -206,7 +206,7 @@ async def test_a_write_without_an_answer_is_read_again_before_anything_is_decide
             bench.store.lose = [took_effect]
             assert await coordinator.end_transaction("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE
             assert coordinator.verify("x", producer, T, 0).error is E.CONCURRENT_TRANSACTIONS
-            # Were it still taken for open, this would turn a commit into an abort.
+            # If it were still considered open, this would turn a commit into an abort.
             error = await coordinator.end_transaction("x", producer, False)
             assert error is (E.INVALID_TXN_STATE if took_effect else E.NONE)
             await bench.until("CompleteCommit" if took_effect else "CompleteAbort")

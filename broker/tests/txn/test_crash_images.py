@@ -53,7 +53,7 @@ def data(pid: int, epoch: int, sequence: int) -> bytearray:
 
 
 async def work(files: MemoryFiles, rng: random.Random, steps: int) -> tuple[dict[int, Known], list[tuple[int, int]]]:
-    """(what is known at each end of the log; the trace's length and the end that was flushed then)."""
+    """Return (state by log end; the trace's length and flushed end at that point)."""
     directory = opened(files)
     state = ProducerState()
     log = directory.open_or_create(TOPIC, "events", 0, SMALL, state)

@@ -32,7 +32,7 @@ from penstock.wire.messages.txn_offset_commit import (
 
 
 async def client_of(brokers: TxnCluster) -> Client:
-    """A producer that has not begun a transaction; broker 1 coordinates and leads."""
+    """Return a producer without a transaction; broker 1 coordinates and leads."""
     await brokers.coordinate(1, "x", "g", "")
     await brokers.create("t", [1, 2, 3])
     return await begun(brokers)
@@ -41,7 +41,7 @@ async def client_of(brokers: TxnCluster) -> Client:
 async def verified(
     brokers: TxnCluster, version: int, producer: ProducerIdentity, topics: dict[str, list[int]]
 ) -> dict[tuple[str, int], int]:
-    """The result of AddPartitionsToTxn with verification only, by partition."""
+    """Return the errors of a verify-only AddPartitionsToTxn by partition."""
     asked = AddPartitionsToTxnTransaction(
         transactional_id="x",
         producer_id=producer.producer_id,
@@ -63,7 +63,7 @@ async def committed(
     generation: int = -1,
     **who: str,
 ) -> list[int]:
-    """The errors of TxnOffsetCommit by partition."""
+    """Return the errors of TxnOffsetCommit by partition."""
     topics = [
         TxnOffsetCommitRequestTopic(
             name=name, partitions=[TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=1)]

@@ -209,7 +209,7 @@ async def test_a_topic_made_anew_under_its_name_shares_nothing_with_the_transact
 
 
 async def recreate(brokers: TxnCluster) -> None:
-    """Topic t again, for those who still follow the store."""
+    """Recreate topic t for the brokers that still follow the store."""
     frozen = brokers.brokers.pop(1)
     await brokers.create("t", [2, 3])
     brokers.brokers[1] = frozen

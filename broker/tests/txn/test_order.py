@@ -13,7 +13,7 @@ from penstock.wire.schema import Payload
 
 
 async def in_transaction(cluster: TxnCluster, transactional_id: str = "x") -> Client:
-    """Broker 1 coordinates x, and broker 3 leads u, which is part of a transaction without a batch in it."""
+    """Broker 1 coordinates x, and broker 3 leads u, which is in the transaction but has no batch of it."""
     await cluster.coordinate(1, transactional_id)
     await cluster.create("u", [3, 1, 2])
     client = await begun(cluster, transactional_id=transactional_id)
@@ -22,12 +22,13 @@ async def in_transaction(cluster: TxnCluster, transactional_id: str = "x") -> Cl
 
 
 def held_answer(cluster: TxnCluster) -> Hold:
-    """The coordinator's answer to the next verification."""
+    """Hold the coordinator's response to the next verification."""
     return cluster.hold(AddPartitionsToTxnRequest, 1, answers=True)
 
 
 async def test_batches_that_arrive_in_any_turn_of_the_loop_are_appended_in_order(brokers: TxnCluster) -> None:
-    """One arrives in each turn while a verification's answer comes in, is distributed, and is acted on."""
+    """One batch arrives in each loop iteration while the verification's response is received, distributed and
+    applied."""
     client = await in_transaction(brokers)
     answer = held_answer(brokers)
     sent = [client.send_batch(3, b"0", 0, "u")]
@@ -58,7 +59,7 @@ async def test_producers_do_not_wait_for_each_other(brokers: TxnCluster) -> None
 
 
 async def test_what_was_sent_behind_a_batch_that_could_not_be_verified_waits_for_it(brokers: TxnCluster) -> None:
-    """The partition knows nothing of the producer: the second batch would be taken, and the first never."""
+    """The producer is new to the partition: the second batch would be accepted, and the first never."""
     client = await in_transaction(brokers)
     brokers.lost_ways.add((3, 1))
     error, message = await client.outcome(3, client.send_batch(3, b"0", 0, "u"))

@@ -73,7 +73,7 @@ def txn_offset_commit() -> TxnOffsetCommitRequest:
 
 
 def requests() -> dict[str, tuple[Payload, type[Payload], int]]:
-    """(request, its response, version) of each API, by name."""
+    """Return (request, response type, version) of each API, by name."""
     commits = [
         OffsetCommitRequestTopic(name="t", partitions=[OffsetCommitRequestPartition(partition_index=0)]),
     ]
@@ -159,7 +159,7 @@ OF_TRANSACTIONS = {
 
 
 def errors_in(answer: object) -> set[E]:
-    """All error codes of a response, wherever they stand."""
+    """Return all error codes of a response, at any level."""
     found: set[E] = set()
 
     def walk(value: object) -> None:
@@ -178,7 +178,7 @@ def errors_in(answer: object) -> set[E]:
 
 
 async def error_of(brokers: TxnCluster, broker_id: int, api: str) -> E:
-    """The one error of an answer: the more telling one, where a field beside it stays 0."""
+    """Return the error of a response, ignoring a 0 beside it."""
     request, response, version = requests()[api]
     found = errors_in(await brokers[broker_id].ask(request, response, version))
     if len(found) > 1:
@@ -215,7 +215,7 @@ async def test_passing_states_are_answered_as_clients_of_each_api_know_them(brok
 
 STORE_AWAY = {
     "OffsetCommit": UNAVAILABLE,
-    "OffsetFetch": ELSEWHERE,  # as Kafka where the log of offsets times out: the client finds the coordinator anew
+    "OffsetFetch": ELSEWHERE,  # as Kafka on a log timeout: the client looks up the coordinator again
     "OffsetDelete": UNAVAILABLE,
     "DeleteGroups": UNAVAILABLE,
     "InitProducerId": UNAVAILABLE,

@@ -27,7 +27,7 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 
 
 def read(brokers: Brokers, topic: str) -> list[int]:
-    """All numbers that a reader of committed data gets, each partition in its order."""
+    """Return all committed numbers, in order per partition."""
     settings = {"group.id": "reader", "isolation.level": "read_committed", "enable.partition.eof": True}
     consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "auto.offset.reset": "earliest", **settings})
     consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
@@ -131,7 +131,7 @@ def kill_and_go_on(brokers: Brokers, work: Work, victim: int) -> None:
 def test_a_loop_of_librdkafka_copies_exactly_once_while_the_coordinators_of_its_transactions_are_killed(
     brokers: Brokers,
 ) -> None:
-    """The group's is spared: once it has left the metadata, librdkafka 2.16 waits for it (its issue 5511)."""
+    """The group's coordinator is spared: librdkafka 2.16 hangs once it has left the metadata (issue 5511)."""
     filled(brokers, 600)
     spared = brokers.coordinator("copy")
     transactional_id = next(f"copier {n}" for n in range(100) if brokers.coordinator(f"copier {n}") != spared)

@@ -15,7 +15,7 @@ from penstock.wire.messages.list_transactions import ListTransactionsRequest, Li
 
 
 async def moved_unseen(cluster: TxnCluster, *unseeing: int) -> None:
-    """Broker 2 has the shard of x, and some brokers see nothing from now on."""
+    """Move the shard of x to broker 2, with the views of some brokers frozen."""
     for broker_id in unseeing:
         await cluster[broker_id].watcher.stop()
     await cluster.give(keys.shard_of("x"), 2, waits=False)

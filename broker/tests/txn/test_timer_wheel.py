@@ -12,7 +12,7 @@ WEEK_S = 604_800.0
 
 
 class Hours:
-    """The running loop's time, to be moved; what came due meanwhile is fired."""
+    """The event loop's time, set by the test; fires the timers that became due."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         loop = asyncio.get_running_loop()

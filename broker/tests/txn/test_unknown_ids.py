@@ -16,7 +16,7 @@ from penstock.wire.messages.describe_transactions import DescribeTransactionsReq
 
 
 async def expired(cluster: TxnCluster) -> Client:
-    """A producer that committed once, and was idle until its transactional id was deleted; broker 2 has the shard."""
+    """Return a producer that committed once and whose transactional id then expired; broker 2 owns the shard."""
     await cluster.coordinate(1, "x")
     await cluster.create("t", [3, 1, 2])
     client = await begun(cluster)

@@ -1,4 +1,4 @@
-"""Client requests to one of the brokers and their responses, for the replication tests."""
+"""Client fetches and produce requests to one of the brokers, for the replication tests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ PRODUCE = 9
 MUCH = 1 << 20
 
 
-def begun(cluster: Cluster, broker_id: int, offsets: dict[str, int], **more: Any) -> Answered:
-    """A request for topic → offset of its first partition, named so many `times`; `place` are fields of each."""
+def start_fetch(cluster: Cluster, broker_id: int, offsets: dict[str, int], **more: Any) -> Answered:
+    """Send a fetch of the first partition of each topic, from the given offsets, repeated `times`. `place` sets further
+    fields."""
     broker = cluster[broker_id]
     place, times = more.pop("place", {}), more.pop("times", 1)
     topics = [
@@ -38,23 +39,23 @@ def begun(cluster: Cluster, broker_id: int, offsets: dict[str, int], **more: Any
     return answered
 
 
-async def asked_for(cluster: Cluster, broker_id: int, offsets: dict[str, int], **more: Any) -> list[PartitionData]:
-    """The answers of the topics, in order; one that tells why there are none."""
-    answered = begun(cluster, broker_id, offsets, **more)
+async def fetch_topics(cluster: Cluster, broker_id: int, offsets: dict[str, int], **more: Any) -> list[PartitionData]:
+    """Return the topics' responses in order, or one with the error of the request."""
+    answered = start_fetch(cluster, broker_id, offsets, **more)
     response = codec.decode(FetchResponse, VERSION, memoryview(await answered.frame), 9)
     if response.error_code:
         return [PartitionData(error_code=response.error_code)]
     return [data for topic in response.responses for data in topic.partitions]
 
 
-async def asked(cluster: Cluster, broker_id: int, offset: int, **more: Any) -> PartitionData:
-    """The answer for the first partition of t."""
-    (data,) = await asked_for(cluster, broker_id, {"t": offset}, **more)
+async def fetch_first(cluster: Cluster, broker_id: int, offset: int, **more: Any) -> PartitionData:
+    """Return the response for the first partition of t."""
+    (data,) = await fetch_topics(cluster, broker_id, {"t": offset}, **more)
     return data
 
 
 class Producer:
-    """A connection to one of the brokers, for its producers. Implements `api.exchange.PeerConnection`."""
+    """A producer's connection to a broker. Implements `api.exchange.PeerConnection`."""
 
     peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 5)
 
@@ -71,7 +72,7 @@ class Producer:
         self.open_exchange().reply([frame])
 
     def send(self, *names: str, timeout_ms: int = 60_000, **more: Any) -> Answered:
-        """A batch for the first partition of each of the topics, with acks=all."""
+        """Send a batch to the first partition of each topic, with acks=all."""
         topics = [
             TopicProduceData(name=name, partition_data=[PartitionProduceData(index=0, records=batch_of(**more))])
             for name in names
@@ -81,7 +82,7 @@ class Producer:
         return self.exchanges[-1]
 
     async def errors(self, exchange: Answered) -> list[int]:
-        """What is answered for each of the topics."""
+        """Return the error of each topic."""
         response = codec.decode(ProduceResponse, PRODUCE, memoryview(await exchange.frame), 9)
         return [p.error_code for topic in response.responses for p in topic.partition_responses]
 
