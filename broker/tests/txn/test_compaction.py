@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.log.compaction.cleaner import clean, cleaned_name
+from penstock.log.compaction.cleaner import clean_segments, cleaned_name
 from penstock.log.compaction.job import CompactionJob, CompactionSource
 from penstock.log.segment import Segment
 from penstock.runtime.disk import OsFiles
@@ -39,7 +39,7 @@ def kept(home: Path, batches: list[bytes]) -> list[tuple[bytes | None, bytes | N
     job = CompactionJob(
         "j", directory, [CompactionSource(0, len(data), len(batches))], 0, 10**9, 0, 1 << 20, 4096, 1000
     )
-    result = clean(files, job)
+    result = clean_segments(files, job)
     path = cleaned_name(segment.path, "j") if result.rows else segment.path
     found = []
     for header, one in iterate_batches(Path(path).read_bytes()):
