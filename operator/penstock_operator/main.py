@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 from kubernetes.config import ConfigException
 
+from penstock.runtime import assertions
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.logging import LEVELS, configure, get_logger
 from penstock_operator import __version__
@@ -104,6 +105,9 @@ def run(
 
     Exit codes: 0 stopped by a signal, 1 failed (restart the process), 2 invalid usage, 3 no API server configured.
     """
+    if not assertions.are_enabled():
+        typer.echo(f"penstock-operator: {assertions.DISABLED}", err=True)
+        raise typer.Exit(2)
     if log_level.lower() not in LEVELS:
         raise typer.BadParameter(f'"{log_level}": choose one of {", ".join(LEVELS)}', param_hint="--log-level")
     try:

@@ -18,7 +18,7 @@ from penstock.config.options import UpOptions
 from penstock.node.broker import BrokerNode
 from penstock.node.environment import SystemEnvironment
 from penstock.node.settings import StartError, etcd_of
-from penstock.runtime import logging
+from penstock.runtime import assertions, logging
 
 EXIT_USAGE = 2
 GC_THRESHOLDS = (50_000, 10, 5)
@@ -36,6 +36,9 @@ log = logging.get_logger("penstock.node")
 def run(options: UpOptions) -> int:
     """Run a broker until SIGTERM, SIGINT, or SIGHUP unless ignored; return the exit code."""
     logging.configure(options.log_level, options.log_format)
+    if not assertions.are_enabled():
+        print(f"penstock up: {assertions.DISABLED}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
     try:
         node = BrokerNode(options, os.environ, SystemEnvironment(etcd_of(options)))
     except StartError as e:

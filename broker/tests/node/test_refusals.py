@@ -161,3 +161,11 @@ async def test_a_node_leaves_nothing_running_behind(tmp_path: Path) -> None:
     await run_once(tmp_path)
     others = asyncio.all_tasks() - {asyncio.current_task()}
     assert not others
+
+
+@pytest.mark.parametrize("how", [{"PYTHONOPTIMIZE": "1"}, {"PYTHONOPTIMIZE": "2"}], ids=["1", "2"])
+def test_a_start_without_assertions_is_refused(how: dict[str, str], tmp_path: Path) -> None:
+    """The environment reaches the process that `penstock up` becomes."""
+    code, said = refusal(tmp_path, environment=how)
+    assert code == USAGE
+    assert "removes the assertions that protect data; unset PYTHONOPTIMIZE" in said
