@@ -28,7 +28,7 @@ from penstock.replica.health import ReplicaHealth
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.stats import BUCKETS_S, Histogram, RequestStats
 from penstock.server.stats import CloseReason, ServerStats
-from penstock.wire.apis import APIS, ONLY_ASKED, ApiKey
+from penstock.wire.apis import APIS, CLIENT_ONLY, ApiKey
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "differential"))
 
@@ -300,7 +300,7 @@ def protocol() -> str:
     rows = [
         f"| {int(key)} | {api.name} | {served(key, api.first)} to {UNTIL.get(ApiKey(key), api.last)} |"
         for key, api in sorted(APIS.items())
-        if key not in ONLY_ASKED
+        if key not in CLIENT_ONLY
     ]
     return (
         PROTOCOL_HEAD

@@ -246,7 +246,9 @@ DUPLICATE_RESOURCE = ConfigOutcome(
 def is_set(described: ConfigDescription, config: BrokerConfig) -> bool:
     """Return whether a value described as cluster-wide is set explicitly."""
     name = described.setting.name
-    return described.source is not SettingSource.ALL_BROKERS or name in config.given.get(SettingSource.ALL_BROKERS, {})
+    return described.source is not SettingSource.ALL_BROKERS or name in config.source_texts.get(
+        SettingSource.ALL_BROKERS, {}
+    )
 
 
 def group_settings(found: list[ConfigDescription] | AdminError) -> list[ConfigDescription]:

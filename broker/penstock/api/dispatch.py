@@ -17,7 +17,7 @@ from penstock.api.versions import ApiVersionsApi
 from penstock.runtime.logging import get_logger
 from penstock.runtime.stats import RequestStats
 from penstock.wire import codec
-from penstock.wire.apis import ApiKey, name_of, response_header_version
+from penstock.wire.apis import ApiKey, api_name, response_header_version
 from penstock.wire.errors import ErrorCode
 from penstock.wire.frame import RequestHeader, parse_request_header, response_head
 from penstock.wire.messages.fetch import FetchRequest
@@ -83,7 +83,7 @@ class Dispatcher:
         """Decode a request and run the handler of its route."""
         route = self.routes.get(header.api_key)
         if route is None:
-            raise ProtocolViolation(f'API "{name_of(header.api_key)}" is not supported')
+            raise ProtocolViolation(f'API "{api_name(header.api_key)}" is not supported')
         check_version(header, route.first, route.last)
         request = decode(route.request, frame, header)
         exchange = connection.open_exchange()
@@ -130,15 +130,15 @@ class Dispatcher:
         self, error: Exception, route: Route, request: Payload, exchange: RequestExchange, header: RequestHeader
     ) -> None:
         """Log an exception from a handler and send UNKNOWN_SERVER_ERROR; abort if the response cannot carry it."""
-        log.error("request failed", api=name_of(header.api_key), version=header.version, exc_info=error)
+        log.error("request failed", api=api_name(header.api_key), version=header.version, exc_info=error)
         response_frame = None
         if route.failure is not None:
             try:
                 response_frame = encode(route.failure(request, ErrorCode.UNKNOWN_SERVER_ERROR), header.version, header)
             except Exception as e:  # the connection must not wait for a response that never comes
-                log.error("failed to encode an error response", api=name_of(header.api_key), exc_info=e)
+                log.error("failed to encode an error response", api=api_name(header.api_key), exc_info=e)
         if response_frame is None:
-            exchange.abort(f"{name_of(header.api_key)} failed")
+            exchange.abort(f"{api_name(header.api_key)} failed")
         else:
             exchange.reply([response_frame])
 
@@ -155,7 +155,7 @@ def check_version(header: RequestHeader, first: int, last: int) -> None:
     if not first <= header.version <= last:
         served = f"{first} to {last}"
         raise ProtocolViolation(
-            f'version "{header.version}" of {name_of(header.api_key)} is not supported; use {served}'
+            f'version "{header.version}" of {api_name(header.api_key)} is not supported; use {served}'
         )
 
 

@@ -32,14 +32,14 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.produce_frame import (
     FIRST_SERVED,
     I32,
-    BatchPlace,
+    BatchSlice,
     PartitionResult,
     ProduceFrame,
     Topic,
     encode_produce_response,
     parse_produce,
 )
-from penstock.wire.produce_template import CORRELATION_AT, ProduceTemplate, learn
+from penstock.wire.produce_template import CORRELATION_OFFSET, ProduceTemplate, learn_template
 
 ALL = -1
 ACKS = (ALL, 0, 1)
@@ -89,15 +89,17 @@ class ProduceApi:
         """Serve a request whose body starts at `body`; `frame` is valid only during the call."""
         started = self.stats.now_s()
         request = parse_produce(frame, body, version)
-        if request.acks in ACKS and (connection.produce_template is None or connection.produce_template.misses()):
-            connection.produce_template = learn(frame, version, request)
+        if request.acks in ACKS and (
+            connection.produce_template is None or connection.produce_template.should_relearn()
+        ):
+            connection.produce_template = learn_template(frame, version, request)
         self.accept(
             connection, frame, ProduceRequestView(connection.open_exchange(), request, version, correlation_id, started)
         )
 
     def handle_template(self, connection: PeerConnection, frame: memoryview, template: ProduceTemplate) -> bool:
         """Serve a request that matches the template, a single batch on the fast path; False if it does not match."""
-        single = template.single(frame)
+        single = template.read_single(frame)
         if single is None:
             return self.handle_template_batches(connection, frame, template)
         started = self.stats.now_s()
@@ -131,16 +133,16 @@ class ProduceApi:
         else:
             self.stats.observe(ApiKey.PRODUCE, self.stats.now_s() - started)
             start_offset = leader.log.start_offset
-            connection.reply(template.answer(correlation_id, index, base_offset, time_ms, start_offset))
+            connection.reply(template.encode_response(correlation_id, index, base_offset, time_ms, start_offset))
         return True
 
     def handle_template_batches(self, connection: PeerConnection, frame: memoryview, template: ProduceTemplate) -> bool:
         """Serve a matching request off the fast path: several batches, or one that may have to wait."""
-        places = template.places(frame)
+        places = template.read_batches(frame)
         if places is None:
             return False
         started = self.stats.now_s()
-        (correlation_id,) = I32.unpack_from(frame, CORRELATION_AT)
+        (correlation_id,) = I32.unpack_from(frame, CORRELATION_OFFSET)
         request = ProduceFrame(None, template.acks, template.timeout_ms, [(template.topic, places)])
         view = ProduceRequestView(connection.open_exchange(), request, template.version, correlation_id, started)
         self.accept(connection, frame, view)
@@ -175,7 +177,7 @@ class ProduceApi:
     def inspect(
         self,
         frame: memoryview,
-        place: BatchPlace,
+        place: BatchSlice,
         partition: Leader,
         at: int,
         inspected: Inspected,
@@ -309,7 +311,7 @@ class ProduceApi:
             exchange.reply([encode_produce_response(correlation_id, version, topics)])
         return True
 
-    def absent_partition(self, topic: Topic, place: BatchPlace, frame: memoryview) -> PartitionResult:
+    def absent_partition(self, topic: Topic, place: BatchSlice, frame: memoryview) -> PartitionResult:
         """Return the error for a partition that this broker does not lead."""
         batch = frame[place.start : place.start + max(place.size, 0)]
         error, leader = self.replicas.reject_batch(topic, place.partition, batch)
@@ -466,7 +468,7 @@ def request_error(acks: int, version: int) -> RequestError | None:
     return None
 
 
-def is_zstd(frame: memoryview, place: BatchPlace) -> bool:
+def is_zstd(frame: memoryview, place: BatchSlice) -> bool:
     """Return whether the batch header says zstd."""
     return place.size >= HEADER_SIZE and read_header(frame, place.start).codec == Codec.ZSTD
 
@@ -476,6 +478,6 @@ def failed_partition(index: int, outcome: Appended) -> PartitionResult:
     return PartitionResult(index, outcome.error, message=outcome.message, record_errors=outcome.record_errors)
 
 
-def refused_partition(place: BatchPlace, refusal: RequestError) -> PartitionResult:
+def refused_partition(place: BatchSlice, refusal: RequestError) -> PartitionResult:
     """Return the result for a batch of a rejected request."""
     return PartitionResult(place.partition, refusal[0], message=refusal[1])

@@ -20,7 +20,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.replica.inspection import Inspection
 from penstock.replica.leader import Leader
 from penstock.runtime.logging import get_logger
-from penstock.wire.produce_frame import BatchPlace, ProduceFrame
+from penstock.wire.produce_frame import BatchSlice, ProduceFrame
 
 MAX_HELD_BYTES = 64 << 20
 """Limit for the copied frames of all connections; past it, creation and inspection run on the event loop."""
@@ -43,7 +43,7 @@ class UninspectedBatch(NamedTuple):
 
     batch_index: int
     partition: Leader
-    place: BatchPlace
+    place: BatchSlice
 
 
 Inspected = dict[int, Inspection]

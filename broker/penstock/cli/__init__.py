@@ -1,6 +1,6 @@
-"""The command line: `penstock COMMAND`. Each command's module is imported when it is called.
+"""The `penstock` command line. Each command's module is imported when it is called.
 
-`main` is the entry point of the `penstock` script.
+`main` is the entry point of the `penstock` console script.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Runs the command that the process's arguments name; ends the process."""
+    """Run the command named by the process's arguments; exit the process."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
-        # Boxes and colour are for terminals; typer looks at this when it is imported.
+        # Boxes and colour are for terminals; typer reads this variable on import.
         os.environ.setdefault("TYPER_USE_RICH", "0")
-    from penstock.cli.ending import run_to_the_end
+    from penstock.cli.process_exit import run_to_the_end
     from penstock.cli.root import app
 
     run_to_the_end(partial(app, prog_name="penstock"))

@@ -1,4 +1,4 @@
-"""`python -m penstock.cli` is `penstock`."""
+"""Runs `penstock` with `python -m penstock.cli`."""
 
 from penstock.cli import main
 

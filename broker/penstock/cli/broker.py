@@ -1,4 +1,4 @@
-"""`penstock broker`: list, drain, undrain."""
+"""`penstock broker`: lists, drains and undrains brokers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.broker_tables import broker_document, print_brokers
 from penstock.cli.cluster_snapshot import (
     DRAINING,
     REMOVABLE,
     SILENT_AFTER_MS,
     ClusterSnapshot,
-    check_answers,
-    check_room,
+    check_free_space,
+    check_responding,
     plan_drain,
-    read_picture,
+    read_snapshot,
 )
 from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
 from penstock.cli.output import print_json, size_text
@@ -25,19 +26,18 @@ from penstock.cli.parameters import MAX_INT32
 from penstock.cli.partition_mover import interruptible
 from penstock.cli.progress import ProgressDisplay
 from penstock.cli.root import make_app
-from penstock.cli.showing import broker_document, brokers_table
 from penstock.client import Admin, AlterConfig, ErrorCode
 
 POLL_S = 1.0
 
-app = make_app(no_args_is_help=True, help="List the brokers of a cluster, empty one, or take it into use again.")
+app = make_app(no_args_is_help=True, help="List, drain and undrain brokers.")
 
 BrokerId = Annotated[int, typer.Argument(metavar="ID", min=0, max=MAX_INT32, help="The broker's id.")]
 
 
 @app.command("list")
 def list_(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
-    """List the brokers: address, failure domain, state, leaders, replicas, bytes held and free.
+    """List brokers: address, failure domain, state, leaders, replicas, disk usage and free space.
 
     Examples:
 
@@ -48,72 +48,75 @@ def list_(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> 
 
 
 async def list_brokers(bootstrap: str, as_json: bool) -> None:
+    """Print all brokers."""
     async with Admin(bootstrap, request_timeout_ms=SILENT_AFTER_MS) as admin:
-        picture = await read_picture(admin)
+        snapshot = await read_snapshot(admin)
     if as_json:
-        print_json([broker_document(picture, broker) for broker in picture.brokers.values()])
+        print_json([broker_document(snapshot, broker) for broker in snapshot.brokers.values()])
     else:
-        brokers_table(picture)
+        print_brokers(snapshot)
 
 
 @app.command()
 def drain(
     broker: BrokerId,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow until the broker is empty.")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the broker is empty.")] = True,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Empty a broker, so that it can be removed: its replicas move to others, and it is given nothing new.
+    """Drain a broker before removing it: its replicas move to other brokers, and it gets no new ones.
 
-    Refused where the others cannot take them: too few for a topic's replication factor, or too little room. The
-    controller moves replicas, also when this command has ended (with Ctrl-C, for one); `undrain` ends it.
+    Refused if the other brokers are too few for a topic's replication factor or lack disk space. The controller moves
+    the replicas and continues after this command has ended, also with Ctrl-C; `undrain` stops the drain.
 
     Examples:
 
     - `penstock broker drain 3`
     - `penstock broker drain 3 --yes --no-wait`
     """
-    run(do_drain(bootstrap, broker, wait, yes))
+    run(drain_broker(bootstrap, broker, wait, yes))
 
 
-async def do_drain(bootstrap: str, broker: int, wait: bool, yes: bool) -> None:
+async def drain_broker(bootstrap: str, broker: int, wait: bool, yes: bool) -> None:
+    """Start a drain after confirmation, and wait until the broker is empty if `wait`."""
     async with Admin(bootstrap) as admin:
-        picture = await read_picture(admin)
-        check_known(picture, broker)
-        check_answers(picture)
-        plan = await asyncio.to_thread(plan_drain, picture, broker)
-        check_room(picture, plan)
-        if not picture.brokers[broker].is_draining:
+        snapshot = await read_snapshot(admin)
+        check_registered(snapshot, broker)
+        check_responding(snapshot)
+        plan = await asyncio.to_thread(plan_drain, snapshot, broker)
+        check_free_space(snapshot, plan)
+        if not snapshot.brokers[broker].is_draining:
             what = f"{len(plan.moves):,} replicas, {size_text(plan.copied_bytes)}"
-            confirm(f"Move all that broker {broker} holds ({what}) to others?", yes)
+            confirm(f"Move all replicas of broker {broker} ({what}) to other brokers?", yes)
             await admin.alter_broker_configs(broker, [AlterConfig(DRAINING, "true")])
         if not wait:
-            print(f"broker {broker} is being drained: penstock broker list says when it is removable")
+            print(f"broker {broker} is draining; check with `penstock broker list` when it is removable")
             return
-        await follow(admin, broker, picture.held()[broker])
+        await wait_until_empty(admin, broker, snapshot.replica_counts()[broker])
 
 
-def check_known(picture: ClusterSnapshot, broker: int) -> None:
-    if broker in picture.brokers:
+def check_registered(snapshot: ClusterSnapshot, broker: int) -> None:
+    """Raise `CommandError` unless the broker is registered."""
+    if broker in snapshot.brokers:
         return
-    held = picture.missing().get(broker)
+    held = snapshot.missing_brokers().get(broker)
     if held:
         raise CommandError(
-            f"broker {broker} is not there, and has {held:,} replicas: start it, or have them placed elsewhere"
-            " (penstock cluster rebalance --replace-missing; by itself after broker.replace.after.ms)",
+            f"broker {broker} is not registered but holds {held:,} replicas; start it, or move them elsewhere with"
+            " `penstock cluster rebalance --replace-missing` (automatic after `broker.replace.after.ms`)",
             ExitCode.REFUSED,
         )
-    known = ", ".join(map(str, sorted(picture.brokers)))
-    raise CommandError(f"there is no broker {broker}: the cluster has {known}", ExitCode.NOT_FOUND)
+    known = ", ".join(map(str, sorted(snapshot.brokers)))
+    raise CommandError(f"broker {broker} does not exist; the cluster has {known}", ExitCode.NOT_FOUND)
 
 
-async def follow(admin: Admin, broker: int, total: int) -> None:
-    """Returns when the broker is empty. Ctrl-C ends the looking, not the draining."""
-    with ProgressDisplay(f"emptying broker {broker}", total=total) as progress, interruptible() as stop:
+async def wait_until_empty(admin: Admin, broker: int, total: int) -> None:
+    """Wait until the broker is empty. Ctrl-C stops waiting, not the drain."""
+    with ProgressDisplay(f"draining broker {broker}", total=total) as progress, interruptible() as stop:
         while not await is_removable(admin, broker):
             if stop.is_set():
                 raise CommandError(
-                    f"broker {broker} goes on being emptied; penstock broker undrain {broker} ends that",
+                    f"broker {broker} is still draining; stop that with `penstock broker undrain {broker}`",
                     ExitCode.INTERRUPTED,
                 )
             topics = (await admin.list_topics(internal=True)).values()
@@ -126,35 +129,36 @@ async def follow(admin: Admin, broker: int, total: int) -> None:
 
 
 async def is_removable(admin: Admin, broker: int) -> bool:
-    """Raises `CommandError` where it is no longer to be emptied."""
+    """Return whether the broker is empty. Raises `CommandError` if the drain was stopped."""
     settings = await admin.broker_configs(broker, [DRAINING, REMOVABLE])
     draining, removable = settings.get(DRAINING), settings.get(REMOVABLE)
     if removable is not None and removable.value == "true":
         return True
     if draining is None:
-        raise CommandError(f"broker {broker} has no setting {DRAINING}: it is no Penstock broker", ExitCode.REFUSED)
+        raise CommandError(f"broker {broker} has no setting {DRAINING}: it is not a Penstock broker", ExitCode.REFUSED)
     if draining.value != "true":
-        raise CommandError(f"broker {broker} is no longer to be emptied: somebody has ended that")
+        raise CommandError(f"broker {broker} is no longer draining: another client stopped the drain")
     return False
 
 
 @app.command()
 def undrain(broker: BrokerId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
-    """Take a broker into use again: it is given replicas as the others are, and what was being moved off it stays.
+    """Stop draining a broker: it gets replicas again, and running moves off it are cancelled.
 
-    What has moved stays where it is; `penstock cluster rebalance` brings it back.
+    Replicas that have moved stay on their new brokers; `penstock cluster rebalance` moves some back.
 
     Example: `penstock broker undrain 3`
     """
-    run(do_undrain(bootstrap, broker))
+    run(undrain_broker(bootstrap, broker))
 
 
-async def do_undrain(bootstrap: str, broker: int) -> None:
+async def undrain_broker(bootstrap: str, broker: int) -> None:
+    """Stop a drain and cancel the reassignments that move replicas off the broker."""
     async with Admin(bootstrap) as admin:
-        picture = await read_picture(admin)
-        check_known(picture, broker)
-        if not picture.brokers[broker].is_draining:
-            print(f"broker {broker} is not being drained")
+        snapshot = await read_snapshot(admin)
+        check_registered(snapshot, broker)
+        if not snapshot.brokers[broker].is_draining:
+            print(f"broker {broker} is not draining")
             return
         await admin.alter_broker_configs(broker, [AlterConfig(DRAINING, None, "delete")])
         under_way = await admin.list_partition_reassignments()
@@ -163,4 +167,4 @@ async def do_undrain(bootstrap: str, broker: int) -> None:
     print(f"broker {broker} is in use; {len(leaving) - len(refused):,} moves were cancelled")
     for tp, error in refused.items():
         if error.code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
-            print(f"warning: {tp} still moves: {error.message or error.code.name}", file=sys.stderr)
+            print(f"warning: {tp} is still moving: {error.message or error.code.name}", file=sys.stderr)

@@ -1,4 +1,6 @@
-"""`penstock cluster adopt`: a broker that was alone becomes the first of a new cluster. Registered by `cli.cluster`."""
+"""`penstock cluster adopt`: turns a single-node broker into the first broker of a new cluster. Registered by
+`cli.cluster`.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +24,32 @@ def adopt(
         typer.Option(
             envvar="PENSTOCK_ETCD",
             metavar="URL",
-            help="The etcd, http(s)://HOST:PORT; may be repeated, for each member.",
+            help="etcd endpoint, http(s)://HOST:PORT; may be repeated.",
         ),
     ],
     data: Annotated[
-        str, typer.Option("--data", metavar="DIR", help="The directory that penstock up --data had.")
+        str, typer.Option("--data", metavar="DIR", help="Data directory of the single-node broker.")
     ] = DEFAULT_DATA_DIR,
-    etcd_user: Annotated[str | None, typer.Option(metavar="NAME", help="Who to log in to etcd as.")] = None,
+    etcd_user: Annotated[str | None, typer.Option(metavar="NAME", help="User name for etcd.")] = None,
     etcd_password_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A file that holds the password for that.")
+        str | None, typer.Option(metavar="FILE", help="File that contains the etcd user's password.")
     ] = None,
     etcd_ca: Annotated[
-        str | None, typer.Option(metavar="FILE", help="PEM: who signs the certificates of etcd's members.")
+        str | None, typer.Option(metavar="FILE", help="CA certificate of the etcd servers (PEM).")
     ] = None,
-    etcd_cert: Annotated[str | None, typer.Option(metavar="FILE", help="PEM: a certificate for etcd.")] = None,
-    etcd_key: Annotated[str | None, typer.Option(metavar="FILE", help="PEM: its private key.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False,
+    etcd_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Client certificate for etcd (PEM).")] = None,
+    etcd_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Private key of the client certificate (PEM).")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only; move nothing.")] = False,
     yes: Yes = False,
     output: Output = "text",
 ) -> None:
-    """Move a broker that was alone into a new cluster: topics, settings, groups, offsets, transactions, messages.
+    """Move a single-node broker into a new cluster, with topics, settings, groups, offsets and transactions.
 
-    Its records go into an etcd that holds no cluster yet; the messages stay where they are. The broker must be stopped.
-    Afterwards the directory is a cluster's, with the same cluster id and broker id, and is started with `--etcd`. Where
-    this is interrupted, the same command finishes it.
+    Metadata is copied to an etcd that holds no cluster yet; messages stay in the data directory. The broker must be
+    stopped. Afterwards the data directory belongs to a cluster broker with the same cluster id and broker id, which is
+    started with `--etcd`. If interrupted, run the same command again to finish.
 
     Examples:
 
@@ -61,11 +65,12 @@ def adopt(
         etcd_cert_file=etcd_cert,
         etcd_key_file=etcd_key,
     )
-    run(move(options, dry_run, yes, output == "json"))
+    run(adopt_broker(options, dry_run, yes, output == "json"))
 
 
-async def move(options: UpOptions, dry_run: bool, yes: bool, as_json: bool) -> None:
-    # They load the store and gRPC, for which no other command waits.
+async def adopt_broker(options: UpOptions, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Show the adoption plan and execute it after confirmation."""
+    # Imported here: these load the store and gRPC, which no other command needs.
     from penstock.adopt.run import CannotAdopt, EtcdUnreachable, open_adoption
 
     try:
@@ -85,10 +90,11 @@ async def move(options: UpOptions, dry_run: bool, yes: bool, as_json: bool) -> N
     except EtcdUnreachable as e:
         raise CommandError(str(e), ExitCode.UNREACHABLE) from e
     if not as_json:
-        print(f"moved. Start it with: {start_command(plan, options)}")
+        print(f"moved; start the broker with: {start_command(plan, options)}")
 
 
 def document(plan: AdoptionPlan, options: UpOptions) -> dict[str, object]:
+    """Return the JSON output."""
     state = plan.state
     return {
         "cluster_id": state.cluster.cluster_id,
@@ -104,22 +110,24 @@ def document(plan: AdoptionPlan, options: UpOptions) -> dict[str, object]:
 
 
 def show(plan: AdoptionPlan, options: UpOptions) -> None:
+    """Print the adoption plan."""
     state = plan.state
     if plan.is_done:
-        print(f"{options.data_dir} was moved before: this etcd holds its cluster, {state.cluster.cluster_id}.")
-        print(f"Start it with: {start_command(plan, options)}")
+        print(f"{options.data_dir} was already moved: this etcd holds its cluster, {state.cluster.cluster_id}")
+        print(f"start the broker with: {start_command(plan, options)}")
         return
     print(f"broker {state.broker_id} of cluster {state.cluster.cluster_id}, in {options.data_dir}")
     if state.was_unclean:
-        print("it was not stopped in good order: it recovers its logs at its next start, as ever")
+        print("the broker was not shut down cleanly; it recovers its logs at the next start")
     if plan.is_resumed:
-        print("this was begun before, and is finished now")
+        print("resuming an interrupted move")
     print_table(("what", "count"), list(plan.records.counts.items()))
     size = size_text(state.log_bytes)
     count = state.partitions_with_data
-    print(f"messages stay where they are: {size} in {count:,} partition{'s' * (count != 1)} with data")
+    print(f"messages stay in place: {size} in {count:,} partition{'s' * (count != 1)} with data")
 
 
 def start_command(plan: AdoptionPlan, options: UpOptions) -> str:
+    """Return the command that starts the broker after the move."""
     urls = " ".join(f"--etcd {url}" for url in options.etcd)
     return f"penstock up {urls} --id {plan.state.broker_id} --data {options.data_dir}"

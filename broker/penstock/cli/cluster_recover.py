@@ -1,6 +1,7 @@
-"""`penstock cluster recover`: an etcd restored from a backup becomes the truth again.
+"""`penstock cluster recover`: recovers a cluster whose etcd was restored from a backup.
 
-Registered by `cluster`."""
+Registered by `cluster`.
+"""
 
 from __future__ import annotations
 
@@ -14,39 +15,49 @@ from penstock.cli.output import print_json, print_table
 from penstock.cli.parameters import MAX_INT32
 from penstock.config.options import UpOptions
 
-SHOWN = 50
-"""Partitions in a table, unless all are asked for."""
+MAX_SHOWN_PARTITIONS = 50
+"""Rows in the partition table without `--all`."""
 
 
 def recover(
     etcd: Annotated[
         list[str],
-        typer.Option("--etcd", envvar="PENSTOCK_ETCD", metavar="URL", help="An endpoint of etcd; may be repeated."),
+        typer.Option(
+            "--etcd", envvar="PENSTOCK_ETCD", metavar="URL", help="etcd endpoint, http(s)://HOST:PORT; may be repeated."
+        ),
     ],
-    etcd_user: Annotated[str | None, typer.Option(help="Where etcd has users.")] = None,
-    etcd_password_file: Annotated[str | None, typer.Option(metavar="FILE", help="That user's password.")] = None,
-    etcd_ca: Annotated[str | None, typer.Option(metavar="FILE", help="PEM: who signed etcd's certificates.")] = None,
-    etcd_cert: Annotated[str | None, typer.Option(metavar="FILE", help="PEM: this client's certificate.")] = None,
-    etcd_key: Annotated[str | None, typer.Option(metavar="FILE", help="PEM: this client's key.")] = None,
+    etcd_user: Annotated[str | None, typer.Option(metavar="NAME", help="User name for etcd.")] = None,
+    etcd_password_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="File that contains the etcd user's password.")
+    ] = None,
+    etcd_ca: Annotated[
+        str | None, typer.Option(metavar="FILE", help="CA certificate of the etcd servers (PEM).")
+    ] = None,
+    etcd_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Client certificate for etcd (PEM).")] = None,
+    etcd_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Private key of the client certificate (PEM).")
+    ] = None,
     without: Annotated[
         list[int] | None,
         typer.Option(
             metavar="BROKER",
             min=0,
             max=MAX_INT32,
-            help="A broker that is gone for good: nothing waits for it. May be repeated.",
+            help="Id of a permanently lost broker; recovery does not wait for it. May be repeated.",
         ),
     ] = None,
-    show_all: Annotated[bool, typer.Option("--all", help="Show every partition, not only those that differ.")] = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Show every partition, not only those that differ from etcd.")
+    ] = False,
     yes: Yes = False,
     output: Output = "text",
 ) -> None:
-    """Recover the cluster after its etcd was restored from a backup: show what would be done, ask, and do it.
+    """Recover a cluster whose etcd was restored from a backup. Shows the plan and asks before executing it.
 
-    Brokers that find etcd gone back in time freeze: they serve reads, and change or delete nothing. Start all of
-    them first: each tells what it has. Then every epoch is raised above any that was seen, and each partition is led
-    by the replica with the most, as soon as all that may have it are back. Data that etcd does not know is put aside
-    (quarantine/ in the data directory), never deleted.
+    Brokers that detect an older etcd revision freeze: they serve reads, but change or delete nothing. Start all brokers
+    first, so that each reports its replicas. Recovery then raises every epoch above the highest reported one, and
+    elects the replica with the longest log as leader once all brokers that may hold it are back. Data unknown to
+    etcd is moved to quarantine/ in the data directory, never deleted.
 
     Examples:
 
@@ -66,6 +77,7 @@ def recover(
 
 
 async def do_recover(options: UpOptions, without: list[int], show_all: bool, yes: bool, as_json: bool) -> None:
+    """Show the recovery plan, ask for confirmation, and execute it."""
     from penstock.node.cluster_recovery import RecoveryFailed, recover_cluster
 
     def decide(document: dict[str, Any]) -> bool:
@@ -73,24 +85,25 @@ async def do_recover(options: UpOptions, without: list[int], show_all: bool, yes
             print_json(document)
         else:
             show(document, show_all)
-        confirm("The store is to be recovered like this.", yes)
+        confirm("Execute this recovery plan?", yes)
         return True
 
-    def progress(done: int, of: int) -> None:
+    def show_progress(written: int, total: int) -> None:
         if sys.stderr.isatty():
-            print(f"\r{done:,} of {of:,} records written", end="\n" if done == of else "", file=sys.stderr, flush=True)
+            end = "\n" if written == total else ""
+            print(f"\r{written:,} of {total:,} records written", end=end, file=sys.stderr, flush=True)
 
     try:
-        epoch = await recover_cluster(options, without, decide, progress)
+        epoch = await recover_cluster(options, without, decide, show_progress)
     except RecoveryFailed as e:
         raise CommandError(str(e), ExitCode.FAILED) from e
     if not as_json:
-        print(f"recovered, in controller epoch {epoch}: brokers begin anew by themselves")
+        print(f"recovered in controller epoch {epoch}; the brokers resume automatically")
 
 
 def show(document: dict[str, Any], show_all: bool) -> None:
-    """For people."""
-    print(f"found by broker {document['found_by']}: {document['reason']}")
+    """Print the recovery plan as tables."""
+    print(f"detected by broker {document['found_by']}: {document['reason']}")
     print(f"controller epoch {document['controller_epoch']:,} becomes {document['new_controller_epoch']:,}")
     print_table(
         ("broker", "seen epoch", "seen revision", "seen etcd", "replicas"),
@@ -102,7 +115,7 @@ def show(document: dict[str, Any], show_all: bool) -> None:
     )
     if document["awaited"]:
         waiting = ", ".join(map(str, document["awaited"]))
-        print(f"not reported: broker {waiting}; their partitions wait until they are back (or --without)")
+        print(f"not reported: broker {waiting}; their partitions wait for them; use --without for lost brokers")
     show_partitions(document["partitions"], show_all)
     if document["unknown"]:
         print_table(
@@ -111,16 +124,16 @@ def show(document: dict[str, Any], show_all: bool) -> None:
                 (u["topic"] or "?", u["topic_id"], str(u["partition"]), str(u["broker"]), u["end_offset"])
                 for u in document["unknown"]
             ],
-            title="Data that etcd does not know: put aside, not deleted",
+            title="Data unknown to etcd: quarantined, not deleted",
         )
 
 
 def show_partitions(partitions: list[dict[str, Any]], show_all: bool) -> None:
-    """Those where brokers know more than etcd, first those that may lose something."""
+    """Print partitions whose brokers report newer state than etcd; those that may lose records come first."""
     differing = [p for p in partitions if show_all or differs(p)]
     differing.sort(key=lambda p: not p["may_lose"])
-    shown = differing if show_all else differing[:SHOWN]
-    print(f"{len(partitions):,} partitions get new leaders; brokers know more than etcd of {len(differing):,}")
+    shown = differing if show_all else differing[:MAX_SHOWN_PARTITIONS]
+    print(f"{len(partitions):,} partitions get new leaders; {len(differing):,} differ from etcd")
     if shown:
         print_table(
             ("topic", "partition", "replicas", "leader epoch", "becomes", "waits for", "log ends", "note"),
@@ -128,30 +141,33 @@ def show_partitions(partitions: list[dict[str, Any]], show_all: bool) -> None:
                 (
                     p["topic"] or p["topic_id"],
                     str(p["partition"]),
-                    listed(p["replicas"]),
+                    join_ids(p["replicas"]),
                     p["leader_epoch"],
                     p["new_leader_epoch"],
-                    listed(p["waits_for"]),
+                    join_ids(p["waits_for"]),
                     " ".join(f"{b}:{end['offset']}@{end['epoch']}" for b, end in p["log_ends"].items()),
-                    note(p),
+                    partition_note(p),
                 )
                 for p in shown
             ],
         )
     if len(shown) < len(differing):
-        print(f"and {len(differing) - len(shown):,} more: --all shows them")
+        print(f"and {len(differing) - len(shown):,} more; show all with --all")
 
 
 def differs(partition: dict[str, Any]) -> bool:
+    """Return whether a broker reports newer state for the partition than etcd has."""
     newest = max((end["epoch"] for end in partition["log_ends"].values()), default=-1)
     return bool(partition["added"] or partition["missing"] or newest > partition["leader_epoch"])
 
 
-def note(partition: dict[str, Any]) -> str:
+def partition_note(partition: dict[str, Any]) -> str:
+    """Return the table's note on a partition."""
     if partition["may_lose"]:
         return "acknowledged records may be lost"
-    return f"broker {listed(partition['added'])} has more than the replicas" if partition["added"] else ""
+    return f"broker {join_ids(partition['added'])} holds data but is not a replica" if partition["added"] else ""
 
 
-def listed(brokers: list[int]) -> str:
+def join_ids(brokers: list[int]) -> str:
+    """Join broker ids with commas."""
     return ",".join(map(str, brokers))

@@ -1,4 +1,4 @@
-"""What the commands that talk to a broker share: options, exit codes, errors as sentences."""
+"""Options, exit codes and error handling shared by all commands that talk to a broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
 def check_bootstrap(servers: str) -> str:
-    """An invalid address is a usage error."""
+    """Return `servers` unchanged. Raises `typer.BadParameter` if an address is invalid."""
     try:
         parse_bootstrap(servers)
     except InvalidAddress as e:
@@ -32,18 +32,18 @@ Bootstrap = Annotated[
         "--bootstrap",
         "-b",
         envvar="PENSTOCK_BOOTSTRAP",
-        metavar="HOST:PORT",
-        help="A broker to begin with, or several with commas between.",
+        metavar="HOST:PORT,...",
+        help="Bootstrap servers, comma-separated (`host:port,...`).",
         callback=check_bootstrap,
     ),
 ]
 Format = Literal["text", "json"]
-Output = Annotated[Format, typer.Option("--output", "-o", help="text for people, json for scripts.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+Output = Annotated[Format, typer.Option("--output", "-o", help="Output format: text for people, json for scripts.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")]
 
 
 class ExitCode(IntEnum):
-    """What a command's exit code says."""
+    """Exit codes of all commands, listed in `penstock --help`."""
 
     OK = 0
     FAILED = 1
@@ -55,7 +55,7 @@ class ExitCode(IntEnum):
 
 
 class CommandError(Exception):
-    """Ends a command with a sentence on standard error and an exit code."""
+    """Ends a command with `error: MESSAGE` on standard error and an exit code."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ REFUSED = frozenset(
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Runs a command's coroutine; whatever it runs into becomes a sentence and an exit code."""
+    """Run a command's coroutine and map its exceptions to an error message and an exit code."""
     try:
         import uvloop
 
@@ -83,7 +83,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     except CommandError as e:
         fail(str(e), e.code)
     except NoBrokerAvailable as e:
-        fail(f"{e}. Is a broker running there (penstock up)? --bootstrap names another.", ExitCode.UNREACHABLE)
+        fail(f"{e}; start a broker (`penstock up`), or set --bootstrap", ExitCode.UNREACHABLE)
     except ConnectionFailed as e:
         fail(str(e), ExitCode.UNREACHABLE)
     except UnknownTopic as e:
@@ -98,28 +98,31 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def fail(message: str, code: ExitCode) -> NoReturn:
+    """Print `error: MESSAGE` to standard error and exit with `code`."""
     print(f"error: {message}", file=sys.stderr)
     raise typer.Exit(code)
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Asks on a terminal; elsewhere `--yes` has to have been given. Raises `CommandError` for no."""
+    """Prompt on a terminal. Raises `CommandError` if the user declines, or without a terminal if `--yes` is not set."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CommandError(f"{question} Say so with --yes.", ExitCode.REFUSED)
+        raise CommandError(
+            f'"{question}" is not confirmed: standard input is not a terminal; set --yes', ExitCode.REFUSED
+        )
     if not typer.confirm(question, err=True):
-        raise CommandError("nothing was done", ExitCode.REFUSED)
+        raise CommandError("not confirmed; nothing was changed", ExitCode.REFUSED)
 
 
 def parse_configs(pairs: list[str], option: str) -> dict[str, str]:
-    """`name=value` pairs as a dict. Raises `typer.BadParameter`."""
+    """Return `name=value` pairs as a dict. Raises `typer.BadParameter`."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise typer.BadParameter(
-                f"{quoted(pair)} is not a setting; write NAME=VALUE, such as retention.ms=3600000", param_hint=option
+                f"{quoted(pair)} is not a setting; use NAME=VALUE, for example retention.ms=3600000", param_hint=option
             )
         found[name.strip()] = value
     return found

@@ -1,4 +1,4 @@
-"""`penstock completion`: prints what makes a shell complete penstock's commands and options."""
+"""`penstock completion`: prints shell completion scripts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shell = Literal["bash", "zsh", "fish"]
 
 
 @app.command()
-def completion(shell: Annotated[Shell, typer.Argument(help="The shell to make a script for.")]) -> None:
+def completion(shell: Annotated[Shell, typer.Argument(help="Shell to print the script for.")]) -> None:
     """Print a completion script for a shell.
 
     Examples:

@@ -1,4 +1,4 @@
-"""`penstock consume`: messages on standard output, as text or as JSON documents."""
+"""`penstock consume`: prints messages as text or JSON."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ app = make_app()
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 OnDamagedBatch = Literal["error", "skip"]
+MAX_BATCH_RECORDS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """Where to begin; at most one is set. None set: the beginning, or the end with `--follow`."""
+    """Where to start reading; at most one field is set. Default: the beginning, or the end with `--follow`."""
 
     beginning: bool = False
     offset: int | None = None
@@ -36,7 +37,7 @@ class StartPosition:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """How much, and in what form."""
+    """What to read and how to print it."""
 
     partitions: list[int]
     group: str | None
@@ -50,45 +51,49 @@ class ConsumeOptions:
 
 @app.command()
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="What to read.")],
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="From the first message.")] = False,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to read.")],
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start at the first message.")] = False,
     offset: Annotated[
-        int | None, typer.Option("--offset", help="From this offset; negative: so many before the end.")
+        int | None, typer.Option("--offset", help="Start at this offset; -N starts N messages before the end.")
     ] = None,
     time: Annotated[
         str | None,
-        typer.Option("--time", metavar="TIME", help="From the first message since: 2026-01-31T10:00:00Z, or -90m."),
+        typer.Option(
+            "--time", metavar="TIME", help="Start at the first message at or after TIME: 2026-01-31T10:00:00Z, or -90m."
+        ),
     ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", min=0, max=MAX_INT32, help="Only this one; may be repeated."),
+        typer.Option("--partition", "-p", min=0, max=MAX_INT32, help="Read only this partition; may be repeated."),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="Read as a member of this group, and commit what was written out."),
+        typer.Option("--group", "-g", help="Read as a member of this consumer group, and commit printed messages."),
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many messages.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after N messages.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new messages until Ctrl-C.")] = False,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="Write keys too, this behind each.")
+        str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="Print KEY, this separator, VALUE.")
     ] = None,
-    details: Annotated[bool, typer.Option("--details", help="Write partition, offset and time before each.")] = False,
-    isolation: Annotated[Isolation, typer.Option(help="read_committed leaves aborted transactions out.")] = (
+    details: Annotated[
+        bool, typer.Option("--details", help="Print topic, partition, offset and time before each message.")
+    ] = False,
+    isolation: Annotated[Isolation, typer.Option(help="read_committed skips aborted transactions.")] = (
         "read_uncommitted"
     ),
     on_damaged_batch: Annotated[
         OnDamagedBatch,
-        typer.Option(help="At a batch that cannot be read: stop, or name it on stderr and go on."),
+        typer.Option(help="On a batch that cannot be read: stop, or report it on stderr and skip it."),
     ] = "error",
     output: Output = "text",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write messages out: all that are there now, from the beginning; with `--follow`, those that come.
+    """Print the messages of topics: all existing ones from the beginning; with `--follow`, new ones.
 
-    With `--group` it goes on where the group is (at the beginning where it committed nothing). With `--output json`
-    each message is a line with topic, partition, offset, timestamp_ms, key, value and headers; what is no UTF-8 stands
-    under key_base64 and value_base64. Headers are an object, or a list of objects with key and value where names come
-    twice or values are no UTF-8.
+    With `--group`, reading starts at the group's committed offsets, or at the beginning if there are none. With
+    `--output json`, each message is one line with topic, partition, offset, timestamp_ms, key, value and headers; keys
+    and values that are not UTF-8 are in key_base64 and value_base64. Headers are an object, or a list of objects with
+    key and value if names repeat or values are not UTF-8.
 
     Examples:
 
@@ -98,10 +103,10 @@ def consume(
     - `penstock consume flights --offset -100 --partition 0`
     """
     if sum((from_beginning, offset is not None, time is not None)) > 1:
-        raise typer.BadParameter("choose one of --from-beginning, --offset and --time")
+        raise typer.BadParameter("--from-beginning, --offset and --time exclude each other; use one")
     if group is not None and (partition or offset is not None or time is not None or from_beginning):
         raise typer.BadParameter(
-            "a group reads from where it is, all its partitions: move it with penstock group reset-offsets",
+            "a group reads all partitions from its committed offsets; change these with `penstock group reset-offsets`",
             param_hint="--group",
         )
     try:
@@ -117,13 +122,14 @@ def consume(
 async def consume_all(
     bootstrap: str, topics: list[str], start: StartPosition, options: ConsumeOptions, isolation: Isolation
 ) -> None:
+    """Print messages until `options` say stop."""
     async with Consumer(
         bootstrap,
         group_id=options.group,
         offset_reset="earliest",
         isolation=isolation,
         on_damaged_batch="skip" if options.skip_damaged else "error",
-        on_skipped=name_skipped,
+        on_skipped=report_skipped,
         auto_create_topics=False,
     ) as consumer:
         for topic in topics:
@@ -131,33 +137,41 @@ async def consume_all(
         if options.group is not None:
             consumer.subscribe(topics)
         else:
-            await begin(consumer, await chosen(consumer, topics, options.partitions), start, options.follow)
+            await assign_and_seek(
+                consumer, await select_partitions(consumer, topics, options.partitions), start, options.follow
+            )
         try:
             await ConsumeRun(consumer, options).run()
         finally:
             if consumer.skipped_batches:
-                print(f"{consumer.skipped_batches} damaged batches were left out", file=sys.stderr)
+                print(f"{consumer.skipped_batches} damaged batches were skipped", file=sys.stderr)
 
 
-def name_skipped(batch: SkippedBatch) -> None:
-    """One line for each damaged batch that is left out."""
+def report_skipped(batch: SkippedBatch) -> None:
+    """Report a skipped batch on standard error."""
     topic, partition = batch.partition
     offsets = f"offsets {batch.first_offset} to {batch.last_offset}"
-    print(f'left out topic "{topic}", partition {partition}, {offsets}: {batch.reason}', file=sys.stderr, flush=True)
+    print(
+        f'skipped batch of topic "{topic}", partition {partition}, {offsets}: {batch.reason}',
+        file=sys.stderr,
+        flush=True,
+    )
 
 
-async def chosen(consumer: Consumer, topics: list[str], numbers: list[int]) -> list[TopicPartition]:
-    """The partitions to read; a number that no topic has is an error."""
-    there = [tp for topic in topics for tp in sorted(await consumer.partitions(topic))]
-    wanted = [tp for tp in there if not numbers or tp.partition in numbers]
-    missing = set(numbers) - {tp.partition for tp in wanted}
+async def select_partitions(consumer: Consumer, topics: list[str], numbers: list[int]) -> list[TopicPartition]:
+    """Return the partitions to read. Raises `CommandError` if no topic has one of `numbers`."""
+    existing = [tp for topic in topics for tp in sorted(await consumer.partitions(topic))]
+    selected = [tp for tp in existing if not numbers or tp.partition in numbers]
+    missing = set(numbers) - {tp.partition for tp in selected}
     if missing:
-        raise CommandError(f"no topic named here has partition {min(missing)}", ExitCode.NOT_FOUND)
-    return wanted
+        raise CommandError(f'partition "{min(missing)}" does not exist in any of the given topics', ExitCode.NOT_FOUND)
+    return selected
 
 
-async def begin(consumer: Consumer, partitions: list[TopicPartition], start: StartPosition, follow: bool) -> None:
-    """Assigns the partitions, and goes to where reading begins."""
+async def assign_and_seek(
+    consumer: Consumer, partitions: list[TopicPartition], start: StartPosition, follow: bool
+) -> None:
+    """Assign the partitions and seek to the start position."""
     consumer.assign(partitions)
     if start.time_ms is not None:
         await consumer.seek_to_time(start.time_ms)
@@ -173,7 +187,7 @@ async def begin(consumer: Consumer, partitions: list[TopicPartition], start: Sta
 
 
 class ConsumeRun:
-    """Reads and writes until enough was written, or everything that was there at the start."""
+    """Reads and prints messages until the count is reached, or the end offsets at the start."""
 
     def __init__(self, consumer: Consumer, options: ConsumeOptions) -> None:
         self.consumer, self.options = consumer, options
@@ -181,12 +195,13 @@ class ConsumeRun:
         self.ends: dict[TopicPartition, int] = {}
 
     async def run(self) -> None:
+        """Print messages and, with a group, commit after each batch."""
         count = self.options.count
         while count is None or self.written < count:
-            if not self.options.follow and await self.finished():
+            if not self.options.follow and await self.has_reached_ends():
                 return
-            wanted = 2_000 if count is None else min(count - self.written, 2_000)
-            batches = await self.consumer.getmany(timeout_ms=200, max_records=wanted)
+            max_records = MAX_BATCH_RECORDS if count is None else min(count - self.written, MAX_BATCH_RECORDS)
+            batches = await self.consumer.getmany(timeout_ms=200, max_records=max_records)
             for tp, records in batches.items():
                 self.write(tp, records)
             if batches:
@@ -194,22 +209,23 @@ class ConsumeRun:
                 if self.options.group is not None:
                     await self.consumer.commit()
 
-    async def finished(self) -> bool:
-        """Whether everything that was there when a partition was first seen has been read."""
+    async def has_reached_ends(self) -> bool:
+        """Return whether each partition was read to the end offset it had when it was assigned."""
         assigned = self.consumer.assignment
         if not assigned:
-            return self.options.group is None or (self.consumer.is_settled and await self.settled())
+            return self.options.group is None or (self.consumer.is_settled and await self.stays_unassigned())
         new = assigned - self.ends.keys()
         if new:
             self.ends.update(await self.consumer.end_offsets(new))
         return all([await self.consumer.position(tp) >= self.ends[tp] for tp in assigned])
 
-    async def settled(self) -> bool:
-        """A member without partitions waits a moment: some may still come to it."""
+    async def stays_unassigned(self) -> bool:
+        """Return whether a member without partitions still has none after a short wait."""
         await asyncio.sleep(0.5)
         return self.consumer.is_settled and not self.consumer.assignment
 
     def write(self, tp: TopicPartition, records: list[Record]) -> None:
+        """Print records, up to the count."""
         limit = len(records) if self.options.count is None else self.options.count - self.written
         out = sys.stdout.buffer
         for record in records[:limit]:
@@ -221,6 +237,7 @@ class ConsumeRun:
         self.written += min(limit, len(records))
 
     def line(self, tp: TopicPartition, record: Record) -> bytes:
+        """Return a record as text output."""
         line = record.value or b""
         if self.options.key_separator is not None:
             line = (record.key or b"") + self.options.key_separator.encode() + line
@@ -230,7 +247,7 @@ class ConsumeRun:
 
 
 def document(tp: TopicPartition, record: Record) -> dict[str, Any]:
-    """A message as JSON has it; `penstock produce --format json` reads it."""
+    """Return a message as JSON, in the format that `penstock produce --format json` reads."""
     found: dict[str, Any] = {
         "topic": tp.topic,
         "partition": tp.partition,
@@ -245,13 +262,14 @@ def document(tp: TopicPartition, record: Record) -> dict[str, Any]:
 
 
 def headers(pairs: Headers) -> dict[str, str | None] | list[dict[str, str | None]]:
-    """An object where that says everything, else a list: names may come twice, and values be no UTF-8."""
+    """Return headers as an object, or as a list if names repeat or values are not UTF-8."""
     listed = [{"key": name, **content("value", data)} for name, data in pairs]
     plain = {entry["key"]: entry["value"] for entry in listed if entry["key"] is not None and "value" in entry}
     return plain if len(plain) == len(listed) else listed
 
 
 def content(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Return a key or value as a JSON field: text, or base64 if it is not UTF-8."""
     if data is None:
         return {name: None}
     try:

@@ -1,4 +1,4 @@
-"""`penstock group`: list, describe, reset-offsets, delete."""
+"""`penstock group`: lists, describes, resets and deletes consumer groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
-from penstock.cli.group_reset import OffsetResetTarget, parse_topic, reset_offsets
+from penstock.cli.group_reset import OffsetResetTarget, parse_topic_partitions, reset_offsets
 from penstock.cli.output import print_json, print_table
 from penstock.cli.root import make_app
 from penstock.cli.times import parse_time_ms
@@ -21,7 +21,7 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 
 @app.command("list")
 def list_(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
-    """List consumer groups with their states.
+    """List consumer groups and their states.
 
     Example: `penstock group list`
     """
@@ -29,6 +29,7 @@ def list_(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> 
 
 
 async def list_groups(bootstrap: str, as_json: bool) -> None:
+    """Print all consumer groups."""
     async with Admin(bootstrap) as admin:
         groups = await admin.list_groups()
     if as_json:
@@ -39,7 +40,7 @@ async def list_groups(bootstrap: str, as_json: bool) -> None:
 
 @app.command()
 def describe(group: Group, output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
-    """Describe a group: its members, what each reads, and how far it is behind.
+    """Describe a consumer group: members, assigned partitions and lag.
 
     Examples:
 
@@ -50,24 +51,29 @@ def describe(group: Group, output: Output = "text", bootstrap: Bootstrap = DEFAU
 
 
 async def describe_group(bootstrap: str, group: str, as_json: bool) -> None:
+    """Print a group's description. Raises `CommandError` if the group does not exist."""
     async with Admin(bootstrap) as admin:
         found = await admin.describe_group(group)
         topics = {tp.topic for member in found.members for tp in member.partitions}
         lags = await admin.group_lag(group, topics)
     if found.state == "Dead" and not lags:
-        raise CommandError(f"group {group!r} does not exist (penstock group list shows all)", ExitCode.NOT_FOUND)
+        raise CommandError(
+            f'group "{group}" does not exist; run `penstock group list` to see all groups', ExitCode.NOT_FOUND
+        )
     if as_json:
         print_json(document(found, lags))
     else:
         show_group(found, lags)
 
 
-def owners_of(group: GroupDescription) -> dict[TopicPartition, str]:
+def partition_owners(group: GroupDescription) -> dict[TopicPartition, str]:
+    """Return the member id that owns each partition."""
     return {tp: member.member_id for member in group.members for tp in member.partitions}
 
 
 def document(group: GroupDescription, lags: dict[TopicPartition, PartitionLag]) -> dict[str, object]:
-    owners = owners_of(group)
+    """Return the JSON output of `describe`."""
+    owners = partition_owners(group)
     known = [lag.lag for lag in lags.values() if lag.lag is not None]
     return {
         "group": group.group_id,
@@ -101,7 +107,8 @@ def document(group: GroupDescription, lags: dict[TopicPartition, PartitionLag]) 
 
 
 def show_group(group: GroupDescription, lags: dict[TopicPartition, PartitionLag]) -> None:
-    owners = owners_of(group)
+    """Print a group's description as tables."""
+    owners = partition_owners(group)
     total = sum(lag.lag or 0 for lag in lags.values())
     print(f"group {group.group_id}  state {group.state}  members {len(group.members)}  lag {total:,}")
     if group.members:
@@ -121,26 +128,32 @@ def reset(
     group: Group,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC[:P,...]", help="All or some partitions; may be repeated."),
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC[:P,...]", help="Topic, or partitions of it, to reset; may be repeated."
+        ),
     ] = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="Everything the group has committed.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first message that is there.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last message.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics with committed offsets.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the earliest offset.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to the end.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="Reset to this offset.")] = None,
     to_time: Annotated[
         str | None,
-        typer.Option("--to-time", metavar="TIME", help="To the first message since: 2026-01-31T10:00:00Z, or -90m."),
+        typer.Option(
+            "--to-time",
+            metavar="TIME",
+            help="Reset to the first message at or after TIME: 2026-01-31T10:00:00Z, or -90m.",
+        ),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="So many messages on, or back (negative).")
+        int | None, typer.Option("--shift-by", metavar="N", help="Shift offsets by N; negative N shifts back.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Execute the plan; without it, it is only shown.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Execute the plan (default: show it only).")] = False,
     output: Output = "text",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Set where a group goes on. Shows the plan; `--yes` executes it. Refused while the group has members.
+    """Reset a group's committed offsets. Shows the plan; `--yes` executes it. Refused while the group has members.
 
-    Offsets beyond a partition's ends are brought back to them.
+    Offsets are limited to the range between a partition's start and end offset.
 
     Examples:
 
@@ -148,26 +161,28 @@ def reset(
     - `penstock group reset-offsets tour --topic flights:0,2 --to-time -2h --yes`
     - `penstock group reset-offsets tour --topic flights --shift-by -100 --yes`
     """
-    asked = [to_earliest, to_latest, to_offset is not None, to_time is not None, shift_by is not None]
-    if sum(asked) != 1:
-        raise typer.BadParameter("say where to: one of --to-earliest, --to-latest, --to-offset, --to-time, --shift-by")
+    targets = [to_earliest, to_latest, to_offset is not None, to_time is not None, shift_by is not None]
+    if sum(targets) != 1:
+        raise typer.BadParameter("set exactly one of --to-earliest, --to-latest, --to-offset, --to-time and --shift-by")
     if bool(topic) == all_topics:
-        raise typer.BadParameter("say which partitions: --topic (may be repeated), or --all-topics")
+        raise typer.BadParameter("set either --topic (may be repeated) or --all-topics")
     try:
         time_ms = None if to_time is None else parse_time_ms(to_time, SystemClock().wall_ms())
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--to-time") from None
     target = OffsetResetTarget(to_earliest, to_latest, to_offset, time_ms, shift_by)
-    run(reset_offsets(bootstrap, group, [parse_topic(t) for t in topic or []], target, yes, output == "json"))
+    run(
+        reset_offsets(bootstrap, group, [parse_topic_partitions(t) for t in topic or []], target, yes, output == "json")
+    )
 
 
 @app.command()
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Ids of groups.")],
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Group ids.")],
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete groups with the offsets they committed. Refused for a group that has members.
+    """Delete consumer groups and their committed offsets. Refused for groups that have members.
 
     Example: `penstock group delete tour --yes`
     """
@@ -175,8 +190,9 @@ def delete(
 
 
 async def delete_groups(bootstrap: str, groups: list[str], yes: bool) -> None:
+    """Delete groups after confirmation."""
     async with Admin(bootstrap) as admin:
-        confirm(f"Delete {', '.join(groups)} with committed offsets?", yes)
+        confirm(f"Delete {', '.join(groups)} and their committed offsets?", yes)
         await admin.delete_groups(groups)
     for group in groups:
         print(f"deleted group {group}")

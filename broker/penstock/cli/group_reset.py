@@ -1,4 +1,4 @@
-"""The plan of `penstock group reset-offsets`: from what was asked to offsets by partition."""
+"""Plans and executes `penstock group reset-offsets`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTITION = re.compile("[0-9]{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class OffsetResetTarget:
-    """Where to; exactly one is set."""
+    """The reset target; exactly one field is set."""
 
     earliest: bool = False
     latest: bool = False
@@ -30,7 +30,7 @@ class OffsetResetTarget:
 
 @dataclass(frozen=True, slots=True)
 class OffsetResetStep:
-    """One partition's change; `before` None where nothing was committed."""
+    """One partition's change. `before` is None if nothing was committed."""
 
     before: int | None
     after: int
@@ -40,30 +40,30 @@ NamedPartitions: TypeAlias = tuple[str, list[int] | None]
 """A topic and its partitions; None for all."""
 
 
-def parse_topic(text: str) -> NamedPartitions:
-    """`flights` or `flights:0,2` as a topic and its partitions (None: all). Raises `typer.BadParameter`."""
+def parse_topic_partitions(text: str) -> NamedPartitions:
+    """Parse `flights` or `flights:0,2`. Raises `typer.BadParameter`."""
     topic, colon, numbers = text.partition(":")
     if not colon:
         return topic, None
     parts = numbers.split(",")
     if not topic or not all(PARTITION.fullmatch(p) for p in parts):
         raise typer.BadParameter(
-            f"{quoted(text)} is not a topic with partitions; write TOPIC, or TOPIC:P,P such as flights:0,2",
+            f"{quoted(text)} is not a topic with partitions; use TOPIC, or TOPIC:P,P such as flights:0,2",
             param_hint="--topic",
         )
     return topic, [int(p) for p in parts]
 
 
-def plan(
+def plan_reset(
     target: OffsetResetTarget,
     committed: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, tuple[int, int]],
     at_time: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, OffsetResetStep]:
-    """For each partition in `ends` (first offset, end offset) where it goes, kept within its ends.
+    """Return the new offset of each partition in `ends` (start offset, end offset), clamped to that range.
 
-    `at_time` has the first offset since the target's time, -1 for none. Raises `CommandError` where a shift has
-    nothing to start from.
+    `at_time` holds the first offset at or after the target time, -1 for none. Raises `CommandError` if a shift has no
+    committed offset.
     """
     steps = {}
     for tp, (start, end) in sorted(ends.items()):
@@ -79,16 +79,18 @@ def plan(
         else:
             assert target.shift is not None, "a reset without a target"
             if before is None:
-                raise CommandError(f"{tp} has no committed offset to shift: leave it out, or use --to-...")
+                raise CommandError(
+                    f"{tp} has no committed offset to shift; exclude it, or use one of the --to-... options"
+                )
             after = before + target.shift
         steps[tp] = OffsetResetStep(before, min(max(after, start), end))
     return steps
 
 
-async def chosen_partitions(
+async def select_partitions(
     admin: Admin, topics: list[NamedPartitions], committed: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
-    """What `--topic` names, or (none named) all that the group has committed and that still exists."""
+    """Return the partitions given by `--topic`, or else all existing ones with a committed offset."""
     if not topics:
         known = await admin.list_topics()
         return [tp for tp in committed if tp.topic in known and tp.partition in known[tp.topic].partitions]
@@ -96,11 +98,11 @@ async def chosen_partitions(
     infos = await admin.describe_topics(named)
     chosen = []
     for topic, numbers in named.items():
-        there = infos[topic].partitions
-        for number in sorted(there) if numbers is None else numbers:
-            if number not in there:
+        existing = infos[topic].partitions
+        for number in sorted(existing) if numbers is None else numbers:
+            if number not in existing:
                 raise CommandError(
-                    f"topic {topic!r} has no partition {number}: it has {len(there)}", ExitCode.NOT_FOUND
+                    f'partition "{number}" does not exist: topic "{topic}" has {len(existing)}', ExitCode.NOT_FOUND
                 )
             chosen.append(TopicPartition(topic, number))
     return chosen
@@ -109,23 +111,23 @@ async def chosen_partitions(
 async def reset_offsets(
     bootstrap: str, group: str, topics: list[NamedPartitions], target: OffsetResetTarget, execute: bool, as_json: bool
 ) -> None:
-    """Shows the plan, and executes it where told to."""
+    """Print the plan, and execute it if `execute`."""
     async with Admin(bootstrap) as admin:
         found = await admin.describe_group(group)
         if found.is_active:
             raise CommandError(
-                f"group {group!r} is {found.state} with {len(found.members)} members: stop its consumers first",
+                f'group "{group}" is {found.state} with {len(found.members)} members; stop its consumers first',
                 ExitCode.REFUSED,
             )
         committed = {tp: at.offset for tp, at in (await admin.committed(group)).items()}
-        partitions = await chosen_partitions(admin, topics, committed)
+        partitions = await select_partitions(admin, topics, committed)
         if not partitions:
-            raise CommandError(f"group {group!r} has committed nothing: name topics with --topic", ExitCode.NOT_FOUND)
+            raise CommandError(f'group "{group}" has no committed offsets; set --topic', ExitCode.NOT_FOUND)
         at_time: dict[TopicPartition, int] = {}
         if target.time_ms is not None:
             times = await admin.list_offsets(dict.fromkeys(partitions, target.time_ms))
             at_time = {tp: at.offset for tp, at in times.items()}
-        steps = plan(target, committed, await admin.ends(partitions), at_time)
+        steps = plan_reset(target, committed, await admin.ends(partitions), at_time)
         if execute:
             await admin.alter_offsets(group, {tp: step.after for tp, step in steps.items()})
     if as_json:
@@ -144,4 +146,4 @@ async def reset_offsets(
         ("topic", "partition", "before", "after"),
         [(tp.topic, str(tp.partition), step.before, step.after) for tp, step in steps.items()],
     )
-    print(f"group {group}: offsets are set" if execute else "this is the plan; --yes executes it")
+    print(f"group {group}: offsets were reset" if execute else "dry run; execute the plan with --yes")

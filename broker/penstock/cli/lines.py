@@ -1,4 +1,4 @@
-"""Lines from a file or standard input, as they come, without holding up the event loop where the source may wait."""
+"""Reads lines from a file or standard input without blocking the event loop on pipes and terminals."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 
 
 async def read_lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """Lists of lines without their ends, as soon as they are there; the last one may lack its end.
+    """Yield lists of lines without line ends, as soon as they are read. The last line may lack its end.
 
-    Raises ValueError for a line of more than 64 MiB.
+    Raises ValueError for a line longer than 64 MiB.
     """
     rest = b""
     async for chunk in read_chunks(source.fileno()):
         parts = (rest + chunk).split(b"\n")
         rest = parts.pop()
         if len(rest) > MAX_LINE_BYTES:
-            raise ValueError(f"a line of more than {MAX_LINE_BYTES} bytes")
+            raise ValueError(f"line is longer than {MAX_LINE_BYTES} bytes")
         if parts:
             yield [part.removesuffix(b"\r") for part in parts]
     if rest:
@@ -30,31 +30,32 @@ async def read_lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
 
 
 async def read_chunks(descriptor: int) -> AsyncIterator[bytes]:
-    """What a descriptor gives until its end. A regular file is read directly; a pipe or a terminal is waited for."""
+    """Yield the descriptor's bytes until its end. Regular files are read directly; pipes and terminals are polled."""
     waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
     while True:
         if waits:
             try:
-                await readable(descriptor)
+                await wait_readable(descriptor)
             except OSError:
-                waits = False  # such as /dev/null, which cannot be waited for and never has to be
+                waits = False  # epoll refuses /dev/null and the like, which never block
         chunk = os.read(descriptor, CHUNK_BYTES)
         if not chunk:
             return
         yield chunk
 
 
-async def readable(descriptor: int) -> None:
-    """Returns when a read would not block. One event, one read: the descriptor stays blocking, as others share it."""
+async def wait_readable(descriptor: int) -> None:
+    """Wait until a read would not block. The descriptor stays in blocking mode, as other processes share it."""
     loop = asyncio.get_running_loop()
     event: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(descriptor, resolve, event)
+    loop.add_reader(descriptor, set_ready, event)
     try:
         await event
     finally:
         loop.remove_reader(descriptor)
 
 
-def resolve(event: asyncio.Future[None]) -> None:
+def set_ready(event: asyncio.Future[None]) -> None:
+    """Complete the future unless it is done."""
     if not event.done():
         event.set_result(None)

@@ -1,4 +1,4 @@
-"""`penstock log`: looks into a broker's files, and repairs them, without a broker."""
+"""`penstock log`: inspects and repairs a broker's log files offline."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ import typer
 from penstock.cli.common import ExitCode, Output, fail
 from penstock.cli.root import make_app
 
-app = make_app(no_args_is_help=True, help="Look into a broker's files, without a broker.")
+app = make_app(no_args_is_help=True, help="Inspect and repair a broker's log files offline.")
 
 
 @app.callback()
 def log() -> None:
-    """Look into a broker's files, without a broker."""
+    """Inspect and repair a broker's log files offline."""
 
 
 @app.command()
 def dump(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, or directories of partitions.")],
-    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Check checksums, sizes and order.")] = True,
-    records: Annotated[bool, typer.Option("--records", help="Show each record, not only the batches.")] = False,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files or partition directories.")],
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Verify checksums, sizes and offset order.")
+    ] = True,
+    records: Annotated[bool, typer.Option("--records", help="Print each record, not only batches.")] = False,
     output: Output = "text",
 ) -> None:
-    """Show what segments, indexes and snapshots hold, and check them.
+    """Print and verify segments, indexes and snapshots.
 
-    Exit code 1 says that something is wrong with the files. Examples:
+    The exit code is 1 if a file is damaged. Examples:
 
     - `penstock log dump penstock-data/*/00000000000000000000.log --records`
     - `penstock log dump penstock-data --output json | jq .`
@@ -40,18 +42,20 @@ def dump(
 
 @app.command()
 def cut(
-    segment: Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment file, which ends in .log.")],
-    offset: Annotated[int, typer.Option("--offset", min=0, help="An offset of the damaged batch.")],
+    segment: Annotated[str, typer.Argument(metavar="SEGMENT", help="Segment file (.log).")],
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Any offset of the damaged batch.")],
     save: Annotated[
         str | None,
-        typer.Option("--save", metavar="FILE", help="Where the batch's bytes go; default: a file in this directory."),
+        typer.Option(
+            "--save", metavar="FILE", help="File for the removed bytes (default: a file in the working directory)."
+        ),
     ] = None,
 ) -> None:
-    """Take a damaged batch out of a segment, so that consumers get past it.
+    """Remove a damaged batch from a segment, so that consumers can read past it.
 
-    Stop the broker first, and do the same on each replica's broker. The batch's bytes are saved; in the segment a
-    control batch with the same offsets takes their place, which every client passes over. A batch below 70 bytes
-    becomes a record without key and value. `penstock log dump` names damaged batches.
+    Stop the broker first, and repeat on the broker of each replica. The batch is saved to a file and replaced by a
+    control batch with the same offsets, which clients skip. A batch below 70 bytes is replaced by a record without
+    key and value. `penstock log dump` finds damaged batches.
 
     Example:
 
@@ -67,5 +71,5 @@ def cut(
     except (CutError, DirectoryInUse) as e:
         fail(str(e), ExitCode.FAILED)
     except OSError as e:
-        fail(f'cannot cut offset {offset} out of "{segment}": {e}', ExitCode.FAILED)
-    print(f"offsets {header.base_offset} to {header.last_offset} were cut out; their bytes are in {saved}")
+        fail(f'cannot remove offset {offset} from "{segment}": {e}', ExitCode.FAILED)
+    print(f"removed offsets {header.base_offset} to {header.last_offset}; their bytes are saved in {saved}")

@@ -1,4 +1,4 @@
-"""How results are shown: tables with rich on a terminal, plain columns elsewhere, JSON for scripts."""
+"""Prints results: rich tables on a terminal, plain columns elsewhere, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ Cell = str | int | float | None
 
 
 def print_json(document: Any) -> None:
-    """One JSON document: indented on a terminal, one line elsewhere."""
+    """Print a JSON document, indented on a terminal, else on one line."""
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
     print(json.dumps(document, indent=2 if sys.stdout.isatty() else None, ensure_ascii=not is_unicode))
 
 
-def text(cell: Cell) -> str:
+def cell_text(cell: Cell) -> str:
+    """Return a table cell as text."""
     if cell is None:
         return "-"
     if isinstance(cell, float):
@@ -25,14 +26,14 @@ def text(cell: Cell) -> str:
 
 
 def printable(value: str) -> str:
-    """Without control characters: a name from a broker must not move the terminal's cursor."""
+    """Escape control characters: a name from a broker must not move the terminal's cursor."""
     return value if value.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in value)
 
 
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str | None = None, out: TextIO | None = None
 ) -> None:
-    """Columns of numbers stand to the right. Elsewhere than on a terminal: two spaces between columns, no colour."""
+    """Print a table; numeric columns are right-aligned. Without a terminal: no colour, two spaces between columns."""
     stream = out or sys.stdout
     right = [bool(rows) and all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))]
     if stream.isatty():
@@ -40,7 +41,7 @@ def print_table(
         return
     if title:
         print(title, file=stream)
-    cells = [[column.upper() for column in columns], *([text(cell) for cell in row] for row in rows)]
+    cells = [[column.upper() for column in columns], *([cell_text(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     for line in cells:
         aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)]
@@ -50,6 +51,7 @@ def print_table(
 def print_rich(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], right: Sequence[bool], title: str | None, stream: TextIO
 ) -> None:
+    """Print a table with rich."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -59,12 +61,12 @@ def print_rich(
     for column, numbers in zip(columns, right, strict=True):
         table.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(text(cell)) for cell in row))
+        table.add_row(*(Text(cell_text(cell)) for cell in row))
     Console(file=stream).print(table)
 
 
 def size_text(size_bytes: int) -> str:
-    """Bytes for people: 1.5 MiB."""
+    """Return bytes in a binary unit, such as "1.5 MiB"; "-" if negative."""
     if size_bytes < 0:
         return "-"
     size = float(size_bytes)

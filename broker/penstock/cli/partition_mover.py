@@ -1,6 +1,7 @@
-"""Runs moves: so many at a time, the next as soon as one has ended, until all have or somebody says stop.
+"""Executes partition moves with bounded concurrency until all have completed or the user cancels.
 
-Used by `penstock cluster rebalance`. The controller does the work; this asks for it, and looks.
+Used by `penstock cluster rebalance`. The controller moves the replicas; this module starts reassignments and polls
+them.
 """
 
 from __future__ import annotations
@@ -16,108 +17,115 @@ from penstock.client import Admin, ErrorCode, TopicPartition
 from penstock.placement.model import Move
 
 POLL_S = 0.5
-MISSES = 10
-"""Looks after which a move that is neither under way nor done was undone by somebody: a broker's view may be behind."""
+MAX_UNKNOWN_POLLS = 10
+"""Polls after which a move that is neither running nor completed counts as overridden. Broker metadata may lag."""
 
 
 @dataclass
 class MoveResult:
-    """What became of each move."""
+    """Outcome of each move."""
 
     done: list[TopicPartition] = field(default_factory=list)
     cancelled: list[TopicPartition] = field(default_factory=list)
-    not_begun: list[TopicPartition] = field(default_factory=list)
+    not_started: list[TopicPartition] = field(default_factory=list)
     failed: dict[TopicPartition, str] = field(default_factory=dict)
-    """And why."""
+    """Error message by partition."""
     still_moving: dict[TopicPartition, str] = field(default_factory=dict)
-    """What was to be cancelled and could not be, and why."""
+    """Partitions whose reassignment could not be cancelled, with the error message."""
 
     @property
-    def is_whole(self) -> bool:
-        return not (self.cancelled or self.not_begun or self.failed or self.still_moving)
+    def is_complete(self) -> bool:
+        """Return whether all moves completed."""
+        return not (self.cancelled or self.not_started or self.failed or self.still_moving)
 
 
 class PartitionMover:
-    """`on_progress` is called with the number of moves that have ended and the bytes that have been copied."""
+    """Executes moves, at most `at_a_time` at once.
+
+    `on_progress` is called with the number of finished moves and the bytes copied so far.
+    """
 
     def __init__(
         self,
         admin: Admin,
         moves: Sequence[Move],
         sizes: Mapping[TopicPartition, int],
-        at_a_time: int,
+        max_concurrent: int,
         on_progress: Callable[[int, int], None],
     ) -> None:
-        self.admin, self.sizes, self.at_a_time, self.on_progress = admin, sizes, at_a_time, on_progress
-        self.waiting = deque(moves)
+        self.admin, self.sizes, self.max_concurrent, self.on_progress = admin, sizes, max_concurrent, on_progress
+        self.pending = deque(moves)
         self.moving: dict[TopicPartition, Move] = {}
-        self.misses: dict[TopicPartition, int] = {}
+        self.unknown_polls: dict[TopicPartition, int] = {}
         self.result = MoveResult()
         self.copied_bytes = 0
 
     async def run(self, stop: asyncio.Event) -> MoveResult:
-        """Returns when all has ended; where `stop` is set, what is under way is cancelled first."""
-        while (self.waiting or self.moving) and not stop.is_set():
-            await self.begin()
-            await self.look()
+        """Execute the moves. Once `stop` is set, running moves are cancelled and the rest is not started."""
+        while (self.pending or self.moving) and not stop.is_set():
+            await self.start_moves()
+            await self.check_moves()
             if self.moving:
                 await self.pause(stop)
         if self.moving:
             await self.cancel()
-        self.result.not_begun += [TopicPartition(*move.key) for move in self.waiting]
+        self.result.not_started += [TopicPartition(*move.key) for move in self.pending]
         return self.result
 
     async def pause(self, stop: asyncio.Event) -> None:
+        """Wait for the next poll, or until `stop` is set."""
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):
                 await stop.wait()
 
-    async def begin(self) -> None:
-        """Has as many moves begun as there is room for."""
-        part: dict[TopicPartition, Move] = {}
-        while self.waiting and len(self.moving) + len(part) < self.at_a_time:
-            move = self.waiting.popleft()
-            part[TopicPartition(*move.key)] = move
-        if not part:
+    async def start_moves(self) -> None:
+        """Start as many moves as the concurrency limit allows."""
+        batch: dict[TopicPartition, Move] = {}
+        while self.pending and len(self.moving) + len(batch) < self.max_concurrent:
+            move = self.pending.popleft()
+            batch[TopicPartition(*move.key)] = move
+        if not batch:
             return
-        self.moving |= part  # also where no answer comes
-        refused = await self.admin.alter_partition_reassignments({tp: move.after for tp, move in part.items()})
+        self.moving |= batch  # before the call: it may take effect even if it fails
+        refused = await self.admin.alter_partition_reassignments({tp: move.after for tp, move in batch.items()})
         for tp, error in refused.items():
             del self.moving[tp]
             self.result.failed[tp] = error.message or error.code.name
 
-    async def look(self) -> None:
-        """Takes note of what has ended."""
+    async def check_moves(self) -> None:
+        """Record moves that have completed or failed, and report progress."""
         if not self.moving:
             return
-        under_way = await self.admin.list_partition_reassignments(self.moving)
-        ended = [tp for tp in self.moving if tp not in under_way]
+        reassignments = await self.admin.list_partition_reassignments(self.moving)
+        ended = [tp for tp in self.moving if tp not in reassignments]
         topics = await self.admin.list_topics(internal=True) if ended else {}
         for tp in ended:
             topic = topics.get(tp.topic)
             partition = topic.partitions.get(tp.partition) if topic is not None else None
             if partition is not None and partition.replicas == self.moving[tp].after:
-                self.end(tp)
+                self.finish_move(tp)
                 self.result.done.append(tp)
-            elif self.misses.setdefault(tp, 0) >= MISSES:
-                self.end(tp)
-                self.result.failed[tp] = "its topic is gone" if partition is None else "somebody else has moved it"
+            elif self.unknown_polls.setdefault(tp, 0) >= MAX_UNKNOWN_POLLS:
+                self.finish_move(tp)
+                self.result.failed[tp] = "its topic was deleted" if partition is None else "another client has moved it"
             else:
-                self.misses[tp] += 1
-        for tp in under_way:
-            self.misses.pop(tp, None)
-        self.on_progress(self.ended, self.copied_bytes + await self.arrived_bytes())
+                self.unknown_polls[tp] += 1
+        for tp in reassignments:
+            self.unknown_polls.pop(tp, None)
+        self.on_progress(self.finished_count, self.copied_bytes + await self.partial_bytes())
 
-    def end(self, tp: TopicPartition) -> None:
+    def finish_move(self, tp: TopicPartition) -> None:
+        """Remove a move from the running ones and count its bytes."""
         move = self.moving.pop(tp)
         self.copied_bytes += self.sizes.get(tp, 0) * len(move.adds)
 
     @property
-    def ended(self) -> int:
+    def finished_count(self) -> int:
+        """Return the number of moves that completed or failed."""
         return len(self.result.done) + len(self.result.failed)
 
-    async def arrived_bytes(self) -> int:
-        """How much of what is under way the brokers that get it have."""
+    async def partial_bytes(self) -> int:
+        """Return the bytes that running moves have copied to their new replicas."""
         copying = {tp: move.adds for tp, move in self.moving.items() if move.adds}
         if not copying:
             return 0
@@ -129,7 +137,7 @@ class PartitionMover:
         return found
 
     async def cancel(self) -> None:
-        """Has what is under way go back to what was; what ended first is done."""
+        """Revert running moves. A move that has completed in the meantime counts as completed."""
         refused = await self.admin.alter_partition_reassignments(dict.fromkeys(self.moving))
         for tp in self.moving:
             error = refused.get(tp)
@@ -139,7 +147,7 @@ class PartitionMover:
                 self.result.done.append(tp)
             else:
                 self.result.still_moving[tp] = error.message or error.code.name
-        # A cancellation brings back the replicas, and has forgotten which of them came first.
+        # A cancellation restores the replica set, but not its order (the preferred leader).
         in_order = {tp: self.moving[tp].before for tp in self.result.cancelled}
         self.moving.clear()
         await self.admin.alter_partition_reassignments(in_order)
@@ -147,9 +155,9 @@ class PartitionMover:
 
 @contextmanager
 def interruptible() -> Iterator[asyncio.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets, so that what was begun can be ended in good order.
+    """Yield an event that the first Ctrl-C or SIGTERM sets, so that the command can stop cleanly.
 
-    The second one ends the command as it would any other.
+    The second signal cancels the command.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     task = asyncio.current_task()

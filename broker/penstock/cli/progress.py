@@ -1,4 +1,4 @@
-"""A line on the terminal that counts; silent elsewhere."""
+"""A progress display on standard error, shown on terminals only."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class ProgressDisplay:
-    """Shows a count on standard error while its `with` block runs, where that is a terminal and not `quiet`.
+    """Shows a counter, or a bar if `total` is set, while its `with` block runs.
 
-    `total` makes it a bar.
+    Displays nothing if standard error is not a terminal, or if `quiet`.
     """
 
     def __init__(self, what: str, *, total: int | None = None, quiet: bool = False) -> None:
@@ -42,6 +42,6 @@ class ProgressDisplay:
             self._bar.stop()
 
     def show(self, count: int, what: str | None = None) -> None:
-        """How many there are now; `what` is what is said of them from now on."""
+        """Set the count, and replace the description if `what` is set."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=count, description=what or self._what)

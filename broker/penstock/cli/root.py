@@ -1,7 +1,7 @@
-"""The root of the command line: which commands there are, and where they live.
+"""The root command: maps command names to modules.
 
-A command's module is imported when the command is called, or its help shown, so that `penstock up` starts without
-what the others need.
+A command's module is imported when the command is called or its help is shown, so that `penstock up` starts without the
+dependencies of other commands.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ COMMANDS = {
     "log": "penstock.cli.log",
     "completion": "penstock.cli.completion",
 }
-"""In the order of the help. Each module has an `app`."""
+"""Module of each command, which exports `app`. In the order of the help."""
 
 Context: TypeAlias = Any
-"""typer keeps its classes of contexts and commands to itself."""
+"""Typer does not export its context and command classes."""
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are imported when they are asked for."""
+    """Imports a command's module on first use."""
 
     def list_commands(self, ctx: Context) -> list[str]:
+        """Return the names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Context, cmd_name: str) -> Any:
+        """Import and return a command; None if unknown."""
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in self.commands:
@@ -53,7 +55,7 @@ class LazyGroup(TyperGroup):
 
 
 def keep_lists(command: Any) -> None:
-    """Plain help rewraps paragraphs, lists too, unless they begin with a backspace (click's mark for that)."""
+    """Mark lists in the help as verbatim, so that click's plain help does not rewrap them."""
     paragraphs = (command.help or "").split("\n\n")
     command.help = "\n\n".join(f"\b\n{p}" if p.startswith("- ") else p for p in paragraphs)
     for subcommand in getattr(command, "commands", {}).values():
@@ -61,7 +63,7 @@ def keep_lists(command: Any) -> None:
 
 
 def make_app(*, add_completion: bool = False, **options: Any) -> typer.Typer:
-    """A typer app with the settings that all commands share."""
+    """Return a typer app with the settings that all commands share."""
     return typer.Typer(
         add_completion=add_completion,
         pretty_exceptions_enable=False,
@@ -76,14 +78,15 @@ app = make_app(
     add_completion=True,
     no_args_is_help=True,
     epilog=(
-        "Exit codes: 0 done · 1 failed · 2 wrong usage · 3 not found · 4 refused (it is there already, it is in use, "
-        "it was not confirmed) · 5 no broker can be reached · 130 interrupted"
+        "Exit codes: 0 success · 1 failure · 2 usage error · 3 not found · 4 refused (already exists, in use, not "
+        "confirmed) · 5 no broker reachable · 130 interrupted"
     ),
 )
 
 
-def show_version(wanted: bool) -> None:
-    if wanted:
+def show_version(is_set: bool) -> None:
+    """Print the version and exit if the option is set."""
+    if is_set:
         print(f"penstock {__version__}")
         raise typer.Exit
 
@@ -91,12 +94,12 @@ def show_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version, and exit.", callback=show_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """A message queue that speaks the Kafka protocol: run a broker, and work with any broker.
+    """Penstock, a message broker with the Kafka protocol: run brokers, and administer any Kafka cluster.
 
-    Start one, and send a message through it:
+    Start a broker and send a message:
 
     - `penstock up`
     - `penstock topic create greetings`

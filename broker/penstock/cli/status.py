@@ -1,4 +1,4 @@
-"""`penstock status`: a cluster at a glance."""
+"""`penstock status`: prints a summary of a cluster."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ app = make_app()
 
 @app.command()
 def status(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
-    """Show a cluster at a glance: brokers, topics, partitions without a leader or short of replicas, groups.
+    """Show a summary of a cluster: brokers, topics, unavailable and under-replicated partitions, groups.
 
-    A log directory that has failed is named, and the exit code is 1.
+    The exit code is 1 if a log directory has failed.
 
     Examples:
 
@@ -26,6 +26,7 @@ def status(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
 
 
 async def show_status(bootstrap: str, as_json: bool) -> None:
+    """Print the cluster's summary. Raises `CommandError` if a log directory has failed."""
     async with Admin(bootstrap) as admin:
         cluster = await admin.describe_cluster()
         topics = await admin.list_topics()
@@ -38,10 +39,11 @@ async def show_status(bootstrap: str, as_json: bool) -> None:
     else:
         show(cluster, found, directories)
     if failed:
-        raise CommandError("\n".join(map(failure, failed)))
+        raise CommandError("\n".join(map(failure_text, failed)))
 
 
 def show(cluster: ClusterInfo, found: dict[str, object], directories: list[LogDir]) -> None:
+    """Print the summary as text."""
     partitions, groups = found["partitions"], found["groups"]
     assert isinstance(partitions, dict), "a status has counts of partitions"
     assert isinstance(groups, dict), "a status has counts of groups"
@@ -55,34 +57,37 @@ def show(cluster: ClusterInfo, found: dict[str, object], directories: list[LogDi
         ],
     )  # fmt: skip
     print(f"topics {found['topics']:,}  partitions {partitions['total']:,}  groups {groups['total']:,}")
-    print(f"partitions without leader {partitions['offline']:,}  short of replicas {partitions['under_replicated']:,}")
+    print(f"partitions without leader {partitions['offline']:,}  under-replicated {partitions['under_replicated']:,}")
 
 
-def failure(directory: LogDir) -> str:
-    """What has failed, and the cure."""
-    where = f"log directory {directory.path} of broker {directory.broker_id}"
+def failure_text(directory: LogDir) -> str:
+    """Return an error message for a failed log directory."""
+    where = f'log directory "{directory.path}" of broker {directory.broker_id}'
     if directory.error is not ErrorCode.KAFKA_STORAGE_ERROR:
-        return f"{where} answers {directory.error.name}"
+        return f"{where} cannot be read: {directory.error.name}"
     return (
-        f"{where} has failed (KAFKA_STORAGE_ERROR): the disk gave an I/O error, and nothing is written there any more. "
-        "The broker's log and its /health/ready say which error. See to the disk (dmesg), then restart the broker: "
-        "it recovers what is on the disk"
+        f"{where} has failed (KAFKA_STORAGE_ERROR): the disk returned an I/O error, shown in the broker's log and at "
+        "/health/ready, and the broker no longer writes there; check the disk (dmesg), then restart the broker, which "
+        "recovers its logs"
     )
 
 
 def data_text(directories: list[LogDir], broker_id: int) -> str:
+    """Return the broker's disk usage, or "failed" if one of its log directories has failed."""
     if any(d.error for d in directories if d.broker_id == broker_id):
         return "failed"
     return size_text(data_bytes(directories, broker_id))
 
 
 def data_bytes(directories: list[LogDir], broker_id: int) -> int:
+    """Return the bytes in all log directories of the broker."""
     return sum(sum(d.partitions.values()) for d in directories if d.broker_id == broker_id)
 
 
 def document(
     cluster: ClusterInfo, topics: dict[str, TopicInfo], groups: list[GroupListing], directories: list[LogDir]
 ) -> dict[str, object]:
+    """Return the JSON output."""
     partitions = [p for topic in topics.values() for p in topic.partitions.values()]
     states: dict[str, int] = {}
     for group in groups:

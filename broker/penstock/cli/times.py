@@ -1,4 +1,4 @@
-"""Points in time as people write them on a command line."""
+"""Parses and formats points in time for command line options and output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ RELATIVE = re.compile(r"-(\d{1,12})(ms|s|m|h|d)")
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 for `2026-01-31T10:00:00Z` (local time without a zone), `-90m` (ago: ms, s, m, h, d),
-    or a number of milliseconds. Raises ValueError.
+    """Return milliseconds since the epoch for an ISO 8601 time (local without an offset), `-90m` (units ms, s, m, h,
+    d), or a number of milliseconds. Raises ValueError.
     """
     relative = RELATIVE.fullmatch(text)
     if relative is not None:
@@ -26,13 +26,13 @@ def parse_time_ms(text: str, now_ms: int) -> int:
         return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise ValueError(
-            f"{quoted(text)} is no time; write 2026-01-31T10:00:00Z, -90m for 90 minutes ago, or milliseconds since"
+            f"{quoted(text)} is not a time; use 2026-01-31T10:00:00Z, -90m for 90 minutes ago, or milliseconds since"
             " the epoch"
         ) from None
 
 
 def format_time(timestamp_ms: int) -> str:
-    """UTC to the millisecond; "-" for none."""
+    """Return the time in UTC with milliseconds; "-" if negative."""
     if timestamp_ms < 0:
         return "-"
     try:

@@ -37,10 +37,12 @@ MIN_ISR = "min.insync.replicas"
 app = make_app(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topic names.")]
 Config = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting, by Kafka's name; may be repeated."),
+    typer.Option(
+        "--config", "-c", metavar="NAME=VALUE", help="Topic configuration, by its Kafka name; may be repeated."
+    ),
 ]
 
 
@@ -50,15 +52,21 @@ def create(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", "-p", min=1, max=MAX_INT32, help="How many; default: the broker's num.partitions."
+            "--partitions",
+            "-p",
+            min=1,
+            max=MAX_INT32,
+            help="Number of partitions (default: the broker's `num.partitions`).",
         ),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, max=MAX_INT16, help="Replicas of each partition; default: the broker's.")
+        int | None, typer.Option(min=1, max=MAX_INT16, help="Replicas per partition (default: the broker's).")
     ] = None,
     config: Config = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
-    validate_only: Annotated[bool, typer.Option("--dry-run", help="Only say whether it could be created.")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic already exists.")
+    ] = False,
+    validate_only: Annotated[bool, typer.Option("--dry-run", help="Validate only; create nothing.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create a topic.
@@ -80,39 +88,40 @@ def create(
 
 
 async def create_topic(bootstrap: str, topic: NewTopic, if_not_exists: bool, validate_only: bool) -> None:
+    """Create a topic, or validate the request only."""
     async with Admin(bootstrap) as admin:
         try:
-            made = (await admin.create_topics([topic], validate_only=validate_only))[0]
+            created = (await admin.create_topics([topic], validate_only=validate_only))[0]
         except BrokerError as e:
             if e.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
             if not if_not_exists:
                 raise CommandError(
-                    f"topic {topic.name!r} exists already: penstock topic alter changes it", ExitCode.REFUSED
+                    f'topic "{topic.name}" already exists; change it with `penstock topic alter`', ExitCode.REFUSED
                 ) from None
-            print(f"topic {topic.name} exists already")
+            print(f"topic {topic.name} already exists")
             return
     verb = "could be created" if validate_only else "created"
-    count = f" with {made.partitions} partition{'s' * (made.partitions != 1)}" if made.partitions > 0 else ""
+    count = f" with {created.partitions} partition{'s' * (created.partitions != 1)}" if created.partitions > 0 else ""
     print(f"{verb} topic {topic.name}{count}")
-    note_min_isr(topic.name, topic.configs.get(MIN_ISR), made.replication_factor)
+    warn_about_min_isr(topic.name, topic.configs.get(MIN_ISR), created.replication_factor)
 
 
-def note_min_isr(topic: str, value: str | None, replication_factor: int) -> None:
-    """Say that more in-sync replicas are asked for than there are replicas; brokers take the setting, as Kafka does."""
+def warn_about_min_isr(topic: str, value: str | None, replication_factor: int) -> None:
+    """Print a note if `min.insync.replicas` exceeds the replication factor. Brokers accept that, as Kafka does."""
     if value is None or not value.strip().isdecimal() or replication_factor < 1:
         return
     if int(value) > replication_factor:
         print(
             f'note: {MIN_ISR} "{value.strip()}" of topic "{topic}" is above its replication factor'
-            f' "{replication_factor}", and counts as "{replication_factor}"; add replicas, or lower the setting',
+            f' "{replication_factor}" and is treated as "{replication_factor}"; add replicas, or lower the setting',
             file=sys.stderr,
         )
 
 
 @app.command("list")
 def list_(
-    internal: Annotated[bool, typer.Option("--internal", help="Also topics that brokers keep for themselves.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     output: Output = "text",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -127,25 +136,28 @@ def list_(
 
 
 async def list_topics(bootstrap: str, internal: bool, as_json: bool) -> None:
+    """Print all topics."""
     async with Admin(bootstrap) as admin:
         topics = (await admin.list_topics(internal=internal)).values()
     if as_json:
-        print_json([summary(topic) for topic in topics])
+        print_json([topic_document(topic) for topic in topics])
         return
-    rows = [(t.name, len(t.partitions), replication_factor_of(t)) for t in topics]
+    rows = [(t.name, len(t.partitions), max_replicas(t)) for t in topics]
     print_table(("topic", "partitions", "replicas"), rows)
 
 
-def replication_factor_of(topic: TopicInfo) -> int:
+def max_replicas(topic: TopicInfo) -> int:
+    """Return the largest number of replicas of the topic's partitions."""
     return max((len(p.replicas) for p in topic.partitions.values()), default=0)
 
 
-def summary(topic: TopicInfo) -> dict[str, object]:
+def topic_document(topic: TopicInfo) -> dict[str, object]:
+    """Return the topic's entry in the JSON output."""
     return {
         "name": topic.name,
         "topic_id": str(topic.topic_id),
         "partitions": len(topic.partitions),
-        "replication_factor": replication_factor_of(topic),
+        "replication_factor": max_replicas(topic),
         "internal": topic.is_internal,
     }
 
@@ -153,11 +165,13 @@ def summary(topic: TopicInfo) -> dict[str, object]:
 @app.command()
 def describe(
     topics: Names,
-    all_configs: Annotated[bool, typer.Option("--all-configs", help="Settings at their defaults too.")] = False,
+    all_configs: Annotated[
+        bool, typer.Option("--all-configs", help="Include settings that have their default value.")
+    ] = False,
     output: Output = "text",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Describe topics: partitions with leaders, replicas, offsets and sizes, and settings that differ from the default.
+    """Describe topics: leaders, replicas, offsets and sizes of partitions, and settings that differ from the default.
 
     Example: `penstock topic describe flights`
     """
@@ -165,13 +179,14 @@ def describe(
 
 
 async def describe_topics(bootstrap: str, names: list[str], all_configs: bool, as_json: bool) -> None:
+    """Print descriptions of topics."""
     async with Admin(bootstrap) as admin:
         topics = await admin.describe_topics(names)
         sizes: dict[TopicPartition, int] = {}
         for directory in await admin.log_dirs():
             for tp, size_bytes in directory.partitions.items():
                 sizes[tp] = max(size_bytes, sizes.get(tp, 0))
-        documents = [await describe_one(admin, topic, sizes, all_configs) for topic in topics.values()]
+        documents = [await describe_topic(admin, topic, sizes, all_configs) for topic in topics.values()]
     if as_json:
         print_json(documents)
         return
@@ -179,9 +194,10 @@ async def describe_topics(bootstrap: str, names: list[str], all_configs: bool, a
         show_topic(document)
 
 
-async def describe_one(
+async def describe_topic(
     admin: Admin, topic: TopicInfo, sizes: dict[TopicPartition, int], all_configs: bool
 ) -> dict[str, object]:
+    """Return the topic's description in the JSON output."""
     led = [TopicPartition(topic.name, p.partition) for p in topic.partitions.values() if p.leader >= 0]
     ends = await admin.ends(led)
     configs = await admin.topic_configs(topic.name)
@@ -200,16 +216,17 @@ async def describe_one(
                 "size_bytes": sizes.get(tp, 0),
             }
         )
-    shown = {c.name: c.value for c in configs.values() if all_configs or is_own(c)}
-    return {**summary(topic), "partitions": partitions, "configs": shown}
+    shown = {c.name: c.value for c in configs.values() if all_configs or is_shown(c)}
+    return {**topic_document(topic), "partitions": partitions, "configs": shown}
 
 
-def is_own(config: ConfigEntry) -> bool:
-    """Whether a setting differs from the default; every cluster describes MIN_ISR as set for all brokers."""
+def is_shown(config: ConfigEntry) -> bool:
+    """Return whether to show a setting by default. Every cluster describes MIN_ISR as set for all brokers."""
     return not config.is_default and (config.name != MIN_ISR or config.source != "cluster")
 
 
 def show_topic(document: dict[str, object]) -> None:
+    """Print a topic's description as tables."""
     partitions, configs = document["partitions"], document["configs"]
     assert isinstance(partitions, list), "a topic's document has a list of partitions"
     assert isinstance(configs, dict), "a topic's document has settings by name"
@@ -236,17 +253,18 @@ def alter(
     topic: Name,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, max=MAX_INT32, help="Raise the number of partitions to this."),
+        typer.Option("--partitions", "-p", min=1, max=MAX_INT32, help="Increase the partition count to this number."),
     ] = None,
     config: Config = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; may be repeated.")
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="Reset a setting to its default; may be repeated."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Change a topic: settings, and more partitions.
+    """Change a topic's settings, or increase its partition count.
 
-    With more partitions, records with a key may go to another partition than before; what is there stays where it is.
+    With more partitions, keys may map to other partitions than before. Existing messages are not moved.
 
     Examples:
 
@@ -256,11 +274,12 @@ def alter(
     changes = [AlterConfig(n, v) for n, v in parse_configs(config or [], "--config").items()]
     changes += [AlterConfig(name, None, "delete") for name in unset or []]
     if not changes and partitions is None:
-        raise typer.BadParameter("nothing to change: give --config, --unset or --partitions")
+        raise typer.BadParameter("nothing to change; set --config, --unset or --partitions")
     run(alter_topic(bootstrap, topic, changes, partitions))
 
 
 async def alter_topic(bootstrap: str, topic: str, changes: list[AlterConfig], partitions: int | None) -> None:
+    """Apply configuration changes, then increase the partition count."""
     async with Admin(bootstrap) as admin:
         before = (await admin.describe_topics([topic]))[topic]
         if changes:
@@ -270,12 +289,12 @@ async def alter_topic(bootstrap: str, topic: str, changes: list[AlterConfig], pa
     print(f"altered topic {topic}")
     for change in changes:
         if change.name == MIN_ISR:
-            note_min_isr(topic, change.value, replication_factor_of(before))
+            warn_about_min_isr(topic, change.value, max_replicas(before))
 
 
 @app.command()
 def delete(topics: Names, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
-    """Delete topics with all their messages. This cannot be undone.
+    """Delete topics with all their messages. This action cannot be undone.
 
     Example: `penstock topic delete flights --yes`
     """
@@ -283,9 +302,10 @@ def delete(topics: Names, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTS
 
 
 async def delete_topics(bootstrap: str, topics: list[str], yes: bool) -> None:
+    """Delete topics after confirmation."""
     async with Admin(bootstrap) as admin:
         await admin.describe_topics(topics)
-        confirm(f"Delete {', '.join(topics)} with all messages?", yes)
+        confirm(f"Delete {', '.join(topics)} and all their messages?", yes)
         await admin.delete_topics(topics)
     for topic in topics:
         print(f"deleted topic {topic}")

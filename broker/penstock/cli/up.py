@@ -1,6 +1,6 @@
-"""`penstock up`: checks what was asked for and gives the process over to `penstock.node`.
+"""`penstock up`: checks its options, then replaces this process with `penstock.node`.
 
-With `--brokers` it stays, and looks after several brokers and an etcd (`local_cluster`).
+With `--brokers` it stays and supervises several brokers and an etcd (`local_cluster`).
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ app = make_app()
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 LogFormat = Literal["auto", "text", "json"]
-CLUSTER: Any = {"rich_help_panel": "A broker of a cluster"}
-LOCAL: Any = {"rich_help_panel": "A whole cluster on this machine"}
+CLUSTER: Any = {"rich_help_panel": "Cluster broker"}
+LOCAL: Any = {"rich_help_panel": "Local cluster"}
 MAX_BROKERS = 32
 MAX_ID = (1 << 31) - 1
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """`name=value` pairs as a dict; the last of a name wins."""
+    """Return `name=value` pairs as a dict; a repeated name keeps its last value. Raises `typer.BadParameter`."""
     settings = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise typer.BadParameter(
-                f"{quoted(pair)} is not a setting; write NAME=VALUE, such as num.partitions=6", param_hint="--set"
+                f"{quoted(pair)} is not a setting; use NAME=VALUE, for example num.partitions=6", param_hint="--set"
             )
         settings[name.strip()] = value
     return settings
 
 
 def check_host_option(host: str) -> str:
-    """The host without brackets. An invalid one is a usage error."""
+    """Return the host without brackets. Raises `typer.BadParameter` if it is invalid."""
     try:
         return parse_host(host)
     except InvalidAddress as e:
@@ -51,100 +51,96 @@ def check_host_option(host: str) -> str:
 @app.command()
 def up(
     data: Annotated[
-        str, typer.Option("--data", metavar="DIR", help="Where everything is kept; made where it is missing.")
+        str, typer.Option("--data", metavar="DIR", help="Data directory; created if missing.")
     ] = DEFAULT_DATA_DIR,
     host: Annotated[
         str,
         typer.Option(
-            help="The address to listen on; 0.0.0.0 for all (nobody has to log in: mind who can reach it).",
+            help="Address to listen on; 0.0.0.0 for all interfaces (there is no authentication: restrict access).",
             callback=check_host_option,
         ),
     ] = DEFAULT_HOST,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port for clients; 0 picks a free one.")
-    ] = DEFAULT_PORT,
-    http_host: Annotated[str, typer.Option(help="The address for HTTP.", callback=check_host_option)] = DEFAULT_HOST,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port for clients; 0 picks a free port.")] = DEFAULT_PORT,
+    http_host: Annotated[str, typer.Option(help="Address for HTTP.", callback=check_host_option)] = DEFAULT_HOST,
     http_port: Annotated[
         int,
-        typer.Option(min=-1, max=65535, help="The port for health and metrics; 0 picks a free one, -1 serves none."),
+        typer.Option(min=-1, max=65535, help="Port for health and metrics; 0 picks a free port, -1 disables HTTP."),
     ] = DEFAULT_HTTP_PORT,
     listener: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME://HOST:PORT", help="A listener, instead of --host and --port; may be repeated."),
+        typer.Option(metavar="NAME://HOST:PORT", help="Listener, instead of --host and --port; may be repeated."),
     ] = None,
     advertise: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME://HOST:PORT",
-            help="What clients of a listener are told to connect to, where that is another address; may be repeated.",
+            help="Address of a listener that is advertised to clients, if it differs; may be repeated.",
         ),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any broker setting, by Kafka's name; may be repeated."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Broker setting, by its Kafka name; may be repeated."),
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option("--config", metavar="FILE", help="A TOML file of settings; ./penstock.toml, if there is one."),
+        typer.Option(
+            "--config", metavar="FILE", help="TOML file of settings (default: ./penstock.toml, if it exists)."
+        ),
     ] = None,
-    log_level: Annotated[LogLevel, typer.Option(help="The least important log lines to write.")] = "info",
+    log_level: Annotated[LogLevel, typer.Option(help="Minimum log level.")] = "info",
     log_format: Annotated[
-        LogFormat, typer.Option(help="auto writes text on a terminal and JSON elsewhere; both to standard error.")
+        LogFormat, typer.Option(help="Log format on standard error; auto: text on a terminal, JSON elsewhere.")
     ] = "auto",
     id_: Annotated[
         int | None,
-        typer.Option(
-            "--id", min=0, max=MAX_ID, help="The broker's number, unlike all others of its cluster.", **CLUSTER
-        ),
+        typer.Option("--id", min=0, max=MAX_ID, help="Broker id, unique in the cluster.", **CLUSTER),
     ] = None,
     etcd: Annotated[
         list[str] | None,
         typer.Option(
             metavar="URL",
-            help="Join the cluster whose state is in this etcd, http(s)://HOST:PORT; may be repeated, for each member.",
+            help="Join the cluster that is stored in this etcd, http(s)://HOST:PORT; may be repeated.",
             **CLUSTER,
         ),
     ] = None,
-    etcd_user: Annotated[str | None, typer.Option(metavar="NAME", help="Who to log in to etcd as.", **CLUSTER)] = None,
+    etcd_user: Annotated[str | None, typer.Option(metavar="NAME", help="User name for etcd.", **CLUSTER)] = None,
     etcd_password_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A file that holds the password for that.", **CLUSTER)
+        str | None, typer.Option(metavar="FILE", help="File that contains the etcd user's password.", **CLUSTER)
     ] = None,
     etcd_ca: Annotated[
-        str | None, typer.Option(metavar="FILE", help="PEM: who signs the certificates of etcd's members.", **CLUSTER)
+        str | None, typer.Option(metavar="FILE", help="CA certificate of the etcd servers (PEM).", **CLUSTER)
     ] = None,
     etcd_cert: Annotated[
-        str | None, typer.Option(metavar="FILE", help="PEM: this broker's certificate for etcd.", **CLUSTER)
+        str | None, typer.Option(metavar="FILE", help="Client certificate for etcd (PEM).", **CLUSTER)
     ] = None,
     etcd_key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="PEM: that certificate's private key.", **CLUSTER)
+        str | None, typer.Option(metavar="FILE", help="Private key of the client certificate (PEM).", **CLUSTER)
     ] = None,
     brokers: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=MAX_BROKERS, help="Run a whole cluster on this machine: that many brokers and an etcd.", **LOCAL
-        ),
+        typer.Option(min=1, max=MAX_BROKERS, help="Run a local cluster with this many brokers and one etcd.", **LOCAL),
     ] = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="With --brokers: start again what ends by itself.", **LOCAL)
+        bool, typer.Option("--restart", help="With --brokers: restart processes that exit.", **LOCAL)
     ] = False,
 ) -> None:
-    """Run a broker in this process: no other service, nothing to set up first.
+    """Run a broker. A single broker needs no other service and no setup.
 
-    When it serves, it prints one line on standard output: `ready kafka=HOST:PORT http=HOST:PORT`. SIGTERM or Ctrl-C
-    end it in good order. One process at a time may use a data directory.
+    Once the broker serves requests, it prints one line to standard output: `ready kafka=HOST:PORT http=HOST:PORT`.
+    SIGTERM and Ctrl-C shut it down cleanly. Only one process can use a data directory at a time.
 
-    With `--etcd` it is one broker of a cluster, and needs an `--id`. With `--brokers 3` three brokers and an etcd run
-    until SIGTERM or Ctrl-C, for development; ports count up from --port and --http-port, data is in DIR/1, DIR/2,
-    DIR/3 and DIR/etcd, and the ready line adds `bootstrap=` and `etcd=`.
+    With `--etcd` the broker joins a cluster and needs an `--id`. With `--brokers 3`, three brokers and an etcd run
+    until SIGTERM or Ctrl-C, for development: ports count up from --port and --http-port, data is stored in DIR/1,
+    DIR/2, DIR/3 and DIR/etcd, and the ready line adds `bootstrap=` and `etcd=`.
 
     Settings come from `--config` (or ./penstock.toml), then PENSTOCK_SET_* variables (PENSTOCK_SET_NUM_PARTITIONS sets
-    num.partitions), then `--set`; the later wins.
+    num.partitions), then `--set`; later ones take precedence.
 
     Examples:
 
     - `penstock up`
     - `penstock up --data /var/lib/penstock --set num.partitions=6 --set log.retention.hours=48`
-    - `penstock up --port 0 --http-port 0` (free ports; read them from the ready line)
+    - `penstock up --port 0 --http-port 0` (picks free ports; see the ready line)
     - `penstock up --listener IN://127.0.0.1:9092 --listener OUT://0.0.0.0:9093 --advertise OUT://queue.example.com:9093`
     - `penstock up --etcd http://10.0.0.1:2379 --id 1 --data /var/lib/penstock --host 10.0.0.11`
     - `penstock up --brokers 3 --data /tmp/cluster`
@@ -174,13 +170,13 @@ def up(
     if brokers is not None:
         run_local_cluster(options, brokers, restart)
     up_checks.check(options, restart)
-    run_in_place_of_this(options)
+    exec_broker(options)
 
 
 def run_local_cluster(options: UpOptions, brokers: int, restart: bool) -> NoReturn:
-    """Ends this process when the cluster has ended."""
+    """Run a local cluster and exit when it has ended."""
     up_checks.check_local_cluster(options, brokers)
-    # Loads what one broker's start need not wait for.
+    # Imported here: starting a single broker does not need these.
     from penstock.cli.common import CommandError, fail
     from penstock.cli.local_cluster import command
     from penstock.cli.local_cluster.plan import LocalCluster
@@ -191,7 +187,7 @@ def run_local_cluster(options: UpOptions, brokers: int, restart: bool) -> NoRetu
         fail(str(e), e.code)
 
 
-def run_in_place_of_this(options: UpOptions) -> NoReturn:
-    """Turns this process into the broker's, under the same number: what the command line took, ten megabytes, goes."""
+def exec_broker(options: UpOptions) -> NoReturn:
+    """Replace this process with the broker, keeping the pid. Frees the 10 MB of the command line's imports."""
     command = [sys.executable, "-m", "penstock.node", msgspec.json.encode(options).decode()]
     os.execv(sys.executable, command)  # noqa: S606

@@ -1,6 +1,6 @@
-"""What `penstock up` refuses before anything is started: flags that contradict each other, another kind's directory.
+"""Checks of `penstock up` before anything starts: contradicting flags, and data directories of another kind.
 
-Called by `cli.up`. What settings, listeners and etcd's addresses say is the node's to check.
+Called by `cli.up`. `penstock.node` validates settings, listeners and etcd endpoints.
 """
 
 from __future__ import annotations
@@ -30,68 +30,73 @@ ETCD_FLAGS = {
 
 
 def set_id(settings: dict[str, str], broker_id: int) -> None:
-    """`--id N` is `--set node.id=N`; refused where both are given and differ."""
+    """Apply `--id N` as `--set node.id=N`. Raises `typer.BadParameter` if both are given and differ."""
     if settings.setdefault(NODE_ID, str(broker_id)) != str(broker_id):
-        refuse(f"--id {broker_id} and --set {NODE_ID}={settings[NODE_ID]} contradict each other: leave one out")
+        refuse(f"--id {broker_id} and --set {NODE_ID}={settings[NODE_ID]} contradict each other; leave one out")
 
 
 def check(options: UpOptions, restart: bool, environment: Mapping[str, str] = os.environ) -> None:
-    """One broker, alone or of a cluster."""
+    """Check the options of one broker, single-node or cluster member."""
     directory = Path(options.data_dir)
     if restart:
-        refuse("--restart is for --brokers: let systemd, or the container's policy, start one broker again")
+        refuse("--restart needs --brokers; for a single broker, use the restart policy of systemd or of the container")
     if (directory / "etcd" / "member").is_dir():
-        refuse(f"{directory} is a local cluster's: give --brokers, or for one of its brokers --data {directory}/1")
+        refuse(f'data directory "{directory}" belongs to a local cluster; set --brokers, or --data {directory}/1')
     if options.etcd:
         check_member(options, directory, environment)
         return
     check_etcd_flags(options)
     if (directory / ADOPTED_FILE).exists():
         refuse(
-            f"{directory} was moved into a cluster: start it with --etcd URL and --id, as penstock cluster adopt said,"
-            " or give another --data"
+            f'data directory "{directory}" was moved into a cluster; start it with --etcd URL and --id, as printed by'
+            " `penstock cluster adopt`, or set another --data"
         )
 
 
 def check_member(options: UpOptions, directory: Path, environment: Mapping[str, str]) -> None:
-    """A broker of a cluster."""
+    """Check the options of a broker that joins a cluster."""
     if (directory / STATE_FILE).exists():
         refuse(
-            f"{directory} is the directory of a broker that is alone: move it into a new cluster with penstock cluster"
-            f" adopt --data {directory} --etcd {options.etcd[0]}, or give another --data"
+            f'data directory "{directory}" belongs to a single-node broker; move it into a new cluster with'
+            f" `penstock cluster adopt --data {directory} --etcd {options.etcd[0]}`, or set another --data"
         )
     if not has_id(options, environment):
-        refuse("--etcd needs --id: the broker's number, unlike all others of its cluster (or the setting node.id)")
+        refuse("--etcd needs --id; set it (or `node.id`) to a broker id that is unique in the cluster")
 
 
 def check_etcd_flags(options: UpOptions) -> None:
+    """Raise `typer.BadParameter` if an etcd option is set without `--etcd`."""
     if not options.etcd and (given := [flag for name, flag in ETCD_FLAGS.items() if getattr(options, name)]):
-        refuse(f"{given[0]} says how to reach an etcd: give --etcd URL too")
+        refuse(f"{given[0]} needs --etcd; set --etcd URL, or leave {given[0]} out")
 
 
 def check_local_cluster(options: UpOptions, brokers: int) -> None:
-    """A whole cluster on this machine."""
+    """Check the options of `--brokers N`, a local cluster."""
     directory = Path(options.data_dir)
     check_etcd_flags(options)
     if (directory / META_FILE).exists() or (directory / STATE_FILE).exists():
         refuse(
-            f"{directory} is the directory of one broker: give --brokers another --data (penstock cluster adopt moves a"
-            " broker that is alone into a cluster)"
+            f'data directory "{directory}" belongs to a single broker; set another --data (`penstock cluster adopt`'
+            " moves a single-node broker into a cluster)"
         )
     if options.listeners or options.advertise:
-        refuse("--listener and --advertise are one broker's: with --brokers, give --host and the first one's --port")
+        refuse("--listener and --advertise cannot be used with --brokers; set --host, and --port of the first broker")
     if NODE_ID in options.settings:
-        refuse("with --brokers the ids are 1, 2, 3 and so on: leave --id out")
+        refuse("--id cannot be used with --brokers, which assigns the ids 1, 2, 3, ...; leave --id out")
     first, http = options.port, options.http_port
     for flag, port in (("--port", first), ("--http-port", http or 0)):
         if port + brokers - 1 > LAST_PORT:
-            refuse(f"{flag} {port}: {brokers} brokers need as many ports, and {LAST_PORT} is the last")
+            refuse(
+                f"{flag} {port} is too high: {brokers} brokers need ports up to {port + brokers - 1}; use a lower one"
+            )
     if first and http and abs(first - http) < brokers and options.host == options.http_host:
-        refuse(f"{brokers} brokers use the ports from {first} on, and from {http} on for HTTP: move them apart")
+        refuse(f"--port {first} and --http-port {http} overlap for {brokers} brokers; choose ports further apart")
 
 
 def has_id(options: UpOptions, environment: Mapping[str, str]) -> bool:
-    """Whether anybody said which broker this is; a settings file that cannot be read is the node's to complain of."""
+    """Return whether the broker id is configured. True if the settings file cannot be read: the node reports that
+    error.
+    """
     if NODE_ID in options.settings or ID_VARIABLE in environment:
         return True
     from penstock.config.definition import InvalidSetting
@@ -106,4 +111,5 @@ def has_id(options: UpOptions, environment: Mapping[str, str]) -> bool:
 
 
 def refuse(message: str) -> NoReturn:
+    """Raise `typer.BadParameter`."""
     raise typer.BadParameter(message)

@@ -1,8 +1,7 @@
-"""An asyncio client for every broker that speaks the Kafka protocol: producer, consumer, admin.
+"""An asyncio client for Kafka clusters: producer, consumer and admin client.
 
-Everything public is named here; docs/guide/client.md tells how to use it. The large parts are loaded when they are
-first asked for: who wants topics and offsets alone, as a process that plans a Spark query and lives for a moment,
-does not wait for them.
+This package exports the whole public API; see docs/guide/client.md. Large modules are imported on first use, so that
+short-lived processes that need only topics and offsets, such as Spark query planning, start fast.
 """
 
 from importlib import import_module
@@ -120,7 +119,7 @@ __all__ = [
     "UnsupportedByBroker",
 ]
 
-_LATER = {
+_LAZY_MODULES = {
     "Admin": "admin.admin",
     "Consumer": "consumer",
     "Delivery": "accumulator",
@@ -130,6 +129,6 @@ _LATER = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LATER:
+    if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_LAZY_MODULES[name]}"), name)

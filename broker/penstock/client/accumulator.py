@@ -1,7 +1,7 @@
-"""Records on their way to becoming batches: one queue for each partition, and the memory that all of them share.
+"""Collects records into batches: one queue per partition, and a memory limit for all of them.
 
-Sans-io: `producer` appends, `sender` takes. A batch stays open until it is full or taken, so that records gather for
-as long as the broker is busy.
+No I/O: `producer` appends, `sender` pops batches. A batch stays open until it is full or popped, so that records
+accumulate while the broker is busy.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from penstock.wire.batch import read_header
 from penstock.wire.batch_builder import BatchBuilder
 from penstock.wire.records import iterate_records
 
-SEQUENCES = 1 << 31
+SEQUENCE_MODULUS = 1 << 31
 
 
 class BatchResult(NamedTuple):
-    """Where a batch was written; -1 for what is not known."""
+    """Where a batch was written; -1 if unknown."""
 
     base_offset: int
     append_time_ms: int
 
 
 class ProducerBatch:
-    """The records of one partition that travel, succeed and fail together.
+    """Records of one partition that are sent, acknowledged and failed together.
 
-    `order` rises along a partition's batches. `sequence` is the first record's (KIP-98), -1 until the batch is first
-    sent. `maybe_written` says that an attempt ended without an answer. `rejected` has the errors of single records that
-    the broker refused (KIP-467), by their index; `kept` the indices of the others, None while there are none.
+    `order` increases along a partition's batches. `sequence` is the first record's sequence number (KIP-98), -1 until
+    the batch is first sent. `maybe_written` means that an attempt ended without a response. `rejected` has errors of
+    single records by index (KIP-467); `kept` has the indexes of the others, None if no record was rejected.
     """
 
     __slots__ = (
         "attempts",
         "builder",
         "created",
+        "encoded_for",
         "future",
         "kept",
         "last_error",
@@ -49,7 +50,6 @@ class ProducerBatch:
         "rejected",
         "reserved_bytes",
         "sequence",
-        "stamped",
         "tp",
         "wire",
     )  # fmt: skip
@@ -62,36 +62,36 @@ class ProducerBatch:
         self.maybe_written = False
         self.last_error: BaseException | None = None
         self.wire: bytes | None = None
-        self.stamped: tuple[int, int, int] | None = None
+        self.encoded_for: tuple[int, int, int] | None = None
         self.rejected: dict[int, DeliveryFailed] = {}
         self.kept: list[int] | None = None
 
     def reject(self, messages: dict[int, str], cause: BrokerError) -> None:
-        """Takes out the records at these places of the batch; the broker refused it because of them."""
+        """Remove the records at these indexes, which the broker rejected."""
         before = self.kept or list(range(self.builder.count))
         wire = memoryview(self.builder.build())
         self.kept, self.builder, self.wire = [], BatchBuilder(), None
-        for place, record in enumerate(iterate_records(wire, read_header(wire), len(wire))):
-            if place in messages:
-                refused = f"{self.tp}: a record was refused: {cause.code.name}: {messages[place]}"
-                self.rejected[before[place]] = DeliveryFailed(refused, cause)
+        for index, record in enumerate(iterate_records(wire, read_header(wire), len(wire))):
+            if index in messages:
+                message = f"{self.tp}: a record was rejected: {cause.code.name}: {messages[index]}"
+                self.rejected[before[index]] = DeliveryFailed(message, cause)
             else:
-                self.kept.append(before[place])
+                self.kept.append(before[index])
                 self.builder.append(record.key, record.value, record.headers, record.timestamp_ms)
 
     def encode(self, codec: int, producer_id: int, producer_epoch: int) -> bytes:
-        """The batch as it goes out; the same bytes again while nothing in it changed."""
+        """Return the encoded batch; cached until it changes."""
         stamp = (producer_id, producer_epoch, self.sequence)
-        if self.wire is None or self.stamped != stamp:
+        if self.wire is None or self.encoded_for != stamp:
             self.wire = self.builder.build(
                 codec=codec, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=self.sequence
             )
-            self.stamped = stamp
+            self.encoded_for = stamp
         return self.wire
 
 
 class Delivery:
-    """The fate of one record. Await it, or look at it once `done`; it costs no future of its own until then."""
+    """The result of one record. Await it, or read it once `done`; it has no future of its own."""
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
 
@@ -99,26 +99,27 @@ class Delivery:
         self._batch, self._index, self._timestamp_ms = batch, index, timestamp_ms
 
     def done(self) -> bool:
+        """Return whether the record was acknowledged or failed."""
         return self._batch.future.done()
 
     def result(self) -> RecordMetadata:
-        """Where the record is. Raises `DeliveryFailed`, or InvalidStateError before it is `done`."""
+        """Return where the record was written. Raises `DeliveryFailed`, or InvalidStateError before it is `done`."""
         if self._batch.rejected and self.done() and self._index in self._batch.rejected:
             raise self._batch.rejected[self._index]
         found = self._batch.future.result()
         kept = self._batch.kept
-        place = self._index if kept is None else bisect_left(kept, self._index)
-        offset = found.base_offset + place if found.base_offset >= 0 else -1
+        position = self._index if kept is None else bisect_left(kept, self._index)
+        offset = found.base_offset + position if found.base_offset >= 0 else -1
         timestamp_ms = found.append_time_ms if found.append_time_ms >= 0 else self._timestamp_ms
         return RecordMetadata(self._batch.tp.topic, self._batch.tp.partition, offset, timestamp_ms)
 
     def exception(self) -> BaseException | None:
-        """Why the record was not written, None where it was; InvalidStateError before the delivery is `done`."""
+        """Return why the record failed, None if it was written. Raises InvalidStateError before it is `done`."""
         error = self._batch.future.exception()
         return self._batch.rejected.get(self._index, error)
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Calls `callback` with this delivery, from the event loop, once it is done."""
+        """Call `callback` with this delivery from the event loop once it is done."""
         self._batch.future.add_done_callback(lambda _: callback(self))
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
@@ -129,11 +130,11 @@ class Delivery:
 
 
 class PartitionQueue:
-    """What waits for one partition, oldest first, and what is under way to it.
+    """Batches of one partition: waiting ones, oldest first, and in-flight ones.
 
-    `due` says that the open batch need not wait for more. `recovering` sends one batch at a time, and none while others
-    are under way, so that order is kept: after a failure, and at first, because a broker that does not know a producer
-    yet takes any sequence from it, a later batch before an earlier one too.
+    `due` means that the open batch must not wait longer. While `recovering`, one batch is sent at a time, which keeps
+    order: after a failure, and initially, because a broker without state for a producer accepts any sequence number,
+    also a later batch before an earlier one.
     """
 
     __slots__ = ("closed", "due", "in_flight", "linger", "next_sequence", "open", "recovering", "tp")
@@ -149,12 +150,13 @@ class PartitionQueue:
         self.linger: asyncio.TimerHandle | None = None
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
+        """Return whether no batch waits or is in flight."""
         return not self.closed and self.open is None and not self.in_flight
 
     @property
-    def ready(self) -> bool:
-        """Whether a batch may be taken now."""
+    def is_ready(self) -> bool:
+        """Return whether `pop_batch` can be called."""
         if not self.closed and not (self.due and self.open is not None):
             return False
         if not self.in_flight:
@@ -162,13 +164,13 @@ class PartitionQueue:
         return not self.recovering and not (self.closed and self.closed[0].order < self.in_flight[-1].order)
 
     def peek_size_bytes(self) -> int:
-        """The size, before compression, of what `take` would return."""
+        """Return the uncompressed size of the batch that `pop_batch` would return."""
         batch = self.closed[0] if self.closed else self.open
         return batch.builder.size_bytes if batch is not None else 0
 
-    def take(self, idempotent: bool) -> ProducerBatch:
-        """Moves the oldest batch to those in flight, giving it a sequence where it has none."""
-        assert self.ready, f"{self.tp}: nothing to take"
+    def pop_batch(self, idempotent: bool) -> ProducerBatch:
+        """Move the oldest batch in flight and return it, with a sequence number if `idempotent`."""
+        assert self.is_ready, f"{self.tp}: no batch is ready"
         if self.closed:
             batch = self.closed.popleft()
         else:
@@ -177,13 +179,13 @@ class PartitionQueue:
             self.close_open(append=False)
         if idempotent and batch.sequence < 0:
             batch.sequence = self.next_sequence
-            self.next_sequence = (self.next_sequence + batch.builder.count) % SEQUENCES
+            self.next_sequence = (self.next_sequence + batch.builder.count) % SEQUENCE_MODULUS
         assert not self.in_flight or self.in_flight[-1].order < batch.order, f"{self.tp}: batches out of order"
         self.in_flight.append(batch)
         return batch
 
     def close_open(self, append: bool = True) -> None:
-        """No more records for the open batch."""
+        """Close the open batch: no more records are appended to it."""
         if self.open is not None and append:
             self.closed.append(self.open)
         self.open = None
@@ -193,7 +195,7 @@ class PartitionQueue:
             self.linger = None
 
     def put_back(self, batch: ProducerBatch) -> None:
-        """A batch that failed waits again, in its place."""
+        """Queue a failed batch again, in its original order."""
         self.in_flight.remove(batch)
         self.recovering = True
         later: list[ProducerBatch] = []
@@ -202,13 +204,13 @@ class PartitionQueue:
         self.closed.appendleft(batch)
         self.closed.extendleft(reversed(later))
 
-    def unresolved_before(self, batch: ProducerBatch) -> bool:
-        """Whether an earlier batch has not been answered for good."""
+    def has_unresolved_before(self, batch: ProducerBatch) -> bool:
+        """Return whether an earlier batch is not resolved yet."""
         return any(b.order < batch.order for b in (*self.in_flight, *self.closed))
 
 
 class MemoryBudget:
-    """A bound on bytes, with a queue of those who wait for room."""
+    """A limit on bytes, with a queue of waiters."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -216,19 +218,19 @@ class MemoryBudget:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @property
-    def wanted(self) -> bool:
-        """Whether somebody waits."""
+    def has_waiters(self) -> bool:
+        """Return whether a task waits for memory."""
         return bool(self._waiters)
 
-    def take_now(self, size_bytes: int) -> bool:
-        """Reserves where there is room and nobody waits."""
+    def try_acquire(self, size_bytes: int) -> bool:
+        """Acquire memory if it is available and no task waits. Returns whether it was acquired."""
         if self._waiters or self.used_bytes + size_bytes > self.size_bytes:
             return False
         self.used_bytes += size_bytes
         return True
 
-    async def take(self, size_bytes: int) -> None:
-        """Reserves once there is room, in turn. Cancelling gives up the place."""
+    async def acquire(self, size_bytes: int) -> None:
+        """Acquire memory, waiting in order until it is available."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (size_bytes, future)
         self._waiters.append(entry)
@@ -236,16 +238,17 @@ class MemoryBudget:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.give_back(size_bytes)  # it was granted in the moment of cancelling
+                self.release(size_bytes)  # granted and cancelled at the same time
             else:
-                if entry in self._waiters:  # unless it was passed over already
+                if entry in self._waiters:  # unless `_grant` has removed it
                     self._waiters.remove(entry)
                 self._grant()
             raise
 
-    def give_back(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
+        """Release memory."""
         self.used_bytes -= size_bytes
-        assert self.used_bytes >= 0, "more memory given back than taken"
+        assert self.used_bytes >= 0, "more memory released than acquired"
         self._grant()
 
     def _grant(self) -> None:
@@ -271,7 +274,7 @@ class Accumulator:
         self, tp: TopicPartition, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int,
         size_bound: int,
     ) -> tuple[Delivery, PartitionQueue, bool]:  # fmt: skip
-        """Adds a record whose memory is reserved; returns its fate, its queue, and whether a batch was opened."""
+        """Append a record whose memory is acquired. Returns its delivery, its queue, and whether a batch was opened."""
         queue = self.queues.get(tp)
         if queue is None:
             queue = self.queues[tp] = PartitionQueue(tp)
@@ -294,11 +297,11 @@ class Accumulator:
         return batch
 
     def finish(self, batch: ProducerBatch, result: BatchResult | BaseException) -> None:
-        """A batch has met its fate: memory goes back, whoever awaits it is told."""
+        """Resolve a batch: release its memory and complete its deliveries."""
         del self.outstanding[batch]
-        self.memory.give_back(batch.reserved_bytes)
+        self.memory.release(batch.reserved_bytes)
         if isinstance(result, BaseException):
             batch.future.set_exception(result)
-            batch.future.exception()  # the producer reports failures itself; asyncio need not complain
+            batch.future.exception()  # mark as retrieved: the producer reports failures itself
         else:
             batch.future.set_result(result)

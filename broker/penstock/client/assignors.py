@@ -1,8 +1,8 @@
-"""Who in a group reads which partitions. Pure functions of the members and the topics; the group's leader calls them.
+"""Partition assignors of consumer groups. Pure functions of members and topics, called by the group's leader.
 
-`RangeAssignor` and `RoundRobinAssignor` give what the Java client's assignors of these names give.
-`CooperativeStickyAssignor` keeps what members have as far as balance allows, and moves a partition in two steps, so
-that nobody stops for others' sake (KIP-429).
+`RangeAssignor` and `RoundRobinAssignor` give the same result as the Java client's. `CooperativeStickyAssignor` keeps
+assignments as far as balance allows, and moves a partition in two rebalances, so that other members keep reading
+(KIP-429).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Assignment = dict[str, list[TopicPartition]]
 
 @dataclass(frozen=True, slots=True)
 class AssignorMember:
-    """A member as it joined: what it subscribes to, and what it owned in `generation` (-1: it does not say)."""
+    """A member's subscription, and the partitions it owned in `generation` (-1: unknown)."""
 
     member_id: str
     topics: frozenset[str]
@@ -29,48 +29,51 @@ class AssignorMember:
 
     @property
     def rank(self) -> tuple[bool, str]:
-        """Static members come first, by their own names, so that a restart does not reorder them (KIP-345)."""
+        """Return the sort key: static members first, by instance id, so that restarts keep the order (KIP-345)."""
         return self.instance_id is None, self.instance_id or self.member_id
 
 
 class Assignor(Protocol):
-    """`assign` takes the number of partitions by topic, and returns each member's share; every member is in it."""
+    """Assigns partitions; every member is in the result."""
 
     name: str
     cooperative: bool
 
-    def assign(self, partitions: Mapping[str, int], members: Sequence[AssignorMember]) -> Assignment: ...
+    def assign(self, partitions: Mapping[str, int], members: Sequence[AssignorMember]) -> Assignment:
+        """Return each member's partitions, given partition counts by topic."""
 
 
 class RangeAssignor:
-    """Neighbouring partitions of each topic go to one member, so that topics with equal keys are read side by side."""
+    """Assigns consecutive partitions of each topic to one member, which co-partitions topics with equal keys."""
 
     name = "range"
     cooperative = False
 
     def assign(self, partitions: Mapping[str, int], members: Sequence[AssignorMember]) -> Assignment:
+        """Return each member's partitions."""
         assignment: Assignment = {member.member_id: [] for member in members}
         ranked = sorted(members, key=lambda m: m.rank)
         for topic in sorted(partitions):
-            takers = [member for member in ranked if topic in member.topics]
-            if not takers:
+            subscribers = [member for member in ranked if topic in member.topics]
+            if not subscribers:
                 continue
-            share, more = divmod(partitions[topic], len(takers))
+            share, remainder = divmod(partitions[topic], len(subscribers))
             start = 0
-            for index, member in enumerate(takers):
-                end = start + share + (index < more)
+            for index, member in enumerate(subscribers):
+                end = start + share + (index < remainder)
                 assignment[member.member_id] += [TopicPartition(topic, p) for p in range(start, end)]
                 start = end
         return assignment
 
 
 class RoundRobinAssignor:
-    """All partitions in order, dealt out one by one."""
+    """Assigns all partitions, in order, to members in turn."""
 
     name = "roundrobin"
     cooperative = False
 
     def assign(self, partitions: Mapping[str, int], members: Sequence[AssignorMember]) -> Assignment:
+        """Return each member's partitions."""
         assignment: Assignment = {member.member_id: [] for member in members}
         ranked = sorted(members, key=lambda m: m.rank)
         turn = 0
@@ -85,15 +88,16 @@ class RoundRobinAssignor:
 
 
 class CooperativeStickyAssignor:
-    """Balanced, with as few moves as balance allows; a partition that moves is first taken from its old owner, and
-    given to the new one in the rebalance that follows.
+    """Balances with as few moves as possible. A moving partition is first revoked from its owner, and assigned to its
+    new owner in the next rebalance.
     """
 
     name = "cooperative-sticky"
     cooperative = True
 
     def assign(self, partitions: Mapping[str, int], members: Sequence[AssignorMember]) -> Assignment:
-        owners = claims(partitions, members)
+        """Return each member's partitions."""
+        owners = current_owners(partitions, members)
         target = balance(partitions, members, owners)
         return {
             member_id: sorted(tp for tp in share if owners.get(tp, member_id) == member_id)
@@ -102,11 +106,12 @@ class CooperativeStickyAssignor:
 
 
 def all_partitions(partitions: Mapping[str, int]) -> list[TopicPartition]:
+    """Return all partitions in order."""
     return [TopicPartition(topic, p) for topic in sorted(partitions) for p in range(partitions[topic])]
 
 
-def claims(partitions: Mapping[str, int], members: Iterable[AssignorMember]) -> dict[TopicPartition, str]:
-    """Who owns what, as far as members still want it and it is still there; the newest generation is believed."""
+def current_owners(partitions: Mapping[str, int], members: Iterable[AssignorMember]) -> dict[TopicPartition, str]:
+    """Return the owner of each existing, subscribed partition. Of conflicting claims, the newest generation counts."""
     newest: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:
         for tp in member.owned:
@@ -116,63 +121,67 @@ def claims(partitions: Mapping[str, int], members: Iterable[AssignorMember]) -> 
             if member.generation > generation:
                 newest[tp] = (member.generation, member.member_id)
             elif member.generation == generation:
-                newest[tp] = (generation, None)  # two claim it: neither is believed
+                newest[tp] = (generation, None)  # two members of a generation claim it: ignore both
     return {tp: owner for tp, (_, owner) in newest.items() if owner is not None}
 
 
 def balance(
     partitions: Mapping[str, int], members: Sequence[AssignorMember], owners: Mapping[TopicPartition, str]
 ) -> dict[str, set[TopicPartition]]:
-    """Shares that cannot be evened out by moving one partition, starting from `owners`."""
+    """Return shares that moving a single partition cannot balance further, starting from `owners`."""
     ranked = sorted(members, key=lambda m: m.rank)
     shares: dict[str, set[TopicPartition]] = {member.member_id: set() for member in ranked}
-    takers: dict[str, list[str]] = defaultdict(list)
+    subscribers: dict[str, list[str]] = defaultdict(list)
     for member in ranked:
         for topic in member.topics:
-            takers[topic].append(member.member_id)
-    free = []
+            subscribers[topic].append(member.member_id)
+    unassigned = []
     for tp in all_partitions(partitions):
         owner = owners.get(tp)
         if owner is not None:
             shares[owner].add(tp)
-        elif takers[tp.topic]:
-            free.append(tp)
-    # Partitions that few can take are dealt first; the others can still even out what results.
-    free.sort(key=lambda tp: (len(takers[tp.topic]), tp))
-    for tp in free:
-        shares[min(takers[tp.topic], key=lambda m: len(shares[m]))].add(tp)
-    even_out(ranked, shares, takers)
+        elif subscribers[tp.topic]:
+            unassigned.append(tp)
+    # Assign partitions with few subscribers first; the others can balance the result.
+    unassigned.sort(key=lambda tp: (len(subscribers[tp.topic]), tp))
+    for tp in unassigned:
+        shares[min(subscribers[tp.topic], key=lambda m: len(shares[m]))].add(tp)
+    even_out(ranked, shares, subscribers)
     return shares
 
 
 def even_out(
-    ranked: Sequence[AssignorMember], shares: dict[str, set[TopicPartition]], takers: Mapping[str, list[str]]
+    ranked: Sequence[AssignorMember], shares: dict[str, set[TopicPartition]], subscribers: Mapping[str, list[str]]
 ) -> None:
-    """Moves one partition at a time from whoever has at least two more. Each lowers the sum of squares: it ends."""
+    """Move partitions one at a time to members with at least two fewer. Terminates, as each move lowers the sum of
+    squares.
+    """
     moved = True
     while moved:
         moved = False
         for member in sorted(ranked, key=lambda m: -len(shares[m.member_id])):
-            giver = shares[member.member_id]
-            for topic in sorted({tp.topic for tp in giver}):
+            source_share = shares[member.member_id]
+            for topic in sorted({tp.topic for tp in source_share}):
                 while True:
-                    taker = min(takers[topic], key=lambda m: len(shares[m]))
-                    mine = [tp for tp in giver if tp.topic == topic]
-                    if not mine or len(giver) - len(shares[taker]) < 2:
+                    target = min(subscribers[topic], key=lambda m: len(shares[m]))
+                    candidates = [tp for tp in source_share if tp.topic == topic]
+                    if not candidates or len(source_share) - len(shares[target]) < 2:
                         break
-                    tp = max(mine)
-                    giver.remove(tp)
-                    shares[taker].add(tp)
+                    tp = max(candidates)
+                    source_share.remove(tp)
+                    shares[target].add(tp)
                     moved = True
 
 
-KNOWN: dict[str, Assignor] = {a.name: a for a in (RangeAssignor(), RoundRobinAssignor(), CooperativeStickyAssignor())}
+ASSIGNORS: dict[str, Assignor] = {
+    a.name: a for a in (RangeAssignor(), RoundRobinAssignor(), CooperativeStickyAssignor())
+}
 
 
-def find(choice: str | Assignor) -> Assignor:
-    """An assignor by its name. Raises ValueError for one that is not known."""
+def find_assignor(choice: str | Assignor) -> Assignor:
+    """Return an assignor by name. Raises ValueError if it is unknown."""
     if not isinstance(choice, str):
         return choice
-    if choice not in KNOWN:
-        raise ValueError(f"unknown assignor {choice!r}: choose one of {', '.join(KNOWN)}")
-    return KNOWN[choice]
+    if choice not in ASSIGNORS:
+        raise ValueError(f'unknown assignor "{choice}"; use one of {", ".join(ASSIGNORS)}')
+    return ASSIGNORS[choice]

@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential, bounded, with jitter so that clients do not march in step."""
+"""Delays between retries: exponential and bounded, with jitter so that clients do not retry in lockstep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 
 class Backoff:
-    """Delays for attempt 0, 1, 2 …: `base_ms` doubled each time up to `max_ms`, each ± `jitter` of itself."""
+    """Delays of `base_ms` doubled with each attempt, up to `max_ms`, ± the share `jitter`."""
 
     def __init__(
         self, base_ms: float = 50, max_ms: float = 1000, jitter: float = 0.2, rng: random.Random | None = None
@@ -16,6 +16,6 @@ class Backoff:
         self.rng = rng or random.Random()  # noqa: S311 (spreads load, guards nothing)
 
     def delay_s(self, attempt: int) -> float:
-        """Seconds to wait after failed attempt number `attempt`, counted from 0."""
+        """Return the seconds to wait after failed attempt number `attempt`, counted from 0."""
         plain: float = min(self.base_ms * (1 << min(attempt, 30)), self.max_ms)
         return plain * (1 + self.jitter * (2 * self.rng.random() - 1)) / 1000

@@ -1,7 +1,6 @@
-"""The cluster as a client sees it: connections to its brokers, metadata that is kept fresh, requests that find their
-broker and are repeated where that can help.
+"""A client's view of the cluster: connections, fresh metadata, and requests that are routed and retried.
 
-Producer, consumer and admin each have one, and pass it to what they are made of.
+Each producer, consumer and admin client has one and shares it with its components.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from penstock.client.errors import (
     check,
     error_code,
 )
-from penstock.client.metadata import MetadataCache, merge
+from penstock.client.metadata import MetadataCache, merge_metadata
 from penstock.client.security import Security
 from penstock.client.types import Node, TopicInfo
 from penstock.config.addresses import parse_bootstrap
@@ -36,21 +35,21 @@ from penstock.wire.schema import Payload
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Payload)
-Place = int | tuple[str, int]
-"""Who was asked: a broker by its id, or whoever serves an address."""
+BrokerRef = int | tuple[str, int]
+"""A broker by id, or by the address of a bootstrap server whose id is unknown."""
 
 DATA, COORDINATOR = "data", "coordinator"
-"""What a connection is for: group traffic must not queue behind a long poll."""
-CREATION_TRIES = 8
-"""How often brokers are asked for a topic that they are to create (about 4.5 s in all)."""
-MANY_COORDINATORS = 4
-"""The version of FindCoordinator from which one request names many groups (KIP-699)."""
+"""Purpose of a connection: group requests must not queue behind a long poll."""
+MAX_CREATION_ATTEMPTS = 8
+"""Metadata requests while a topic is created automatically, about 4.5 s in total."""
+BATCHED_COORDINATORS_VERSION = 4
+"""First version of FindCoordinator that supports many groups per request (KIP-699)."""
 
 
 class ClusterConnections:
-    """Start with `start`, end with `close`; in between it may be used by many tasks.
+    """Connections and metadata of a cluster. Call `start` before and `close` after use; safe for concurrent tasks.
 
-    `metadata_max_age_ms` is how old metadata gets before it is asked for again: how soon new partitions are seen.
+    `metadata_max_age_ms` is the refresh interval of metadata, and thus the delay until new partitions are found.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class ClusterConnections:
         self.wants_all_topics = False
         self.on_metadata: list[Callable[[MetadataCache], None]] = []
         self._topics: set[str] = set()
-        self._asked: frozenset[str] = frozenset()
+        self._refreshed: frozenset[str] = frozenset()
         self._connections: dict[tuple[int, str], ClientConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[ClientConnection]] = {}
         self._bootstrap: ClientConnection | None = None
@@ -93,12 +92,12 @@ class ClusterConnections:
         self._closed = False
 
     async def start(self) -> None:
-        """Connects and learns of the brokers. Raises `NoBrokerAvailable` where no bootstrap address answers."""
+        """Connect and fetch metadata. Raises `NoBrokerAvailable` if no bootstrap server responds."""
         await self.refresh()
         self._refresher = asyncio.create_task(self._keep_fresh(), name="penstock-metadata")
 
     async def close(self) -> None:
-        """Closes every connection. Idempotent."""
+        """Close all connections. Idempotent."""
         self._closed = True
         tasks = [t for t in (self._refresher, self._refreshing, *self._opening.values()) if t is not None]
         for task in tasks:
@@ -108,10 +107,8 @@ class ClusterConnections:
             await connection.close()
         self._connections.clear()
 
-    # Metadata
-
     async def refresh(self) -> None:
-        """Asks for metadata now; callers that come while one is under way share it."""
+        """Fetch metadata now. Concurrent callers share one request."""
         if self._closed:
             raise Closed("the client is closed")
         if self._refreshing is None or self._refreshing.done():
@@ -120,33 +117,33 @@ class ClusterConnections:
         await self._shared(self._refreshing)
 
     def invalidate(self) -> None:
-        """Has metadata asked for again soon: somebody was told by a broker that it is out of date."""
+        """Schedule a metadata refresh, because a broker reported that metadata is out of date."""
         self._stale.set()
 
     def follow(self, topics: Iterable[str]) -> None:
-        """Keeps these topics' metadata fresh from now on."""
+        """Keep the metadata of these topics fresh."""
         new = set(topics) - self._topics
         if new:
             self._topics |= new
             self.invalidate()
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Stops following these topics."""
+        """Stop refreshing these topics."""
         self._topics -= set(topics)
 
     async def topic(self, name: str, timeout_ms: float | None = None) -> TopicInfo:
-        """A topic's partitions, asked for where not known, and kept fresh from then on.
+        """Return a topic, fetched if unknown and refreshed from then on.
 
-        Raises `UnknownTopic` once the broker says that there is no such topic and does not create it by asking, and
-        `BrokerError` for a name that is refused.
+        Raises `UnknownTopic` if the topic does not exist and is not created automatically, and `BrokerError` for an
+        invalid name.
         """
-        return await self.topics_known([name], timeout_ms)
+        return await self.fetch_topics([name], timeout_ms)
 
-    async def topics_known(self, names: Iterable[str], timeout_ms: float | None = None) -> TopicInfo:
-        """As `topic`, for several at once; returns the last."""
-        wanted = list(names)
-        assert wanted, "no topic named"
-        missing = [name for name in wanted if not self._is_kept_fresh(name)]
+    async def fetch_topics(self, names: Iterable[str], timeout_ms: float | None = None) -> TopicInfo:
+        """Fetch several topics as `topic` does; return the last one."""
+        topic_names = list(names)
+        assert topic_names, "no topic named"
+        missing = [name for name in topic_names if not self._is_kept_fresh(name)]
         if missing:
             self._topics |= set(missing)
             limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -154,12 +151,12 @@ class ClusterConnections:
                 async with asyncio.timeout(limit_ms / 1000):
                     await self._find(missing)
             except TimeoutError:
-                raise RequestTimedOut(f"no metadata for topic {missing[0]!r} within {limit_ms:.0f} ms") from None
-        return self.metadata.topics[wanted[-1]]
+                raise RequestTimedOut(f'no metadata for topic "{missing[0]}" within {limit_ms:.0f} ms') from None
+        return self.metadata.topics[topic_names[-1]]
 
     def _is_kept_fresh(self, name: str) -> bool:
-        """Known, and asked for by each refresh. What a `look_up` brought may be long out of date."""
-        is_followed = self.wants_all_topics or (name in self._topics and name in self._asked)
+        """Return whether a topic is known and part of each refresh. `update_topics` does not keep topics fresh."""
+        is_followed = self.wants_all_topics or (name in self._topics and name in self._refreshed)
         return is_followed and self.metadata.partition_count(name) > 0
 
     async def _find(self, names: list[str]) -> None:
@@ -170,18 +167,19 @@ class ClusterConnections:
             if not missing:
                 return
             error = self.metadata.errors.get(missing[0], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and attempt >= self._unknown_tries():
+            if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and attempt >= self._max_unknown_attempts():
                 self._topics.discard(missing[0])
-                raise UnknownTopic(f"topic {missing[0]!r} does not exist: create it first (penstock topic create)")
+                raise UnknownTopic(f'topic "{missing[0]}" does not exist; create it with `penstock topic create`')
             if not BrokerError(error).retriable:
                 self._topics.discard(missing[0])
-                raise BrokerError(error, f"topic {missing[0]!r}")
+                raise BrokerError(error, f'topic "{missing[0]}"')
             await asyncio.sleep(self.backoff.delay_s(attempt))
             attempt += 1
 
-    def _unknown_tries(self) -> int:
-        """After how many more answers that there is no such topic that is believed: of several brokers, another one may
-        not have heard yet of a topic that was created a moment ago (together 1.5 s)."""
+    def _max_unknown_attempts(self) -> int:
+        """Return after how many retries an unknown topic is reported: another broker may not know a new topic yet (1.5
+        s in total).
+        """
         return 5 if len(self.metadata.brokers) > 1 else 3 if self.auto_create_topics else 1
 
     async def _keep_fresh(self) -> None:
@@ -196,7 +194,7 @@ class ClusterConnections:
             is_stale = self._stale.is_set()
             self._stale.clear()
             if not is_stale and not self._topics and not self.wants_all_topics:
-                continue  # who follows no topic hears of brokers and the controller only when something went wrong
+                continue  # without topics, refresh only after errors
             try:
                 await self.refresh()
                 attempt = 0
@@ -205,60 +203,57 @@ class ClusterConnections:
                 self._stale.set()
 
     async def _refresh(self) -> None:
-        asked = None if self.wants_all_topics else sorted(self._topics)
-        topics = None if asked is None else [MetadataRequestTopic(name=name) for name in asked]
+        requested = None if self.wants_all_topics else sorted(self._topics)
+        topics = None if requested is None else [MetadataRequestTopic(name=name) for name in requested]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=self.auto_create_topics)
-        answer = await self.call_any(request, MetadataResponse)
-        if answer.error_code:
-            raise BrokerError(answer.error_code, "metadata")
-        self.metadata = merge(self.metadata, answer, asked)
-        self._asked = frozenset(asked or ())
+        reply = await self.call_any(request, MetadataResponse)
+        if reply.error_code:
+            raise BrokerError(reply.error_code, "metadata")
+        self.metadata = merge_metadata(self.metadata, reply, requested)
+        self._refreshed = frozenset(requested or ())
         for listener in self.on_metadata:
             listener(self.metadata)
 
     async def request_creation(self, name: str) -> None:
-        """Ask the brokers to create a topic that does not exist, as a Kafka producer's metadata request does. Returns
-        once the topic is created.
+        """Create a missing topic through a metadata request, as Kafka producers do. Returns once it is created.
 
-        Raises `UnknownTopic` if the brokers do not create topics on request (`auto.create.topics.enable`), and
-        `BrokerError` if they refuse the name.
+        Raises `UnknownTopic` if brokers do not create topics automatically (`auto.create.topics.enable`), and
+        `BrokerError` if they reject the name.
         """
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
-        for attempt in range(CREATION_TRIES):
-            answer = await self.call_any(request, MetadataResponse)
-            check(answer.error_code, "metadata")
-            code = error_code(answer.topics[0].error_code) if answer.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for attempt in range(MAX_CREATION_ATTEMPTS):
+            reply = await self.call_any(request, MetadataResponse)
+            check(reply.error_code, "metadata")
+            code = error_code(reply.topics[0].error_code) if reply.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
                 return
             if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise BrokerError(code, f"topic {name!r}")
-            # Apache Kafka answers so while it creates the topic, too.
+                raise BrokerError(code, f'topic "{name}"')
+            # Apache Kafka also returns this error while it creates the topic.
             await asyncio.sleep(self.backoff.delay_s(attempt))
         raise UnknownTopic(
-            f"topic {name!r} does not exist, and the brokers do not create it (auto.create.topics.enable): create it "
-            "first (penstock topic create)"
+            f'topic "{name}" does not exist and is not created automatically (auto.create.topics.enable); create it'
+            " with `penstock topic create`"
         )
 
-    async def look_up(self, topics: Iterable[str]) -> None:
-        """Brings what is known of these topics up to date, once: they are not followed from then on."""
-        asked = sorted(set(topics))
+    async def update_topics(self, topics: Iterable[str]) -> None:
+        """Fetch the metadata of these topics once, without keeping it fresh."""
+        names = sorted(set(topics))
         request = MetadataRequest(
-            topics=[MetadataRequestTopic(name=name) for name in asked], allow_auto_topic_creation=False
+            topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
         )
-        answer = await self.call_any(request, MetadataResponse)
-        check(answer.error_code, "metadata")
-        self.metadata = merge(self.metadata, answer, asked)
+        reply = await self.call_any(request, MetadataResponse)
+        check(reply.error_code, "metadata")
+        self.metadata = merge_metadata(self.metadata, reply, names)
 
     async def all_metadata(self) -> MetadataCache:
-        """Metadata of all topics, asked for now; what is followed stays as it was."""
-        answer = await self.call_any(MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse)
-        check(answer.error_code, "metadata")
-        return merge(MetadataCache(), answer, None)
-
-    # Connections
+        """Fetch and return the metadata of all topics; the cache does not change."""
+        reply = await self.call_any(MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse)
+        check(reply.error_code, "metadata")
+        return merge_metadata(MetadataCache(), reply, None)
 
     async def connection(self, node_id: int, purpose: str = DATA) -> ClientConnection:
-        """The connection to a broker, made where there is none. Raises `ConnectionFailed`, `NoBrokerAvailable`."""
+        """Return the connection to a broker, opened if needed. Raises `ConnectionFailed`, `NoBrokerAvailable`."""
         if self._closed:
             raise Closed("the client is closed")
         key = (node_id, purpose)
@@ -269,15 +264,17 @@ class ClusterConnections:
         if task is None:
             node = self.metadata.brokers.get(node_id)
             if node is None:
-                raise NoBrokerAvailable(f"broker {node_id} is not known: the metadata does not name it")
+                raise NoBrokerAvailable(f"broker {node_id} is unknown: it is not in the cluster's metadata")
             task = self._opening[key] = asyncio.create_task(self._open(key, node))
-            task.add_done_callback(lambda t: t.cancelled() or t.exception())  # who waited for it may have given up
+            task.add_done_callback(
+                lambda t: t.cancelled() or t.exception()
+            )  # mark as retrieved: all waiters may have been cancelled
         return await self._shared(task)
 
     async def _shared(self, task: asyncio.Task[T]) -> T:
-        """The outcome of work that several may wait for: one who is cancelled leaves it to the others.
+        """Return the result of a task shared by several waiters; cancelling one waiter does not cancel the task.
 
-        Raises `Closed` where `close` ended it.
+        Raises `Closed` if `close` cancelled it.
         """
         await asyncio.wait({task})
         if task.cancelled():
@@ -286,9 +283,9 @@ class ClusterConnections:
 
     async def _open(self, key: tuple[int, str], node: Node) -> ClientConnection:
         try:
-            before = self._connections.get(key)
-            if before is not None and not before.closed:
-                await before.retire()  # so that nothing overtakes what was sent there
+            previous = self._connections.get(key)
+            if previous is not None and not previous.closed:
+                await previous.retire()  # so that new requests do not overtake pending ones
             connection = self._connections[key] = await self._connect(node.host, node.port)
             return connection
         except ClientError:
@@ -310,7 +307,7 @@ class ClusterConnections:
         )
 
     async def any_connection(self) -> ClientConnection:
-        """A connection to whichever broker answers: one that is open, a known one, a bootstrap address."""
+        """Return a connection to any reachable broker: an open one, a known broker, a bootstrap server."""
         if self._closed:
             raise Closed("the client is closed")
         for connection in (self._bootstrap, *self._connections.values()):
@@ -322,81 +319,79 @@ class ClusterConnections:
         for host, port in dict.fromkeys([*known, *self.addresses]):
             try:
                 found = await self._connect(host, port)
-                before, self._bootstrap = self._bootstrap, found
-                if before is not None and not before.closed:
-                    await before.retire()
+                previous, self._bootstrap = self._bootstrap, found
+                if previous is not None and not previous.closed:
+                    await previous.retire()
                 return found
             except (AuthenticationFailed, TlsFailed):
-                raise  # all brokers have the same users and authorities, and repeating it may lock the user out
+                raise  # the same for all brokers; repeated attempts may lock the user out
             except ClientError as e:
                 errors.append(str(e))
-        raise NoBrokerAvailable("no broker can be reached: " + "; ".join(sorted(errors)))
-
-    # Requests
+        raise NoBrokerAvailable("no broker is reachable: " + "; ".join(sorted(errors)))
 
     async def call(
         self, node_id: int, request: Payload, response: type[R], *, purpose: str = DATA, timeout_ms: float | None = None
     ) -> R:
-        """One request to one broker, once."""
+        """Send one request to one broker, without retries."""
         connection = await self.connection(node_id, purpose)
         return await connection.call(request, response, timeout_ms=timeout_ms)
 
     async def call_any(self, request: Payload, response: type[R]) -> R:
-        """One request to any broker."""
+        """Send one request to any broker."""
         return await (await self.any_connection()).call(request, response)
 
-    async def call_everyone(self, request: Payload, response: type[R], timeout_ms: float) -> dict[Place, R]:
-        """One request to each broker that is known, and to whoever serves a bootstrap address that is none of theirs,
-        all at the same time: one broker alone may be out of date. The answers that came within `timeout_ms`.
+    async def call_all(self, request: Payload, response: type[R], timeout_ms: float) -> dict[BrokerRef, R]:
+        """Send a request concurrently to all known brokers and to bootstrap servers that are none of them, as a single
+        broker may be out of date. Returns the responses received within `timeout_ms`.
 
-        Raises `ClientError` where none came.
+        Raises `ClientError` if there is none.
         """
         nodes = {(node.host, node.port): node.node_id for node in self.metadata.brokers.values()}
-        asked: list[Place] = list(dict.fromkeys([*nodes.values(), *(nodes.get(a, a) for a in self.addresses)]))
-        answers = await asyncio.gather(
-            *(self._call_at(place, request, response, timeout_ms) for place in asked), return_exceptions=True
+        targets: list[BrokerRef] = list(dict.fromkeys([*nodes.values(), *(nodes.get(a, a) for a in self.addresses)]))
+        responses = await asyncio.gather(
+            *(self._call_at(target, request, response, timeout_ms) for target in targets), return_exceptions=True
         )
-        found: dict[Place, R] = {}
+        found: dict[BrokerRef, R] = {}
         errors: list[ClientError] = []
-        for place, answer in zip(asked, answers, strict=True):
-            if isinstance(answer, ClientError):
-                errors.append(answer)
-            elif isinstance(answer, BaseException):
-                raise answer
+        for target, reply in zip(targets, responses, strict=True):
+            if isinstance(reply, ClientError):
+                errors.append(reply)
+            elif isinstance(reply, BaseException):
+                raise reply
             else:
-                found[place] = answer
+                found[target] = reply
         if not found:
             raise next((e for e in errors if not e.retriable), errors[0])
         return found
 
-    async def _call_at(self, place: Place, request: Payload, response: type[R], timeout_ms: float) -> R:
-        """To an address by a connection of its own: nobody knows which broker that is."""
+    async def _call_at(self, target: BrokerRef, request: Payload, response: type[R], timeout_ms: float) -> R:
+        """Send a request; to an address through a separate connection, as the broker's id is unknown."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                if isinstance(place, int):
-                    return await self.call(place, request, response)
-                connection = await self._connect(*place)
+                if isinstance(target, int):
+                    return await self.call(target, request, response)
+                connection = await self._connect(*target)
                 try:
                     return await connection.call(request, response)
                 finally:
                     await connection.close()
         except TimeoutError:
-            raise RequestTimedOut(f"{place}: no answer within {timeout_ms:.0f} ms") from None
+            raise RequestTimedOut(f"{target}: no answer within {timeout_ms:.0f} ms") from None
 
     async def call_controller(self, request: Payload, response: type[R], timeout_ms: float | None = None) -> R:
-        """One request to the controller, or to any broker where none is known."""
+        """Send one request to the controller, or to any broker if none is known."""
         connection = await self.controller_connection()
         return await connection.call(request, response, timeout_ms=timeout_ms)
 
     async def controller_connection(self) -> ClientConnection:
-        """The connection to the controller, or to any broker where none is known."""
+        """Return the connection to the controller, or to any broker if none is known."""
         node_id = self.metadata.controller_id
         return await (self.connection(node_id) if node_id in self.metadata.brokers else self.any_connection())
 
     async def retrying(self, attempt_once: Callable[[], Awaitable[T]], timeout_ms: float | None = None) -> T:
-        """Repeats `attempt_once` while it raises retriable errors, with backoff, for `timeout_ms` at most.
+        """Repeat `attempt_once` with backoff while it raises retriable errors, for up to `timeout_ms`.
 
-        The last error is raised then.
+        Then raises the last error.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self.request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
@@ -413,54 +408,56 @@ class ClusterConnections:
                 attempt += 1
 
     async def coordinator(self, group: str) -> int:
-        """The broker that coordinates a group, remembered until `forget_coordinator`. Raises `BrokerError`."""
+        """Return the broker that coordinates a group, cached until `forget_coordinator`. Raises `BrokerError`."""
         found = (await self.coordinators([group]))[group]
         if isinstance(found, ClientError):
             raise found
         return found
 
     async def coordinators(self, groups: Iterable[str]) -> dict[str, int | ClientError]:
-        """As `coordinator` for many groups, in one request where the broker takes that; errors are answers. Raises
-        `ClientError` where nobody can be asked."""
-        answers: dict[str, int | ClientError] = {}
+        """Return the coordinators of many groups, in one request if the broker supports that. Errors are returned.
+
+        Raises `ClientError` if no broker is reachable.
+        """
+        responses: dict[str, int | ClientError] = {}
         unknown: list[str] = []
         for group in groups:
             node_id = self._coordinators.get(group, -1)
             if node_id in self.metadata.brokers:
-                answers[group] = node_id
+                responses[group] = node_id
             else:
                 unknown.append(group)
         if not unknown:
-            return answers
+            return responses
         found = await self._find_coordinators(unknown)
         if any(node_id not in self.metadata.brokers for node_id, code, _ in found.values() if not code):
             await self.refresh()
         for group in unknown:
             node_id, code, message = found.get(group, (-1, ErrorCode.COORDINATOR_NOT_AVAILABLE, None))
             if code:
-                answers[group] = BrokerError(code, f"coordinator of group {group!r}", message)
+                responses[group] = BrokerError(code, f'coordinator of group "{group}"', message)
             elif node_id not in self.metadata.brokers:
-                answers[group] = BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group!r}")
+                responses[group] = BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group "{group}"')
             else:
-                answers[group] = self._coordinators[group] = node_id
-        return answers
+                responses[group] = self._coordinators[group] = node_id
+        return responses
 
     async def _find_coordinators(self, groups: list[str]) -> dict[str, tuple[int, int, str | None]]:
-        """(node, error, message) of each group's."""
+        """Return (node, error, message) of each group."""
         connection = await self.any_connection()
-        if connection.version(FindCoordinatorRequest) >= MANY_COORDINATORS:
+        if connection.version(FindCoordinatorRequest) >= BATCHED_COORDINATORS_VERSION:
             request = FindCoordinatorRequest(key_type=0, coordinator_keys=groups)
-            answer = await connection.call(request, FindCoordinatorResponse)
-            return {c.key: (c.node_id, c.error_code, c.error_message) for c in answer.coordinators}
+            reply = await connection.call(request, FindCoordinatorResponse)
+            return {c.key: (c.node_id, c.error_code, c.error_message) for c in reply.coordinators}
         found = {}
         for group in groups:
             request = FindCoordinatorRequest(key=group, key_type=0)
-            answer = await connection.call(request, FindCoordinatorResponse)
-            found[group] = (answer.node_id, answer.error_code, answer.error_message)
+            reply = await connection.call(request, FindCoordinatorResponse)
+            found[group] = (reply.node_id, reply.error_code, reply.error_message)
         return found
 
     def forget_coordinator(self, group: str) -> None:
-        """Has the coordinator looked up again: it said that it is not, or is gone."""
+        """Look up the coordinator again: it has moved or failed."""
         self._coordinators.pop(group, None)
 
     async def call_coordinator(
@@ -472,7 +469,7 @@ class ClusterConnections:
         purpose: str = COORDINATOR,
         timeout_ms: float | None = None,
     ) -> R:
-        """One request to a group's coordinator, once; forgets the coordinator where it cannot be reached."""
+        """Send one request to a group's coordinator; forget the coordinator if that fails."""
         try:
             node_id = await self.coordinator(group)
             return await self.call(node_id, request, response, purpose=purpose, timeout_ms=timeout_ms)

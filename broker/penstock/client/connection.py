@@ -1,7 +1,7 @@
-"""One connection to one broker: versions negotiated, requests pipelined, answers matched, everything bounded.
+"""A connection to one broker: version negotiation, pipelined requests, timeouts, bounded buffers.
 
-`Cluster` opens and keeps connections; nothing else in the client touches a socket. Requests may be sent without
-waiting for earlier answers; the broker answers in order.
+`ClusterConnections` opens connections; no other module of the client uses sockets. Requests are pipelined, as the
+broker responds in order.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ R = TypeVar("R", bound=Payload)
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
 MAX_RESPONSE_ELEMENTS = 8_000_000
 CLOSE_TIMEOUT_S = 5.0
-SESSION_USED = 0.85
-"""The part of a session's lifetime after which the connection is replaced by a new one (KIP-368)."""
+SESSION_RENEWAL_SHARE = 0.85
+"""Share of a SASL session's lifetime after which the connection is replaced (KIP-368)."""
 CORRELATION = struct.Struct(">i")
 
-NEWEST_USED = {0: 12, 1: 12, 8: 9, 9: 7, 22: 5}
-"""By API key, where newer versions name topics by id, or several groups, which most callers have no use for."""
+MAX_USED_VERSIONS = {0: 12, 1: 12, 8: 9, 9: 7, 22: 5}
+"""Maximum used version by API key: newer ones use topic ids or several groups, which most callers do not need."""
 
 
 class PendingResponse:
-    """A request whose answer has not come."""
+    """A request whose response is outstanding."""
 
     __slots__ = ("correlation_id", "deadline", "flexible", "future", "key", "response", "version")
 
@@ -53,7 +53,7 @@ class PendingResponse:
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """A connection whose versions are negotiated; make one with `ClientConnection.open`."""
+    """A connection with negotiated versions; open one with `ClientConnection.open`."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         client_id: str,
         request_timeout_ms: float,
         max_response_bytes: int,
-        newest_used: Mapping[int, int],
+        max_used_versions: Mapping[int, int],
     ) -> None:
         self.address = address
-        self.newest_used = newest_used
+        self.max_used_versions = max_used_versions
         self.request_timeout_ms = request_timeout_ms
         self._client_id = client_id.encode()
         self._loop = asyncio.get_running_loop()
@@ -74,8 +74,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._versions: dict[int, tuple[int, int]] = {}
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._gone: ConnectionFailed | TlsFailed | None = None
-        self._answers = 0
+        self._failure: ConnectionFailed | TlsFailed | None = None
+        self._response_count = 0
         self._expires_s = float("inf")
         self._writable = asyncio.Event()
         self._lost = asyncio.Event()
@@ -90,14 +90,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         connect_timeout_ms: float = 10_000,
         request_timeout_ms: float = 30_000,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
-        newest_used: Mapping[int, int] = NEWEST_USED,
+        max_used_versions: Mapping[int, int] = MAX_USED_VERSIONS,
         tls: ssl.SSLContext | None = None,
         sasl: Sasl | None = None,
     ) -> ClientConnection:
-        """Connects, by TLS where there is a context, asks for the broker's versions and says who it is.
+        """Connect (with TLS if `tls` is set), negotiate versions and authenticate.
 
-        Raises `ConnectionFailed`, `TlsFailed`, `AuthenticationFailed`, naming the address. `newest_used` has, by API
-        key, versions beyond which none is spoken though both sides know them.
+        Raises `ConnectionFailed`, `TlsFailed`, `AuthenticationFailed`, naming the address. `max_used_versions` limits
+        the used version by API key, even if both sides support newer ones.
         """
         loop = asyncio.get_running_loop()
         address = join_host_port(host, port)
@@ -105,7 +105,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
                 _, connection = await loop.create_connection(
-                    lambda: cls(address, client_id, request_timeout_ms, max_response_bytes, newest_used),
+                    lambda: cls(address, client_id, request_timeout_ms, max_response_bytes, max_used_versions),
                     host,
                     port,
                     ssl=tls,
@@ -116,62 +116,65 @@ class ClientConnection(asyncio.BufferedProtocol):
                     if sasl is not None:
                         await connection._authenticate(sasl)
                 except BaseException:
-                    connection._fail(ConnectionFailed(f"{address}: the connection was given up"))
+                    connection._fail(ConnectionFailed(f"{address}: connecting was cancelled"))
                     raise
                 return connection
         except TimeoutError:
-            hint = f" ({PLAIN_PORT})" if tls is not None else f" ({TLS_PORT})" if connected else ""
+            hint = f" ({PLAIN_PORT_HINT})" if tls is not None else f" ({TLS_PORT_HINT})" if connected else ""
             raise ConnectionFailed(f"{address}: no connection within {connect_timeout_ms:.0f} ms{hint}") from None
         except ssl.CertificateError as e:
             reason = e.verify_message or e.reason or str(e)
-            raise TlsFailed(f"{address}: the broker's certificate is not accepted: {reason}") from None
+            raise TlsFailed(f"{address}: the broker's certificate is not trusted: {reason}") from None
         except ssl.SSLError as e:
             raise tls_error(address, e) from None
         except ConnectionError as e:
-            hint = f" ({PLAIN_PORT})" if tls is not None and not isinstance(e, ConnectionRefusedError) else ""
+            hint = f" ({PLAIN_PORT_HINT})" if tls is not None and not isinstance(e, ConnectionRefusedError) else ""
             raise ConnectionFailed(f"{address}: {os.strerror(e.errno) if e.errno else 'closed'}{hint}") from None
         except OSError as e:
             raise ConnectionFailed(f"{address}: {os.strerror(e.errno) if e.errno and e.errno > 0 else e}") from None
-        except (UnicodeError, OverflowError) as e:  # a host or port that a broker advertises and nobody can resolve
-            raise ConnectionFailed(f"{address}: not a valid address: {e}; correct advertised.listeners") from None
+        except (UnicodeError, OverflowError) as e:  # a broker may advertise an invalid host or port
+            raise ConnectionFailed(
+                f"{address}: invalid address: {e}; correct the broker's advertised.listeners"
+            ) from None
 
     @property
     def closed(self) -> bool:
-        return self._gone is not None
+        """Return whether the connection is closed or has failed."""
+        return self._failure is not None
 
     @property
     def expiring(self) -> bool:
-        """Whether the broker will soon want to hear again who this is: time for a new connection in its place."""
+        """Return whether the SASL session ends soon, so that a new connection is needed."""
         return self._loop.time() >= self._expires_s
 
     @property
     def writable(self) -> bool:
-        """Whether little enough waits to be written."""
+        """Return whether the write buffer is below its limit."""
         return self._writable.is_set()
 
     @property
     def in_flight(self) -> int:
-        """Requests without an answer yet."""
+        """Return the number of outstanding responses."""
         return len(self._pending)
 
     def version(self, request: type[Payload], newest: int | None = None) -> int:
-        """The newest version that both sides know, and that is used; or up to `newest`, for who knows more of an API.
+        """Return the newest used version of an API that both sides support, or up to `newest` if set.
 
         Raises `UnsupportedByBroker`.
         """
         low, high = self._versions.get(request.KEY, (0, -1))
         first, last = request.VERSIONS
-        chosen = min(high, last, self.newest_used.get(request.KEY, last) if newest is None else newest)
+        chosen = min(high, last, self.max_used_versions.get(request.KEY, last) if newest is None else newest)
         if chosen < max(low, first):
             name = request.__name__.removesuffix("Request")
             offers = f"versions {low} to {high}" if high >= 0 else "no version"
             raise UnsupportedByBroker(
-                f"{self.address} serves {offers} of {name} (API {request.KEY}), this client speaks {first} to {last}"
+                f"{self.address} supports {offers} of {name} (API {request.KEY}), this client {first} to {last}"
             )
         return chosen
 
     def serves(self, request: type[Payload]) -> bool:
-        """Whether there is a version of this API that both sides know."""
+        """Return whether both sides support a common version of this API."""
         try:
             return self.version(request) >= 0
         except UnsupportedByBroker:
@@ -186,10 +189,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         max_version: int | None = None,
         newest: int | None = None,
     ) -> R:
-        """Sends a request and waits for its answer. `newest` is as in `version`.
+        """Send a request and return its response. `newest` is as in `version`.
 
-        Raises `ConnectionFailed` (also when it is lost meanwhile), `RequestTimedOut`, `UnsupportedByBroker`.
-        Cancelling drops the answer, not the request.
+        Raises `ConnectionFailed`, `RequestTimedOut`, `UnsupportedByBroker`. Cancelling discards the response, not the
+        request.
         """
         return await self.send(request, response, timeout_ms=timeout_ms, max_version=max_version, newest=newest)
 
@@ -202,25 +205,25 @@ class ClientConnection(asyncio.BufferedProtocol):
         max_version: int | None = None,
         newest: int | None = None,
     ) -> asyncio.Future[R]:
-        """As `call`, but returns at once with a future, in the order of sending."""
+        """Send a request and return a future of its response at once."""
         version = self.version(type(request), newest)
         if max_version is not None:
             version = min(version, max_version)
         return self._send(request, version, response, timeout_ms)
 
     def send_only(self, request: Payload) -> None:
-        """Sends a request that gets no answer (Produce with acks=0)."""
+        """Send a request without response (Produce with acks=0)."""
         self._write(request_frame(request, self.version(type(request)), self._correlation_id(), self._client_id))
 
     async def drained(self) -> None:
-        """Returns once little enough waits to be written; raises `ConnectionFailed` where it is gone."""
+        """Wait until the write buffer is below its limit. Raises `ConnectionFailed` if the connection has failed."""
         await self._writable.wait()
-        if self._gone is not None:
-            raise self._gone
+        if self._failure is not None:
+            raise self._failure
 
     async def close(self) -> None:
-        """Closes once what was written has left; what is under way fails with `ConnectionFailed`."""
-        if self._transport is not None and self._gone is None:
+        """Close after the write buffer is flushed. Outstanding requests fail with `ConnectionFailed`."""
+        if self._transport is not None and self._failure is None:
             self._transport.close()
         self._fail(ConnectionFailed(f"{self.address}: closed by this client"), abort=False)
         if self._transport is None:
@@ -229,20 +232,19 @@ class ClientConnection(asyncio.BufferedProtocol):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._lost.wait()
         except TimeoutError:
-            pass  # a broker that does not read: what is left is given up
+            pass  # the broker does not read: discard the write buffer
         finally:
             self._transport.abort()
 
     async def retire(self) -> None:
-        """Closes once everything that was sent is answered, or has failed."""
-        under_way = [pending.future for pending in self._pending]
-        if under_way:
-            await asyncio.wait(under_way)
+        """Close once all outstanding requests are answered or have failed."""
+        outstanding = [pending.future for pending in self._pending]
+        if outstanding:
+            await asyncio.wait(outstanding)
         await self.close()
 
-    # What follows is called by the loop or by the methods above.
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Store the transport and disable Nagle's algorithm."""
         self._transport = cast(asyncio.Transport, transport)
         sock = self._transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -250,45 +252,50 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(self._why_lost(exc))
+        """Fail outstanding requests."""
+        self._fail(self._lost_reason(exc))
         self._lost.set()
 
-    def _why_lost(self, exc: Exception | None) -> ConnectionFailed | TlsFailed:
-        if isinstance(exc, ssl.SSLError):  # in TLS 1.3 a broker turns away a client's certificate after the handshake
+    def _lost_reason(self, exc: Exception | None) -> ConnectionFailed | TlsFailed:
+        if isinstance(exc, ssl.SSLError):  # in TLS 1.3, client certificates are rejected after the handshake
             return tls_error(self.address, exc)
         reason = f"connection lost ({exc})" if exc else "closed by the broker"
-        if self._answers == 0:
+        if self._response_count == 0:
             is_tls = self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
-            reason += f" before it answered at all: {WANTS_CERTIFICATE if is_tls else TLS_PORT}"
-        elif self._answers == 1 and self._pending:
-            reason += " at the first request: does its listener want SASL?"
+            reason += f" before the first response: {CERTIFICATE_HINT if is_tls else TLS_PORT_HINT}"
+        elif self._response_count == 1 and self._pending:
+            reason += " at the first request; check whether the listener requires SASL"
         return ConnectionFailed(f"{self.address}: {reason}")
 
     def pause_writing(self) -> None:
+        """Mark the connection as not writable."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        """Mark the connection as writable."""
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer for received bytes."""
         return self._frames.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        """Handle the responses that received bytes complete."""
         try:
             for frame in self._frames.received(nbytes):
-                self._answer(frame)
+                self._handle_response(frame)
         except MalformedMessage as e:
             self._fail(ConnectionFailed(f"{self.address}: {e}"))
 
-    def _answer(self, frame: memoryview) -> None:
+    def _handle_response(self, frame: memoryview) -> None:
         if len(frame) < 4 or not self._pending:
-            raise MalformedMessage("an answer that nobody asked for")
+            raise MalformedMessage("unexpected response")
         pending = self._pending.popleft()
         (correlation_id,) = CORRELATION.unpack_from(frame)
         if correlation_id != pending.correlation_id:
             self._pending.appendleft(pending)
-            raise MalformedMessage(f"answer {correlation_id} where {pending.correlation_id} is next")
-        self._answers += 1
+            raise MalformedMessage(f"response {correlation_id} instead of {pending.correlation_id}")
+        self._response_count += 1
         if pending.future.done():
             return
         try:
@@ -301,7 +308,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _decode(pending: PendingResponse, body: memoryview) -> Payload:
         version = pending.version
         if pending.response is ApiVersionsResponse and bytes(body[:2]) == UNSUPPORTED_VERSION:
-            version = 0  # the broker answers a version it does not know in the oldest one
+            version = 0  # brokers answer an unsupported ApiVersions request with version 0
         message, _ = codec.decode_from(pending.response, version, body, max_elements=MAX_RESPONSE_ELEMENTS)
         return message
 
@@ -324,13 +331,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         return future
 
     def _write(self, frame: bytearray) -> None:
-        if self._gone is not None:
-            raise self._gone
-        assert self._transport is not None, "a request before the connection was made"
+        if self._failure is not None:
+            raise self._failure
+        assert self._transport is not None, "request before connection_made"
         self._transport.write(frame)
 
     def _check_deadlines(self) -> None:
-        """One timer for all that is pending: a request that is over its time takes the connection with it."""
+        """Close the connection if a request has timed out. One timer serves all requests."""
         self._timer = None
         if not self._pending:
             return
@@ -339,12 +346,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         if soonest > now:
             self._timer = self._loop.call_at(soonest, self._check_deadlines)
             return
-        self._fail(RequestTimedOut(f"{self.address}: no answer in time"))
+        self._fail(RequestTimedOut(f"{self.address}: request timed out"))
 
     def _fail(self, error: ConnectionFailed | TlsFailed, *, abort: bool = True) -> None:
-        if self._gone is not None:
+        if self._failure is not None:
             return
-        self._gone = error
+        self._failure = error
         self._writable.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -359,7 +366,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     async def _authenticate(self, sasl: Sasl) -> None:
         lifetime_ms = await authenticate(self, sasl)
         if lifetime_ms:
-            self._expires_s = self._loop.time() + SESSION_USED * lifetime_ms / 1000
+            self._expires_s = self._loop.time() + SESSION_RENEWAL_SHARE * lifetime_ms / 1000
 
     async def _negotiate(self) -> None:
         request = VERSIONS_REQUEST
@@ -374,17 +381,17 @@ class ClientConnection(asyncio.BufferedProtocol):
 
 
 def tls_error(address: str, error: ssl.SSLError) -> ConnectionFailed | TlsFailed:
-    """What an error of the TLS library means; only what may pass is a `ConnectionFailed`."""
+    """Map an error of the TLS library; only retriable ones become `ConnectionFailed`."""
     reason = error.reason or str(error)
-    if reason in NO_TLS:
-        return ConnectionFailed(f"{address}: no TLS handshake ({reason}): {PLAIN_PORT}")
-    hint = f": {WANTS_CERTIFICATE}" if "ALERT" in reason else ""
+    if reason in PLAIN_PORT_REASONS:
+        return ConnectionFailed(f"{address}: no TLS handshake ({reason}): {PLAIN_PORT_HINT}")
+    hint = f": {CERTIFICATE_HINT}" if "ALERT" in reason else ""
     return TlsFailed(f"{address}: TLS failed ({reason}){hint}")
 
 
-TLS_PORT = "is this a TLS port, spoken to without TLS?"
-WANTS_CERTIFICATE = "does it want a client's certificate (certificate_file, key_file)?"
-PLAIN_PORT = "is this a port without TLS?"
-NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE"})
+TLS_PORT_HINT = "this may be a TLS port; configure TLS"
+CERTIFICATE_HINT = "the broker may require a client certificate (certificate_file, key_file)"
+PLAIN_PORT_HINT = "this may be a port without TLS"
+PLAIN_PORT_REASONS = frozenset({"WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE"})
 VERSIONS_REQUEST = ApiVersionsRequest(client_software_name="penstock", client_software_version="0.1.0")
 UNSUPPORTED_VERSION = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)

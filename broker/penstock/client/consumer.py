@@ -1,6 +1,6 @@
-"""The consumer: partitions assigned by hand or by a group, records in batches or one by one, offsets committed.
+"""The consumer: manual or group assignment, records in batches or one by one, offset commits.
 
-Public. Used by applications, by `penstock consume` and by the demo.
+Public API; also used by `penstock consume` and the demo.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Literal
 
 from penstock.client import offsets as requests
-from penstock.client.assignors import Assignor, find
+from penstock.client.assignors import Assignor, find_assignor
 from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import Closed, IllegalState
 from penstock.client.fetcher import FetchOptions
@@ -38,7 +38,7 @@ DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
 
 
 class Consumer:
-    """Reads records of the partitions that it was given, or that its group gives it.
+    """Reads records of assigned partitions: assigned manually, or by a consumer group.
 
     ```python
     async with Consumer("127.0.0.1:9092", group_id="tour", offset_reset="earliest") as consumer:
@@ -47,29 +47,28 @@ class Consumer:
             print(record.partition, record.offset, record.value)
     ```
 
-    - `group_id`: the group to join by `subscribe`, and whose offsets `commit` writes. `group_instance_id` makes the
-      member static: it may restart within the session timeout without a rebalance (KIP-345).
-    - `assignors`: "range", "roundrobin", "cooperative-sticky", or objects like those in `assignors`, in order of
-      preference. Members of a group need one in common; where all of one's own are cooperative, partitions that stay
-      are read through a rebalance.
-    - `offset_reset`: where to start without a committed offset: "earliest", "latest" (the default) or "error".
-    - `auto_commit`: commits what earlier calls handed out, each `auto_commit_interval_ms`, when partitions are given
-      up, and when the consumer closes, unless an exception ends its `async with`. Off unless there is a group and it is
-      asked for.
-    - `fetch_*`: how much one request asks for, and how long the broker may wait for `fetch_min_bytes`.
-      `buffer_bytes` bounds what is fetched ahead.
-    - `on_damaged_batch`: what to do at a batch whose records cannot be read: "error" (the default) raises
-      `ClientError`, at each call until a seek; "skip" leaves the batch out, counts it in `skipped_batches` and calls
-      `on_skipped` with a `SkippedBatch`.
-    - `rack_id`: where this consumer runs. A leader that knows a replica there has it read from that one (KIP-392).
-    - `auto_create_topics`: whether a topic that is named and does not exist is created, where the brokers'
-      `auto.create.topics.enable` says so (Kafka's `allow.auto.create.topics`).
-    - `security`: TLS and SASL; without it connections are plain.
-    - `metadata_max_age_ms`: how soon new partitions and topics are seen.
+    - `group_id`: group for `subscribe` and `commit`. `group_instance_id` makes the member static: it can restart within
+      the session timeout without a rebalance (KIP-345).
+    - `assignors`: "range", "roundrobin", "cooperative-sticky", or `Assignor` objects, in order of preference.
+      Members of a group need a common one. If all are cooperative, partitions that stay assigned are read during a
+      rebalance.
+    - `offset_reset`: start position without a committed offset: "earliest", "latest" (default) or "error".
+    - `auto_commit`: commit the offsets of records returned by earlier calls every `auto_commit_interval_ms`, before
+      partitions are revoked, and on close, unless an exception ends the `async with` block. Requires a group.
+    - `fetch_*`: size of a fetch request, and how long the broker may wait for `fetch_min_bytes`. `buffer_bytes` limits
+      prefetched data.
+    - `on_damaged_batch`: handling of a batch that cannot be decoded: "error" (default) raises `ClientError` on each
+      call until a seek; "skip" skips the batch, counts it in `skipped_batches` and calls `on_skipped` with a
+      `SkippedBatch`.
+    - `rack_id`: rack of this consumer. Leaders redirect it to an in-sync replica in that rack (KIP-392).
+    - `auto_create_topics`: whether to create missing topics, if the brokers' `auto.create.topics.enable` is true
+      (Kafka's `allow.auto.create.topics`).
+    - `security`: TLS and SASL; by default connections are plain text.
+    - `metadata_max_age_ms`: maximum delay until new partitions and topics are found.
 
-    Rebalances happen inside `getmany` and iteration, so records that were handed out have been dealt with by then;
-    heartbeats run beside. A member that does not ask for records within `max_poll_interval_ms` leaves the group.
-    One task at a time may ask for records.
+    Rebalances run inside `getmany` and iteration, when records returned before have been processed. Heartbeats run in
+    the background. A member that does not poll within `max_poll_interval_ms` leaves the group. Only one task at a time
+    can poll.
     """
 
     def __init__(
@@ -101,17 +100,17 @@ class Consumer:
         on_skipped: Callable[[SkippedBatch], object] | None = None,
     ) -> None:
         if offset_reset not in ("earliest", "latest", "error"):
-            raise ValueError(f"offset_reset is {offset_reset!r}: allowed are earliest, latest and error")
+            raise ValueError(f'invalid offset_reset "{offset_reset}"; use earliest, latest or error')
         if isolation not in ("read_uncommitted", "read_committed"):
-            raise ValueError(f"isolation is {isolation!r}: allowed are read_uncommitted and read_committed")
+            raise ValueError(f'invalid isolation "{isolation}"; use read_uncommitted or read_committed')
         if on_damaged_batch not in ("error", "skip"):
-            raise ValueError(f"on_damaged_batch is {on_damaged_batch!r}: allowed are error and skip")
+            raise ValueError(f'invalid on_damaged_batch "{on_damaged_batch}"; use error or skip')
         if auto_commit and group_id is None:
-            raise ValueError("auto_commit needs a group_id: offsets are committed for a group")
+            raise ValueError("auto_commit needs a group_id; set it")
         if group_instance_id is not None and group_id is None:
-            raise ValueError("group_instance_id needs a group_id")
+            raise ValueError("group_instance_id needs a group_id; set it")
         if not assignors:
-            raise ValueError("a consumer needs at least one assignor")
+            raise ValueError("assignors is empty; set at least one")
         self._offset_reset = offset_reset
         self._auto_commit_s = auto_commit_interval_ms / 1000 if auto_commit else None
         self._isolation_level = 1 if isolation == "read_committed" else 0
@@ -129,7 +128,7 @@ class Consumer:
         if group_id is not None:
             self._group = GroupOptions(
                 group_id,
-                [find(a) for a in assignors],
+                [find_assignor(a) for a in assignors],
                 group_instance_id,
                 session_timeout_ms,
                 heartbeat_interval_ms,
@@ -158,7 +157,7 @@ class Consumer:
         await self.close(commit=kind is None)
 
     async def start(self) -> None:
-        """Connects. Raises `NoBrokerAvailable`."""
+        """Connect to the cluster. Raises `NoBrokerAvailable`."""
         try:
             await self._cluster.start()
         except BaseException:
@@ -169,10 +168,10 @@ class Consumer:
         self._started = True
 
     async def close(self, *, leave: bool = True, commit: bool = True) -> None:
-        """Commits (with `auto_commit`), leaves the group unless the member is static, closes. Idempotent.
+        """Commit (with `auto_commit`), leave the group unless the member is static, and close. Idempotent.
 
-        Closing says that all that was handed out has been dealt with; `commit=False` has what was not come again.
-        A task that waits in `getmany` or `getone` gets `Closed`, iteration ends.
+        Closing means that returned records were processed; with `commit=False`, unprocessed ones are delivered again. A
+        task that waits in `getmany` or `getone` gets `Closed`; iteration ends.
         """
         if self._closed:
             return
@@ -183,8 +182,6 @@ class Consumer:
             finally:
                 await self._cluster.close()
 
-    # What to read
-
     def subscribe(
         self,
         topics: Iterable[str] = (),
@@ -192,69 +189,66 @@ class Consumer:
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Joins the group for `topics`, or for all topics whose whole name matches `pattern`, new ones included.
+        """Join the group for `topics`, or for all topics whose name fully matches `pattern`, including new ones.
 
-        Replaces an earlier subscription. `listener` hears of partitions that come and go.
+        Replaces an earlier subscription. `listener` is called when partitions are assigned and revoked.
         """
         self._check_open()
         if self._group is None:
-            raise IllegalState("subscribe needs a group_id: give one, or assign partitions")
+            raise IllegalState("subscribe needs a group_id; set it, or use assign")
         names = [topics] if isinstance(topics, str) else list(topics)
         if bool(names) == (pattern is not None):
-            raise ValueError("subscribe to topics or to a pattern: one of them")
+            raise ValueError("subscribe needs either topics or a pattern")
         self._polling.subscribe(names, re.compile(pattern) if pattern is not None else None, listener)
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Reads exactly these partitions, without a group's say."""
+        """Read exactly these partitions, without group assignment."""
         self._check_open()
         self._polling.assign([TopicPartition(*tp) for tp in partitions])
 
     async def unsubscribe(self) -> None:
-        """Leaves the group, and reads nothing until there is another subscription or assignment."""
+        """Leave the group and read nothing until the next subscription or assignment."""
         self._check_open()
         await self._polling.unsubscribe()
 
     @property
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that this consumer reads now."""
+        """Return the assigned partitions."""
         return set(self._polling.positions.states) if self._started else set()
 
     @property
     def member_id(self) -> str:
-        """The id that the coordinator gave, empty outside a group."""
+        """Return the member id; empty outside a group."""
         rebalancing = self._polling.rebalancing if self._started else None
         return rebalancing.membership.member_id if rebalancing is not None else ""
 
     @property
     def generation(self) -> int:
-        """The group's generation, -1 outside a group."""
+        """Return the group's generation; -1 outside a group."""
         rebalancing = self._polling.rebalancing if self._started else None
         return rebalancing.membership.generation if rebalancing is not None else -1
 
     @property
     def is_settled(self) -> bool:
-        """False in a group while it divides its partitions among its members: what `assignment` says then, nothing at
-        all perhaps, is about to change."""
+        """Return whether no rebalance of the group is known; if not, `assignment` is about to change."""
         rebalancing = self._polling.rebalancing if self._started else None
         return rebalancing is None or rebalancing.is_settled
-
-    # Records
 
     async def getmany(
         self, *, timeout_ms: float = 1_000, max_records: int = 10_000
     ) -> dict[TopicPartition, list[Record]]:
-        """The next records by partition, as soon as there are any; empty when `timeout_ms` is over.
+        """Return the next records by partition, as soon as there are any; empty after `timeout_ms`.
 
-        Raises what reading ran into: `NoOffset`, `BrokerError`, `GroupFenced`; the partition stays assigned. Cancelling
+        Raises errors of fetching: `NoOffset`, `BrokerError`, `GroupFenced`; the partition stays assigned. Cancelling
         loses no record.
         """
         self._check_open()
         if max_records < 1:
-            raise ValueError(f"max_records is {max_records}: at least 1")
+            raise ValueError(f'invalid max_records "{max_records}"; use 1 or more')
         return await self._polling.getmany(timeout_ms / 1000, max_records)
 
     async def getone(self) -> ConsumerRecord:
-        """The next record, as soon as there is one. Raises as `getmany`."""
+        """Return the next record, as soon as there is one. Raises as `getmany`."""
         while True:
             self._check_open()
             found = self._polling.next_record()
@@ -277,7 +271,7 @@ class Consumer:
 
     @property
     def skipped_batches(self) -> int:
-        """Damaged batches that were left out since the start."""
+        """Return the number of damaged batches skipped since the start."""
         return self._skipped
 
     def _skip(self, batch: SkippedBatch) -> None:
@@ -285,61 +279,57 @@ class Consumer:
         if self._on_skipped is not None:
             self._on_skipped(batch)
 
-    # Positions
-
     async def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that will be handed out, looked up where it is not known yet."""
+        """Return the offset of the next record, looked up if unknown."""
         self._check_open()
-        state = self._polling.positions.of(partition)
+        state = self._polling.positions.state(partition)
         if state.position < 0:
             await self._polling.locate()
         return state.position
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Goes on at `offset`. Raises `IllegalState` for a partition that is not assigned."""
+        """Continue at `offset`. Raises `IllegalState` if the partition is not assigned."""
         self._check_open()
         if offset < 0:
-            raise ValueError(f"offset {offset} is negative: seek_to_beginning and seek_to_end go to the ends")
+            raise ValueError(f'invalid offset "{offset}": it is negative; use seek_to_beginning or seek_to_end')
         self._polling.seek(partition, offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Goes to the first record of these partitions, or of all assigned."""
+        """Seek to the first record of these partitions, or of all assigned ones."""
         await self._seek_to(requests.EARLIEST, partitions)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Goes behind the last record of these partitions, or of all assigned."""
+        """Seek to the end of these partitions, or of all assigned ones."""
         await self._seek_to(requests.LATEST, partitions)
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Goes to the first record at or after a time (ms since 1970); to the end where there is none."""
+        """Seek to the first record at or after a time (ms since the epoch), or to the end if there is none."""
         await self._seek_to(timestamp_ms, partitions)
 
     async def _seek_to(self, timestamp: int, partitions: Sequence[TopicPartition]) -> None:
         self._check_open()
         for tp in partitions or list(self._polling.positions.states):
-            self._polling.positions.of(tp).reset(timestamp)
+            self._polling.positions.state(tp).reset(timestamp)
         await self._polling.locate()
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hands out nothing of these partitions until `resume`; what is buffered stays."""
+        """Return no records of these partitions until `resume`; buffered records are kept."""
         for tp in partitions:
-            self._polling.positions.of(tp).paused = True
+            self._polling.positions.state(tp).paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Ends `pause`."""
+        """Resume paused partitions."""
         for tp in partitions:
-            self._polling.positions.of(tp).paused = False
+            self._polling.positions.state(tp).paused = False
         self._polling.poke()
 
     def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
+        """Return the paused partitions."""
         return {tp for tp, state in self._polling.positions.states.items() if state.paused}
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """Where a partition ended at the last fetch, -1 before the first."""
-        return self._polling.positions.of(partition).high_watermark
-
-    # Commits
+        """Return a partition's high watermark at the last fetch; -1 before the first."""
+        return self._polling.positions.state(partition).high_watermark
 
     async def commit(
         self,
@@ -347,10 +337,10 @@ class Consumer:
         *,
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commits `offsets`, or the positions behind all that was handed out, and returns what was committed.
+        """Commit `offsets`, or the positions after all returned records. Returns what was committed.
 
-        Where nothing was handed out, nothing is committed. Raises `CommitFailed` where the member is out of its group's
-        generation, `BrokerError` otherwise.
+        Commits nothing if no record was returned. Raises `CommitFailed` if the member is not in the group's current
+        generation, otherwise `BrokerError`.
         """
         self._check_open()
         plain = None if offsets is None else {
@@ -361,37 +351,35 @@ class Consumer:
     def commit_async(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
     ) -> asyncio.Task[dict[TopicPartition, OffsetAndMetadata]]:
-        """As `commit`, in the background: commits go out in the order of calling. The task may be awaited."""
+        """Commit in the background, in the order of the calls. The returned task can be awaited."""
         self._check_open()
         if offsets is None:
             offsets = self._polling.committable()
-        return self._polling.in_background(self.commit(offsets))
+        return self._polling.run_in_background(self.commit(offsets))
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed for these partitions; those without are left out."""
+        """Return the group's committed offsets of these partitions; those without one are omitted."""
         self._check_open()
         if self._group is None:
-            raise IllegalState("committed offsets belong to a group: give a group_id")
+            raise IllegalState("committed offsets need a group; set group_id")
         return await requests.fetch_committed(self._cluster, self._group.group_id, partitions)
 
-    # Questions about topics
-
     async def partitions(self, topic: str) -> set[TopicPartition]:
-        """All partitions of a topic. Raises `UnknownTopic`."""
+        """Return all partitions of a topic. Raises `UnknownTopic`."""
         self._check_open()
         return {TopicPartition(topic, p) for p in (await self._cluster.topic(topic)).partitions}
 
     async def topics(self) -> dict[str, TopicInfo]:
-        """All topics."""
+        """Return all topics."""
         self._check_open()
         return dict((await self._cluster.all_metadata()).topics)
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the first record that is there, by partition."""
+        """Return the log start offset of each partition."""
         return await self._ends(partitions, requests.EARLIEST)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset that the next record will have (with read_committed: the last stable offset)."""
+        """Return the offset of the next record of each partition (with read_committed: the last stable offset)."""
         return await self._ends(partitions, requests.LATEST)
 
     async def _ends(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
@@ -404,18 +392,18 @@ class Consumer:
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after a time (ms since 1970), by partition; None where there is none."""
+        """Return the first record at or after a time (ms since the epoch) of each partition; None if there is none."""
         self._check_open()
         found = await requests.list_offsets(self._cluster, times, isolation_level=self._isolation_level)
         return {tp: at if at.offset >= 0 else None for tp, at in found.items()}
 
     @property
     def metadata(self) -> MetadataCache:
-        """What is known of the cluster now."""
+        """Return the cached cluster metadata."""
         return self._cluster.metadata
 
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the consumer is closed")
         if not self._started:
-            raise Closed("the consumer is not started: use `async with Consumer(...)`, or await start()")
+            raise Closed("the consumer is not started; use `async with Consumer(...)`, or await start()")

@@ -1,6 +1,6 @@
-"""What can go wrong in the client, as types.
+"""The client's exceptions.
 
-Everything derives from `ClientError`; `retriable` says whether the same call may succeed later.
+All derive from `ClientError`; `retriable` tells whether the same call may succeed later.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from penstock.wire.errors import RETRIABLE, ErrorCode
 
 
 class ClientError(Exception):
-    """Base of all errors of this package."""
+    """Base class of the client's exceptions."""
 
     retriable = False
 
 
 class BrokerError(ClientError):
-    """A broker answered with an error code. `code` is the protocol's, `about` names what it concerns."""
+    """A broker returned an error code. `code` is the protocol's error, `about` names what it concerns."""
 
     def __init__(self, code: int, about: str = "", message: str | None = None) -> None:
         self.code = error_code(code)
@@ -26,49 +26,49 @@ class BrokerError(ClientError):
 
 
 class ConnectionFailed(ClientError):
-    """A connection could not be made, was lost, or carried nonsense; what was under way may have happened or not."""
+    """A connection could not be opened, was lost, or received invalid data. Pending requests may have been executed."""
 
     retriable = True
 
 
 class RequestTimedOut(ConnectionFailed):
-    """No answer came in time; the connection is closed with it."""
+    """No response within the timeout; the connection is closed."""
 
 
 class AuthenticationFailed(ClientError):
-    """The broker does not take the credentials or the mechanism, or cannot prove that it knows the password."""
+    """The broker rejects the credentials or the mechanism, or fails to prove that it knows the password."""
 
 
 class TlsFailed(ClientError):
-    """Certificates do not fit: one that is not trusted, that names another host, or a file that cannot be used."""
+    """A certificate is not trusted or names another host, or a certificate file cannot be used."""
 
 
 class NoBrokerAvailable(ClientError):
-    """None of the bootstrap addresses, nor any known broker, could be reached."""
+    """Neither a bootstrap address nor a known broker is reachable."""
 
     retriable = True
 
 
 class UnsupportedByBroker(ClientError):
-    """The broker serves no version of an API that this client can use."""
+    """The broker supports no version of an API that this client supports."""
 
 
 class UnknownTopic(ClientError):
-    """A topic is not there (and was not created by asking)."""
+    """The topic does not exist and was not created automatically."""
 
 
 class BufferFull(ClientError):
-    """The producer's memory stayed full for `max_block_ms`: the broker takes less than is sent."""
+    """The producer's buffer stayed full for `max_block_ms`: records are sent faster than brokers accept them."""
 
     retriable = True
 
 
 class RecordTooLarge(ClientError):
-    """A record is larger than one request, or the producer's whole memory, may be."""
+    """A record exceeds the maximum request size or the producer's buffer."""
 
 
 class DeliveryFailed(ClientError):
-    """A record was not acknowledged; `cause` is the last error. It may still have been written."""
+    """A record was not acknowledged; `cause` is the last error. It may have been written nevertheless."""
 
     def __init__(self, message: str, cause: BaseException | None = None) -> None:
         super().__init__(message)
@@ -80,26 +80,26 @@ class Closed(ClientError):
 
 
 class NoOffset(ClientError):
-    """A partition has no committed offset (or one that is out of range), and `offset_reset` is "error"."""
+    """A partition has no committed offset or one out of range, and `offset_reset` is "error"."""
 
 
 class CommitFailed(ClientError):
-    """Offsets were not committed because the member is no longer in its group's current generation.
+    """Offsets were not committed because the member is not in its group's current generation.
 
-    The partitions belong, or will belong, to others; the records will be delivered again.
+    Its partitions are or will be assigned to other members, which receive the records again.
     """
 
 
 class GroupFenced(ClientError):
-    """Another member with the same `group_instance_id` took this one's place."""
+    """Another member with the same `group_instance_id` has replaced this one."""
 
 
 class IllegalState(ClientError):
-    """A call that makes no sense now, such as `seek` on a partition that is not assigned."""
+    """The call is not valid in the current state, such as `seek` on a partition that is not assigned."""
 
 
 def error_code(code: int) -> ErrorCode:
-    """The code as an enum; numbers that we do not know become UNKNOWN_SERVER_ERROR."""
+    """Return the code as an enum; unknown codes become UNKNOWN_SERVER_ERROR."""
     try:
         return ErrorCode(code)
     except ValueError:
@@ -107,6 +107,6 @@ def error_code(code: int) -> ErrorCode:
 
 
 def check(code: int, about: str = "", message: str | None = None) -> None:
-    """Raises `BrokerError` unless `code` is 0."""
+    """Raise `BrokerError` unless `code` is 0."""
     if code:
         raise BrokerError(code, about, message)

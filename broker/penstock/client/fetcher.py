@@ -1,6 +1,6 @@
-"""Fetches ahead of the consumer: one long poll for each leader, over the partitions that have room in their buffers.
+"""Prefetches records: one long poll per leader, for all partitions with free buffer space.
 
-`consumer` pokes it when something became fetchable; it sets `available` when there is something to take.
+`consumer` pokes it when a partition becomes fetchable; it calls `available` when records have arrived.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 from penstock.wire.schema import MalformedMessage
 
 FULL_BUFFER_WAIT_S = 0.1
-"""How often partitions without data are asked for while others on the same broker have full buffers."""
+"""Poll interval for partitions without data while others on the same broker have full buffers."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """Sizes in bytes. `partition_buffer_bytes` is what may wait for one partition, `buffer_bytes` for all."""
+    """Fetch settings, sizes in bytes. `partition_buffer_bytes` limits buffered data per partition, `buffer_bytes` in
+    total.
+    """
 
     min_bytes: int = 1
     max_bytes: int = 50 * 1024 * 1024
@@ -37,7 +39,7 @@ class FetchOptions:
 
 
 class Fetcher:
-    """Runs while there is something to fetch; `close` ends it."""
+    """Fetches in background tasks until `close`."""
 
     def __init__(
         self, cluster: ClusterConnections, positions: Positions, options: FetchOptions, available: Callable[[], None]
@@ -47,12 +49,12 @@ class Fetcher:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._room: dict[int, asyncio.Event] = {}
-        self._again: asyncio.TimerHandle | None = None
+        self._backoff_timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._closed = False
 
     def poke(self) -> None:
-        """Something may have become fetchable."""
+        """Start fetching partitions that have become fetchable."""
         if self._closed:
             return
         for event in self._room.values():
@@ -64,25 +66,26 @@ class Fetcher:
             if node_id < 0:
                 self.cluster.follow([state.tp.topic])
                 self.cluster.invalidate()
-                self._later()
+                self._poke_later()
             elif node_id not in self._tasks:
                 self._start(node_id)
 
     async def close(self) -> None:
+        """Stop all fetches."""
         self._closed = True
-        if self._again is not None:
-            self._again.cancel()
+        if self._backoff_timer is not None:
+            self._backoff_timer.cancel()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def is_full(self, state: PartitionState) -> bool:
-        """Whether nothing is fetched for a partition because enough is buffered."""
+        """Return whether the partition's buffer is full."""
         return state.buffered_bytes >= self.options.partition_buffer_bytes
 
     def _source(self, state: PartitionState) -> int:
-        """The broker that a partition is read from: its leader, or the replica that the leader named."""
+        """Return the broker to read from: the leader, or the replica that the leader has named."""
         return state.read_from if state.read_from >= 0 else self.cluster.metadata.leader(*state.tp)
 
     def _start(self, node_id: int) -> None:
@@ -99,29 +102,29 @@ class Fetcher:
         )
 
     async def _run(self, node_id: int) -> None:
-        """Fetches from one broker for as long as there is something to fetch from it."""
+        """Fetch from one broker while there are fetchable partitions."""
         try:
-            await self._fetch_while_wanted(node_id)
+            await self._fetch_loop(node_id)
         finally:
-            # In the step in which fetching ends: whoever pokes after it has to see that nobody fetches.
+            # Without an await after the last fetch, so that a later `poke` starts a new task.
             del self._tasks[node_id], self._room[node_id]
 
-    async def _fetch_while_wanted(self, node_id: int) -> None:
+    async def _fetch_loop(self, node_id: int) -> None:
         while not self._closed:
             self._room[node_id].clear()
-            mine = [s for s in self.positions.in_turn() if self._source(s) == node_id]
-            wanted = [state for state in mine if self._fetchable(state)]
-            if not wanted or self._buffered_bytes() >= self.options.buffer_bytes:
+            states = [s for s in self.positions.rotated() if self._source(s) == node_id]
+            fetchable = [state for state in states if self._fetchable(state)]
+            if not fetchable or self._buffered_bytes() >= self.options.buffer_bytes:
                 return
-            full = any(self.is_full(state) for state in mine)
+            full = any(self.is_full(state) for state in states)
             try:
-                got = await self._fetch(node_id, wanted, 0 if full else self.options.max_wait_ms)
+                has_records = await self._fetch(node_id, fetchable, 0 if full else self.options.max_wait_ms)
                 self._failures = 0
             except ClientError as e:
-                self._failed(wanted, e)
+                self._failed(fetchable, e)
                 return
-            if full and not got:
-                # A long poll now would hold up those whose buffers empty meanwhile.
+            if full and not has_records:
+                # A long poll would delay partitions whose buffers drain in the meantime.
                 try:
                     async with asyncio.timeout(FULL_BUFFER_WAIT_S):
                         await self._room[node_id].wait()
@@ -131,11 +134,11 @@ class Fetcher:
     def _buffered_bytes(self) -> int:
         return sum(state.buffered_bytes for state in self.positions.states.values())
 
-    async def _fetch(self, node_id: int, wanted: list[PartitionState], max_wait_ms: int) -> bool:
-        """One request; True where it brought records."""
-        asked = {state.tp: (state, state.version) for state in wanted}
+    async def _fetch(self, node_id: int, fetchable: list[PartitionState], max_wait_ms: int) -> bool:
+        """Send one request. Returns whether it brought records."""
+        requested = {state.tp: (state, state.version) for state in fetchable}
         topics: dict[str, FetchTopic] = {}
-        for state in wanted:
+        for state in fetchable:
             topic = topics.setdefault(state.tp.topic, FetchTopic(topic=state.tp.topic, partitions=[]))
             topic.partitions.append(
                 FetchPartition(
@@ -153,25 +156,25 @@ class Fetcher:
             rack_id=self.options.rack_id,
         )
         timeout_ms = self.cluster.request_timeout_ms + max_wait_ms
-        answer = await self.cluster.call(node_id, request, FetchResponse, timeout_ms=timeout_ms)
-        if answer.error_code:
-            raise BrokerError(answer.error_code, "fetch")
-        got = moved = False
-        for answered in answer.responses:
-            for data in answered.partitions:
-                found = asked.get(TopicPartition(answered.topic, data.partition_index))
+        response = await self.cluster.call(node_id, request, FetchResponse, timeout_ms=timeout_ms)
+        if response.error_code:
+            raise BrokerError(response.error_code, "fetch")
+        has_records = has_moved = False
+        for topic_response in response.responses:
+            for data in topic_response.partitions:
+                found = requested.get(TopicPartition(topic_response.topic, data.partition_index))
                 if found is not None and found[0].version == found[1]:
-                    got |= self._take_in(found[0], data)
-                    moved |= self._redirected(node_id, found[0], data)
-        if got:
+                    has_records |= self._store(found[0], data)
+                    has_moved |= self._update_source(node_id, found[0], data)
+        if has_records:
             self._available()
-        if moved:
+        if has_moved:
             self.poke()
-        return got
+        return has_records
 
-    def _redirected(self, node_id: int, state: PartitionState, data: PartitionData) -> bool:
-        """Whether a partition is to be read from another broker now: from the replica that the leader prefers for this
-        consumer's rack, or from the leader again, whose advice is old.
+    def _update_source(self, node_id: int, state: PartitionState, data: PartitionData) -> bool:
+        """Return whether the partition's source changes: to the replica that the leader prefers for this consumer's
+        rack, or back to the leader once that preference has expired.
         """
         now = self._loop.time()
         if data.preferred_read_replica not in (-1, node_id):
@@ -183,7 +186,7 @@ class Fetcher:
             return True
         return False
 
-    def _take_in(self, state: PartitionState, data: PartitionData) -> bool:
+    def _store(self, state: PartitionState, data: PartitionData) -> bool:
         if data.error_code:
             self._partition_failed(state, data.error_code)
             return False
@@ -194,7 +197,7 @@ class Fetcher:
             return False
         try:
             committed_only = self.options.isolation_level == 1
-            state.fill(memoryview(data.records), data.aborted_transactions, committed_only)
+            state.append_batches(memoryview(data.records), data.aborted_transactions, committed_only)
         except MalformedMessage as e:
             state.error = ConnectionFailed(f"{state.tp}: {e}")
             self._available()
@@ -203,10 +206,10 @@ class Fetcher:
     def _partition_failed(self, state: PartitionState, code: int) -> None:
         error = error_code(code)
         was_near, state.read_from = state.read_from >= 0, -1
-        if error in RETRIABLE or was_near:  # what another replica says is the leader's to confirm
+        if error in RETRIABLE or was_near:  # an error of a follower must be confirmed by the leader
             self.cluster.invalidate()
             state.retry_at = self._loop.time() + self.cluster.backoff.delay_s(1)
-            self._later()
+            self._poke_later()
             return
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
             state.error = OutOfRange(code, f"{state.tp} at offset {state.fetch_offset}")
@@ -214,35 +217,37 @@ class Fetcher:
             state.error = BrokerError(code, str(state.tp))
         self._available()
 
-    def _failed(self, wanted: list[PartitionState], error: ClientError) -> None:
-        """A whole request failed: later again where that can help, at the leaders, else the consumer is told."""
-        for state in wanted:
+    def _failed(self, fetchable: list[PartitionState], error: ClientError) -> None:
+        """Handle a failed request: retry later at the leaders, or pass a fatal error to the consumer."""
+        for state in fetchable:
             state.read_from = -1
         if error.retriable:
             self.cluster.invalidate()
             until = self._loop.time() + self.cluster.backoff.delay_s(self._failures)
-            for state in wanted:
+            for state in fetchable:
                 state.retry_at = until
         else:
-            for state in wanted:
+            for state in fetchable:
                 state.error = error
             self._available()
-        self._later()
+        self._poke_later()
 
-    def _later(self) -> None:
-        if self._again is None and not self._closed:
-            self._again = self._loop.call_later(self.cluster.backoff.delay_s(self._failures) + 0.01, self._now)
+    def _poke_later(self) -> None:
+        if self._backoff_timer is None and not self._closed:
+            self._backoff_timer = self._loop.call_later(
+                self.cluster.backoff.delay_s(self._failures) + 0.01, self._poke_after_backoff
+            )
             self._failures += 1
 
-    def _now(self) -> None:
-        self._again = None
+    def _poke_after_backoff(self) -> None:
+        self._backoff_timer = None
         self.poke()
         if any(state.retry_at > self._loop.time() for state in self.positions.states.values()):
-            self._later()
+            self._poke_later()
 
 
 class OutOfRange(BrokerError):
-    """The position is not in the log; the consumer's reset policy says what follows."""
+    """The position is outside the log; the consumer applies its reset policy."""
 
 
 RESET_POLICIES = {"earliest": EARLIEST, "latest": LATEST}

@@ -1,6 +1,6 @@
-"""Bytes of a connection, without a socket: response frames cut out of the stream, request frames put together.
+"""Parses response frames from a byte stream and builds request frames. No I/O.
 
-Used by `connection`; tested with plain bytes.
+Used by `connection`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from penstock.wire.varint import read_uvarint
 
 API_VERSIONS_KEY = 18
 RECEIVE_SIZE = 256 * 1024
-GROWTH = 8
-"""How much larger a frame's buffer gets at a time; each time copies what has come."""
+GROWTH_FACTOR = 8
+"""Growth of a frame's own buffer; each growth copies the bytes received so far."""
 SIZE = struct.Struct(">i")
-FOREIGN = {
-    ForeignProtocol.HTTP: "the port answers in HTTP; give the port of a Kafka listener (9092 by default)",
-    ForeignProtocol.TLS: "the broker answers in TLS: this is a TLS port, and the connection was made without TLS;"
-    " configure TLS, or give the port of a listener without it",
-    ForeignProtocol.SSH: "the port answers in SSH; give the port of a Kafka listener (9092 by default)",
+FOREIGN_PROTOCOL_HINTS = {
+    ForeignProtocol.HTTP: "the port speaks HTTP; use the port of a Kafka listener (9092 by default)",
+    ForeignProtocol.TLS: "this is a TLS port, but the client connected without TLS;"
+    " configure TLS, or use the port of a listener without TLS",
+    ForeignProtocol.SSH: "the port speaks SSH; use the port of a Kafka listener (9092 by default)",
 }
 REQUEST_HEAD = struct.Struct(">ihhih")
 
 
 class ResponseReader:
-    """Collects frames: give it the bytes that were received into `buffer()`, take frames from `received()`.
+    """Splits received bytes into frames: write bytes into `buffer()`, then read frames from `received()`.
 
-    Small frames are copied out of one reused buffer. A frame that does not fit is received into a buffer of its own,
-    which grows as its bytes come, never on the word of the length alone.
+    Small frames are copied out of a reused buffer. A larger frame gets its own buffer, which grows as bytes arrive
+    rather than by the length alone.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
@@ -42,20 +42,20 @@ class ResponseReader:
         self._frame_size = self._frame_held = 0
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Return the buffer for the next bytes; never empty."""
         if self._frame is None:
             return memoryview(self._shared)[self._held :]
         if self._frame_held == len(self._frame):
-            # What is not touched yet costs no memory: a fresh buffer's pages come from the system when bytes do.
-            grown = bytearray(min(self._frame_size, GROWTH * len(self._frame)))
+            # Untouched pages of a new buffer use no memory.
+            grown = bytearray(min(self._frame_size, GROWTH_FACTOR * len(self._frame)))
             grown[: self._frame_held] = self._frame
             self._frame = grown
         return memoryview(self._frame)[self._frame_held :]
 
     def received(self, count: int) -> Iterator[memoryview]:
-        """Takes note of `count` bytes in `buffer()`; yields each frame that is now complete, without its length.
+        """Record `count` bytes in `buffer()`; yield each complete frame without its length prefix.
 
-        Raises MalformedMessage for a length that is negative or above the bound.
+        Raises MalformedMessage for a negative length or one above the maximum.
         """
         if self._frame is not None:
             self._frame_held += count
@@ -69,11 +69,11 @@ class ResponseReader:
         while self._held - start >= SIZE.size:
             (size,) = SIZE.unpack_from(self._shared, start)
             if not 0 <= size <= self.max_frame_bytes:
-                raise MalformedMessage(misplaced(size, self.max_frame_bytes))
+                raise MalformedMessage(describe_invalid_length(size, self.max_frame_bytes))
             end = start + SIZE.size + size
             if end > self._held:
                 if SIZE.size + size > RECEIVE_SIZE:
-                    self._own(view[start + SIZE.size : self._held], size)
+                    self._start_large_frame(view[start + SIZE.size : self._held], size)
                     return
                 break
             yield memoryview(bytes(view[start + SIZE.size : end]))
@@ -83,22 +83,22 @@ class ResponseReader:
             self._shared[:rest] = bytes(view[start : self._held])
         self._held = rest
 
-    def _own(self, beginning: memoryview, size: int) -> None:
+    def _start_large_frame(self, beginning: memoryview, size: int) -> None:
         self._frame = bytearray(min(size, 2 * RECEIVE_SIZE))
         self._frame[: len(beginning)] = beginning
         self._frame_size, self._frame_held, self._held = size, len(beginning), 0
 
 
-def misplaced(size: int, max_frame_bytes: int) -> str:
-    """Describe a length that cannot be one: the first bytes may be those of another protocol."""
+def describe_invalid_length(size: int, max_frame_bytes: int) -> str:
+    """Describe an invalid length: the first bytes may belong to another protocol."""
     foreign = foreign_protocol(size)
     if foreign is not None:
-        return FOREIGN[foreign]
-    return f"a response of {size} bytes, allowed are {max_frame_bytes}; does a Kafka broker listen on this port?"
+        return FOREIGN_PROTOCOL_HINTS[foreign]
+    return f"invalid response length {size}, at most {max_frame_bytes}; check that a Kafka broker listens on this port"
 
 
 def request_frame(request: Payload, version: int, correlation_id: int, client_id: bytes) -> bytearray:
-    """A whole request with its length and header (v1, or v2 where the version is flexible)."""
+    """Return a request with length prefix and header (v1; v2 for flexible versions)."""
     head = REQUEST_HEAD.pack(0, request.KEY, version, correlation_id, len(client_id)) + client_id
     if version >= request.FLEXIBLE_FROM:
         head += b"\0"
@@ -108,7 +108,7 @@ def request_frame(request: Payload, version: int, correlation_id: int, client_id
 
 
 def response_body(key: int, flexible: bool, frame: memoryview) -> memoryview:
-    """What follows the response header; ApiVersions always has the shortest header."""
+    """Return the bytes after the response header. ApiVersions responses always have header v0."""
     offset = 4
     if flexible and key != API_VERSIONS_KEY:
         try:
@@ -118,5 +118,5 @@ def response_body(key: int, flexible: bool, frame: memoryview) -> memoryview:
                 size, offset = read_uvarint(frame, offset)
                 offset += size
         except IndexError:
-            raise MalformedMessage("a response header is cut short") from None
+            raise MalformedMessage("truncated response header") from None
     return frame[offset:]

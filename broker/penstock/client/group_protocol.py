@@ -1,6 +1,6 @@
-"""The documents that members of a group exchange through the coordinator: subscriptions and assignments.
+"""Encodes and decodes what group members exchange through the coordinator: subscriptions and assignments.
 
-They are "consumer" protocol documents, as every Kafka client writes them: a version, then the message.
+These are "consumer" protocol messages with a version prefix, as in all Kafka clients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION = struct.Struct(">h")
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers by topic, both in order."""
+    """Return partition numbers by topic, both sorted."""
     found: dict[str, list[int]] = {}
     for tp in sorted(partitions):
         found.setdefault(tp.topic, []).append(tp.partition)
@@ -30,6 +30,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def write_subscription(topics: Iterable[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
+    """Encode a member's subscription."""
     message = subscription.ConsumerProtocolSubscription(
         topics=sorted(topics),
         owned_partitions=[subscription.TopicPartition(topic=t, partitions=p) for t, p in by_topic(owned).items()],
@@ -39,7 +40,7 @@ def write_subscription(topics: Iterable[str], owned: Iterable[TopicPartition], g
 
 
 def read_member(member_id: str, instance_id: str | None, metadata: bytes) -> AssignorMember:
-    """A member by what it joined with. Raises MalformedMessage."""
+    """Decode a member's subscription. Raises MalformedMessage."""
     version = min(read_version(metadata), subscription.ConsumerProtocolSubscription.VERSIONS[1])
     found, _ = codec.decode_from(subscription.ConsumerProtocolSubscription, version, metadata, VERSION.size)
     owned = tuple(TopicPartition(t.topic, p) for t in found.owned_partitions for p in t.partitions)
@@ -47,6 +48,7 @@ def read_member(member_id: str, instance_id: str | None, metadata: bytes) -> Ass
 
 
 def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """Encode a member's assignment."""
     message = assignment.ConsumerProtocolAssignment(
         assigned_partitions=[assignment.TopicPartition(topic=t, partitions=p) for t, p in by_topic(partitions).items()]
     )
@@ -54,7 +56,7 @@ def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def read_assignment(data: bytes) -> list[TopicPartition]:
-    """The partitions of an assignment; none where there is no document. Raises MalformedMessage."""
+    """Decode an assignment; an empty one has no partitions. Raises MalformedMessage."""
     if not data:
         return []
     version = min(read_version(data), assignment.ConsumerProtocolAssignment.VERSIONS[1])
@@ -63,15 +65,16 @@ def read_assignment(data: bytes) -> list[TopicPartition]:
 
 
 def read_version(data: bytes) -> int:
+    """Return the message's version. Raises MalformedMessage."""
     if len(data) < VERSION.size:
-        raise MalformedMessage("a group document without a version")
+        raise MalformedMessage("a group message without a version")
     (version,) = VERSION.unpack_from(data)
     if version < 0:
-        raise MalformedMessage(f"a group document of version {version}")
+        raise MalformedMessage(f"a group message with version {version}")
     return int(version)
 
 
-def wanted_partitions(members: Iterable[AssignorMember], counts: Mapping[str, int]) -> dict[str, int]:
-    """The number of partitions of each topic that somebody subscribes to and that exists."""
+def subscribed_partitions(members: Iterable[AssignorMember], counts: Mapping[str, int]) -> dict[str, int]:
+    """Return partition counts of existing topics that a member subscribes to."""
     topics = {topic for member in members for topic in member.topics}
     return {topic: counts[topic] for topic in topics if counts.get(topic)}

@@ -1,6 +1,6 @@
-"""A producer's id and epoch, by which brokers recognise batches that they have already (KIP-98).
+"""A producer's id and epoch, by which brokers detect duplicate batches (KIP-98).
 
-`sender` asks for one before it sends, and for a new one when a gap in the sequences cannot be closed.
+`sender` requests an id before it sends, and a new one when a sequence gap cannot be closed.
 """
 
 from __future__ import annotations
@@ -13,30 +13,32 @@ NO_ID, NO_EPOCH = -1, -1
 
 
 class ClientIdentity:
-    """The current id; `known` is False until `renew` has returned, and after `drop`."""
+    """The current producer id. `known` is False until `renew` has returned, and after `drop`."""
 
     def __init__(self) -> None:
         self.producer_id = NO_ID
         self.epoch = NO_EPOCH
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
+        """Return whether there is a producer id."""
         return self.producer_id != NO_ID
 
     def drop(self) -> None:
+        """Discard the producer id."""
         self.producer_id, self.epoch = NO_ID, NO_EPOCH
 
     async def renew(self, cluster: ClusterConnections, timeout_ms: float | None = None) -> None:
-        """Gets a new id from any broker. Raises `ClientError`.
+        """Request a new producer id from any broker. Raises `ClientError`.
 
-        Tries again where that can help, for `timeout_ms` (default: that of a request).
+        Retries retriable errors for `timeout_ms` (default: the request timeout).
         """
 
-        async def ask() -> InitProducerIdResponse:
+        async def request_id() -> InitProducerIdResponse:
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-            answer = await cluster.call_any(request, InitProducerIdResponse)
-            check(answer.error_code, "producer id")
-            return answer
+            response = await cluster.call_any(request, InitProducerIdResponse)
+            check(response.error_code, "producer id")
+            return response
 
-        answer = await cluster.retrying(ask, timeout_ms)
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        response = await cluster.retrying(request_id, timeout_ms)
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch

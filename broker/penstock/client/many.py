@@ -1,6 +1,6 @@
-"""Requests about thousands of things: in chunks, each thing with an answer of its own, repeated where that can help.
+"""Requests about many items: sent in chunks, with one result per item, and retries of retriable errors.
 
-What the admin client's calls for many are made of. Nothing is raised for one of them: an error is its answer.
+Used by the admin client. Errors of single items are returned instead of raised.
 """
 
 from __future__ import annotations
@@ -16,105 +16,109 @@ from penstock.wire.errors import ErrorCode
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-FINAL = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.REQUEST_TIMED_OUT})
-"""Errors that may pass, but of which who changes topics is to hear: the change may be made, or the topic be gone."""
+AMBIGUOUS_ERRORS = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.REQUEST_TIMED_OUT}
+)
+"""Retriable errors that a client which changes topics must see: the change may have been made, or the topic is gone."""
 
 
-def may_pass(error: ClientError) -> bool:
-    """Whether to ask again where something is looked at."""
+def is_retriable(error: ClientError) -> bool:
+    """Return whether to retry a read."""
     return error.retriable
 
 
-def never(error: ClientError) -> bool:
-    """Where who asks will ask again anyway."""
+def no_retry(error: ClientError) -> bool:
+    """Return False; for callers that retry themselves."""
     return False
 
 
-def is_elsewhere(error: ClientError) -> bool:
-    """Whether to ask again where a topic is changed: the request did not reach who decides."""
-    return error.retriable and not (isinstance(error, BrokerError) and error.code in FINAL)
+def was_not_executed(error: ClientError) -> bool:
+    """Return whether to retry a change of a topic: the request did not reach the controller."""
+    return error.retriable and not (isinstance(error, BrokerError) and error.code in AMBIGUOUS_ERRORS)
 
 
-async def ask_each(
+async def request_each(
     cluster: ClusterConnections,
-    wanted: Iterable[K],
-    ask: Callable[[list[K]], Awaitable[Mapping[K, T | ClientError]]],
+    keys: Iterable[K],
+    request: Callable[[list[K]], Awaitable[Mapping[K, T | ClientError]]],
     *,
-    at_a_time: int,
-    again: Callable[[ClientError], bool] = may_pass,
+    chunk_size: int,
+    should_retry: Callable[[ClientError], bool] = is_retriable,
 ) -> dict[K, T | ClientError]:
-    """The answer for each of `wanted`, in their order.
+    """Return a result for each of `wanted`, in order.
 
-    `ask` is given `at_a_time` of them at most. It raises a ClientError where all of those failed. Those whose error may
-    pass (`again`) are asked for once more until the cluster's request timeout is over, counted from the last answer
-    that was none.
+    `request` is called with at most `chunk_size` items. If it raises a ClientError, all of them failed. Items whose
+    error satisfies `should_retry` are requested again until the request timeout has passed since the last success.
     """
-    answers: dict[K, T | ClientError] = {}
-    left = order = list(dict.fromkeys(wanted))
-    loop, patience_s = asyncio.get_running_loop(), cluster.request_timeout_ms / 1000
-    deadline_s, attempt = loop.time() + patience_s, 0
+    results: dict[K, T | ClientError] = {}
+    remaining = order = list(dict.fromkeys(keys))
+    loop, timeout_s = asyncio.get_running_loop(), cluster.request_timeout_ms / 1000
+    deadline_s, attempt = loop.time() + timeout_s, 0
     failure: ClientError | None = None
     while True:
-        for start in range(0, len(left), at_a_time):
-            part = left[start : start + at_a_time]
+        for start in range(0, len(remaining), chunk_size):
+            chunk = remaining[start : start + chunk_size]
             if failure is not None and loop.time() >= deadline_s:
-                answers |= dict.fromkeys(part, failure)  # nobody is there: the others are not to wait as long again
+                results |= dict.fromkeys(chunk, failure)  # unreachable: do not wait as long for the remaining chunks
                 continue
             try:
-                found = await ask(part)
+                found = await request(chunk)
             except ClientError as e:
-                failure, found = e, dict.fromkeys(part, e)
-            answers |= {key: found[key] if key in found else not_answered(key) for key in part}
-            if not all(isinstance(answers[key], ClientError) for key in part):
-                failure, deadline_s = None, loop.time() + patience_s
-        left = [key for key in left if isinstance(answer := answers[key], ClientError) and again(answer)]
+                failure, found = e, dict.fromkeys(chunk, e)
+            results |= {key: found[key] if key in found else missing_result(key) for key in chunk}
+            if not all(isinstance(results[key], ClientError) for key in chunk):
+                failure, deadline_s = None, loop.time() + timeout_s
+        remaining = [
+            key for key in remaining if isinstance(result := results[key], ClientError) and should_retry(result)
+        ]
         delay_s = cluster.backoff.delay_s(attempt)
-        if not left or loop.time() + delay_s >= deadline_s:
-            return {key: answers[key] for key in order}
+        if not remaining or loop.time() + delay_s >= deadline_s:
+            return {key: results[key] for key in order}
         cluster.invalidate()
         await asyncio.sleep(delay_s)
         attempt += 1
 
 
-def not_answered(key: Hashable) -> ClientError:
-    return BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(key), "the broker said nothing of it")
+def missing_result(key: Hashable) -> ClientError:
+    """Return the error for an item that is missing in the response."""
+    return BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(key), "the broker's response does not include it")
 
 
-def all_or_raise(answers: Mapping[K, T | ClientError]) -> dict[K, T]:
-    """The answers, where each has one. Raises the first error."""
+def all_or_raise(results: Mapping[K, T | ClientError]) -> dict[K, T]:
+    """Return the results if all succeeded. Raises the first error."""
     found: dict[K, T] = {}
-    for key, answer in answers.items():
-        if isinstance(answer, ClientError):
-            raise answer
-        found[key] = answer
+    for key, result in results.items():
+        if isinstance(result, ClientError):
+            raise result
+        found[key] = result
     return found
 
 
-async def each(ask: Callable[[K], Awaitable[T]], wanted: Iterable[K]) -> dict[K, T | ClientError]:
-    """What `ask` returns for each, all at once, or the error that it raised."""
+async def gather_each(request: Callable[[K], Awaitable[T]], keys: Iterable[K]) -> dict[K, T | ClientError]:
+    """Call `request` for each item concurrently; return its results and errors."""
 
     async def attempt(key: K) -> T | ClientError:
         try:
-            return await ask(key)
+            return await request(key)
         except ClientError as e:
             return e
 
-    keys = list(wanted)
-    return dict(zip(keys, await asyncio.gather(*map(attempt, keys)), strict=True))
+    items = list(keys)
+    return dict(zip(items, await asyncio.gather(*map(attempt, items)), strict=True))
 
 
-async def of_nodes(
-    nodes: Mapping[int, list[K]], ask: Callable[[int, list[K]], Awaitable[Mapping[K, T | ClientError]]]
+async def request_by_node(
+    nodes: Mapping[int, list[K]], request: Callable[[int, list[K]], Awaitable[Mapping[K, T | ClientError]]]
 ) -> dict[K, T | ClientError]:
-    """Asks several brokers at once, each for its part; a broker that fails fails its part alone."""
+    """Send requests to several brokers concurrently. If one fails, only its items fail."""
 
-    async def attempt(node_id: int, part: list[K]) -> Mapping[K, T | ClientError]:
+    async def attempt(node_id: int, chunk: list[K]) -> Mapping[K, T | ClientError]:
         try:
-            return await ask(node_id, part)
+            return await request(node_id, chunk)
         except ClientError as e:
-            return dict.fromkeys(part, e)
+            return dict.fromkeys(chunk, e)
 
-    answers: dict[K, T | ClientError] = {}
-    for found in await asyncio.gather(*(attempt(node_id, part) for node_id, part in nodes.items())):
-        answers |= found
-    return answers
+    results: dict[K, T | ClientError] = {}
+    for found in await asyncio.gather(*(attempt(node_id, chunk) for node_id, chunk in nodes.items())):
+        results |= found
+    return results

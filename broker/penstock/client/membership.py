@@ -1,7 +1,6 @@
-"""A consumer's membership in its group: joining, syncing, heartbeats, leaving (the classic protocol; KIP-62, 345, 394,
-429).
+"""A consumer's group membership: join, sync, heartbeats, leave (classic protocol; KIP-62, 345, 394, 429).
 
-`consumer` decides when to join; this keeps the member alive in between, and says when a rejoin is needed.
+`consumer` decides when to join; this keeps the member alive and signals when a rejoin is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from penstock.client import group_protocol
 from penstock.client.assignors import Assignor, AssignorMember
 from penstock.client.cluster import COORDINATOR, ClusterConnections
 from penstock.client.errors import BrokerError, ClientError, GroupFenced, error_code
-from penstock.client.offsets import MOVED
+from penstock.client.offsets import COORDINATOR_MOVED
 from penstock.client.types import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -27,14 +26,14 @@ from penstock.wire.schema import MalformedMessage, Payload
 R = TypeVar("R", bound=Payload)
 
 JOIN = "join"
-"""The purpose of a connection of its own: JoinGroup is answered when everybody has joined."""
+"""Purpose of a separate connection: JoinGroup is answered only when all members have joined."""
 LEAVE_TIMEOUT_MS = 3_000
 JOIN_MARGIN_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """How a member behaves; times in ms, with the meaning of Kafka's settings of these names."""
+    """A member's settings. Times are in ms, with the meaning of Kafka's settings of the same names."""
 
     group_id: str
     assignors: Sequence[Assignor]
@@ -45,19 +44,19 @@ class GroupOptions:
 
     @property
     def cooperative(self) -> bool:
-        """Members keep reading through a rebalance where every assignor offered allows it."""
+        """Return whether members keep reading through a rebalance, which every assignor must support."""
         return all(assignor.cooperative for assignor in self.assignors)
 
 
 class MembershipLost(Exception):
-    """The group went on without this member: what it owned is others' by now."""
+    """The group has continued without this member: its partitions have other owners."""
 
 
 class GroupMembership:
-    """`wake` is called when `rejoin_needed` or `fatal` was set by what a heartbeat learned.
+    """`wake` is called when a heartbeat sets `rejoin_needed` or `fatal`.
 
-    `generation` is -1 outside the group. `lost` says that the partitions are gone without having been given up.
-    `polled` is set for each record that the user takes; heartbeats make `last_poll` (the loop's time, s) of it.
+    `generation` is -1 outside the group. `lost` means that the partitions were lost without being revoked. `polled` is
+    set for each record that the user reads; heartbeats update `last_poll` (loop time in seconds) from it.
     """
 
     def __init__(self, cluster: ClusterConnections, options: GroupOptions, wake: Callable[[], None]) -> None:
@@ -78,28 +77,28 @@ class GroupMembership:
 
     @property
     def joined(self) -> bool:
+        """Return whether this is a member of a generation."""
         return self.generation >= 0
 
     def request_rejoin(self) -> None:
+        """Join again with the next poll."""
         self.rejoin_needed = True
         self._wake()
 
     def metadata_changed(self) -> None:
-        """The leader assigns anew when the topics that the group reads gain or lose partitions."""
-        if self.is_leader and self.joined and self._counts() != self._assigned_counts:
+        """As leader, rebalance if subscribed topics gained or lost partitions."""
+        if self.is_leader and self.joined and self._partition_counts() != self._assigned_counts:
             self.request_rejoin()
 
-    def _counts(self) -> dict[str, int]:
+    def _partition_counts(self) -> dict[str, int]:
         counts = {topic: self.cluster.metadata.partition_count(topic) for topic in self._all_topics}
         return {topic: count for topic, count in counts.items() if count}
 
-    # Joining
-
     async def join(self, topics: Iterable[str], owned: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Joins, or joins again, and returns what this member is to read. Retries until it works.
+        """Join or rejoin, and return the assignment. Retries retriable errors.
 
-        Raises `MembershipLost` where something is owned and the group has not waited for this member; `GroupFenced`, or
-        `BrokerError` for what trying again cannot cure.
+        Raises `MembershipLost` if partitions are owned and the group has not waited for this member; `GroupFenced`, or
+        `BrokerError` for a fatal error.
         """
         await self._stop_heartbeats()
         topics, owned = list(topics), list(owned)
@@ -108,7 +107,7 @@ class GroupMembership:
             self.rejoin_needed = False
             try:
                 assigned = await self._join_once(topics, owned)
-                self._heartbeats = self._loop.create_task(self._beat(), name="penstock-heartbeat")
+                self._heartbeats = self._loop.create_task(self._send_heartbeats(), name="penstock-heartbeat")
                 return assigned
             except ClientError as e:
                 code = e.code if isinstance(e, BrokerError) else None
@@ -116,7 +115,7 @@ class GroupMembership:
                     self.reset(keep_id=code == ErrorCode.ILLEGAL_GENERATION)
                     if owned:
                         raise MembershipLost from None
-                elif code in MOVED:
+                elif code in COORDINATOR_MOVED:
                     self.cluster.forget_coordinator(self.options.group_id)
                 elif code == ErrorCode.FENCED_INSTANCE_ID:
                     raise self._fenced() from None
@@ -139,50 +138,52 @@ class GroupMembership:
             protocol_type=group_protocol.PROTOCOL_TYPE,
             protocols=[JoinGroupRequestProtocol(name=a.name, metadata=subscription) for a in options.assignors],
         )
-        answer = await self._call(request, JoinGroupResponse, JOIN, options.max_poll_interval_ms + JOIN_MARGIN_MS)
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = answer.member_id
-        self._check(answer.error_code, "joining")
-        self.member_id, self.generation = answer.member_id, answer.generation_id
-        self.is_leader = answer.leader == answer.member_id
+        response = await self._call(request, JoinGroupResponse, JOIN, options.max_poll_interval_ms + JOIN_MARGIN_MS)
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = response.member_id
+        self._check(response.error_code, "joining")
+        self.member_id, self.generation = response.member_id, response.generation_id
+        self.is_leader = response.leader == response.member_id
         assignments: list[SyncGroupRequestAssignment] = []
-        if self.is_leader and not answer.skip_assignment:
-            members = [self._read_member(m.member_id, m.group_instance_id, m.metadata) for m in answer.members]
-            assignments = await self._assign(answer.protocol_name or "", members)
+        if self.is_leader and not response.skip_assignment:
+            members = [self._read_member(m.member_id, m.group_instance_id, m.metadata) for m in response.members]
+            assignments = await self._assign(response.protocol_name or "", members)
         sync = SyncGroupRequest(
             group_id=options.group_id,
             generation_id=self.generation,
             member_id=self.member_id,
             group_instance_id=options.instance_id,
             protocol_type=group_protocol.PROTOCOL_TYPE,
-            protocol_name=answer.protocol_name,
+            protocol_name=response.protocol_name,
             assignments=assignments,
         )
-        synced = await self._call(sync, SyncGroupResponse, JOIN, options.session_timeout_ms + JOIN_MARGIN_MS)
-        self._check(synced.error_code, "syncing")
+        sync_response = await self._call(sync, SyncGroupResponse, JOIN, options.session_timeout_ms + JOIN_MARGIN_MS)
+        self._check(sync_response.error_code, "syncing")
         try:
-            return group_protocol.read_assignment(synced.assignment)
+            return group_protocol.read_assignment(sync_response.assignment)
         except MalformedMessage as e:
-            raise ClientError(f"group {options.group_id!r}: the leader's assignment cannot be read: {e}") from None
+            raise ClientError(f'cannot decode the assignment of group "{options.group_id}": {e}') from None
 
     def _read_member(self, member_id: str, instance_id: str | None, metadata: bytes) -> AssignorMember:
         try:
             return group_protocol.read_member(member_id, instance_id, metadata)
         except MalformedMessage as e:
-            raise ClientError(f"member {member_id!r} joined with a subscription that cannot be read: {e}") from None
+            raise ClientError(f'cannot decode the subscription of member "{member_id}": {e}') from None
 
     async def _assign(self, protocol: str, members: Sequence[AssignorMember]) -> list[SyncGroupRequestAssignment]:
-        """The leader's work: everybody's share, by the assignor that the coordinator picked."""
+        """As leader, assign partitions with the assignor that the coordinator selected."""
         assignor = next((a for a in self.options.assignors if a.name == protocol), None)
         if assignor is None:
-            raise ClientError(f"group {self.options.group_id!r} chose assignor {protocol!r}, which was not offered")
+            raise ClientError(
+                f'group "{self.options.group_id}" selected assignor "{protocol}", which this member did not offer'
+            )
         self._all_topics = frozenset(topic for member in members for topic in member.topics)
         if any(not self.cluster.metadata.partition_count(topic) for topic in self._all_topics):
             self.cluster.follow(self._all_topics)
             await self.cluster.refresh()
         self.cluster.follow(self._all_topics)
-        self._assigned_counts = self._counts()
-        shares = assignor.assign(group_protocol.wanted_partitions(members, self._assigned_counts), members)
+        self._assigned_counts = self._partition_counts()
+        shares = assignor.assign(group_protocol.subscribed_partitions(members, self._assigned_counts), members)
         return [
             SyncGroupRequestAssignment(member_id=member, assignment=group_protocol.write_assignment(share))
             for member, share in shares.items()
@@ -193,10 +194,8 @@ class GroupMembership:
             self.options.group_id, request, response, purpose=purpose, timeout_ms=timeout_ms
         )
 
-    # Staying
-
-    async def _beat(self) -> None:
-        """Heartbeats until the member has to join again, or was thrown out, or polls too rarely."""
+    async def _send_heartbeats(self) -> None:
+        """Send heartbeats until a rejoin is needed, the member was removed, or `max_poll_interval_ms` has passed."""
         interval_s = self.options.heartbeat_interval_ms / 1000
         while True:
             await asyncio.sleep(interval_s)
@@ -213,14 +212,14 @@ class GroupMembership:
                 group_instance_id=self.options.instance_id,
             )  # fmt: skip
             try:
-                answer = await self._call(request, HeartbeatResponse, COORDINATOR, self.options.session_timeout_ms)
+                response = await self._call(request, HeartbeatResponse, COORDINATOR, self.options.session_timeout_ms)
             except ClientError:
                 continue
-            if not self._alive(error_code(answer.error_code)):
+            if not self._handle_heartbeat(error_code(response.error_code)):
                 return
 
-    def _alive(self, code: ErrorCode) -> bool:
-        """What a heartbeat's answer means; False where heartbeats end."""
+    def _handle_heartbeat(self, code: ErrorCode) -> bool:
+        """Handle a heartbeat response. Returns False if heartbeats must stop."""
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             self.request_rejoin()
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
@@ -233,27 +232,25 @@ class GroupMembership:
             self.reset()
             self._wake()
             return False
-        elif code in MOVED:
+        elif code in COORDINATOR_MOVED:
             self.cluster.forget_coordinator(self.options.group_id)
         return True
 
     def reset(self, keep_id: bool = False) -> None:
-        """Forgets the membership: the group goes on without this member."""
+        """Discard the membership; `keep_id` keeps the member id for a rejoin."""
         self.generation = -1
         self.is_leader = False
         if not keep_id:
             self.member_id = ""
 
-    # Leaving
-
     async def close(self, *, leave: bool) -> None:
-        """Ends heartbeats and, unless the member is static or told otherwise, leaves the group."""
+        """Stop heartbeats and, if `leave` and the member is not static, leave the group."""
         await self._stop_heartbeats()
         if leave and self.options.instance_id is None:
             await self.leave("the consumer is closing")
 
     async def leave(self, reason: str) -> None:
-        """Tells the coordinator, so that others need not wait for the session to time out. Never raises."""
+        """Send LeaveGroup, so that the group need not wait for the session timeout. Never raises."""
         if not self.member_id:
             return
         identity = MemberIdentity(member_id=self.member_id, group_instance_id=self.options.instance_id, reason=reason)
@@ -270,12 +267,12 @@ class GroupMembership:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _check(self, code: int, doing: str) -> None:
+    def _check(self, code: int, action: str) -> None:
         if code:
-            raise BrokerError(code, f"{doing} group {self.options.group_id!r}")
+            raise BrokerError(code, f'{action} group "{self.options.group_id}"')
 
     def _fenced(self) -> GroupFenced:
         return GroupFenced(
-            f"another member joined group {self.options.group_id!r} as {self.options.instance_id!r}: "
-            "give each consumer a group_instance_id of its own"
+            f'another member joined group "{self.options.group_id}" as "{self.options.instance_id}"; '
+            "use a unique group_instance_id for each consumer"
         )

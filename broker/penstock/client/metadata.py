@@ -1,6 +1,6 @@
-"""What the client knows of a cluster, as one immutable picture that each answer to Metadata brings up to date.
+"""Cached cluster metadata: an immutable snapshot that each Metadata response updates.
 
-Sans-io: `cluster` asks, this merges; producers, consumers and admin look things up.
+No I/O: `cluster` requests metadata and merges it here; producers, consumers and admin clients read it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.wire.messages.metadata import MetadataResponse, MetadataResponseTo
 
 @dataclass(frozen=True, slots=True)
 class MetadataCache:
-    """Brokers by id, topics by name, and why the topics that were asked for and are missing are missing."""
+    """Brokers by id, topics by name, and errors of requested topics that are missing."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -25,27 +25,27 @@ class MetadataCache:
     errors: dict[str, ErrorCode] = field(default_factory=dict)
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition, -1 where nobody is known to."""
+        """Return the id of a partition's leader; -1 if unknown."""
         info = self.topics.get(topic)
         found = info.partitions.get(partition) if info else None
         return found.leader if found and found.leader in self.brokers else -1
 
     def partition_count(self, topic: str) -> int:
-        """0 for a topic that is not known."""
+        """Return the number of partitions; 0 if the topic is unknown."""
         info = self.topics.get(topic)
         return len(info.partitions) if info else 0
 
 
-def merge(old: MetadataCache, answer: MetadataResponse, asked: Iterable[str] | None) -> MetadataCache:
-    """`old` with what `answer` says of the topics `asked` (None: of all, so others are gone).
+def merge_metadata(old: MetadataCache, response: MetadataResponse, requested: Iterable[str] | None) -> MetadataCache:
+    """Return `old` updated from a response for the topics `requested` (None: all topics, so that others are removed).
 
-    An answer with an older leader epoch than the one known keeps the known leader (KIP-320).
+    A response with an older leader epoch than the cached one does not change the cached leader (KIP-320).
     """
-    topics = {} if asked is None else dict(old.topics)
-    errors = {} if asked is None else dict(old.errors)
-    for name in asked or ():
+    topics = {} if requested is None else dict(old.topics)
+    errors = {} if requested is None else dict(old.errors)
+    for name in requested or ():
         errors.pop(name, None)
-    for topic in answer.topics:
+    for topic in response.topics:
         name = topic.name or ""
         if topic.error_code:
             errors[name] = error_code(topic.error_code)
@@ -53,11 +53,12 @@ def merge(old: MetadataCache, answer: MetadataResponse, asked: Iterable[str] | N
                 topics.pop(name, None)
             continue
         topics[name] = topic_info(topic, old.topics.get(name))
-    brokers = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
-    return MetadataCache(answer.cluster_id, answer.controller_id, brokers, topics, errors)
+    brokers = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
+    return MetadataCache(response.cluster_id, response.controller_id, brokers, topics, errors)
 
 
 def topic_info(topic: MetadataResponseTopic, old: TopicInfo | None) -> TopicInfo:
+    """Return a topic from a response; a newer cached leader is kept."""
     known = old.partitions if old is not None and old.topic_id == topic.topic_id else {}
     partitions = {}
     for p in sorted(topic.partitions, key=lambda p: p.partition_index):

@@ -1,4 +1,4 @@
-"""Requests about offsets: where logs begin and end, what a group committed. Used by consumer and admin."""
+"""Requests about offsets: start and end offsets, timestamps, committed offsets. Used by consumer and admin."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from penstock.wire.messages.offset_commit import (
 from penstock.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-"""What may stand for a timestamp in `list_offsets`; MAX_TIMESTAMP is the record with the largest one (KIP-734)."""
+"""Special timestamps for `list_offsets`. MAX_TIMESTAMP finds the record with the largest timestamp (KIP-734)."""
 
-Found = dict[TopicPartition, OffsetAndTimestamp]
+ListedOffsets = dict[TopicPartition, OffsetAndTimestamp]
 
 
 async def list_offsets(
@@ -36,57 +36,61 @@ async def list_offsets(
     *,
     isolation_level: int = 0,
     timeout_ms: float | None = None,
-) -> Found:
-    """For each partition the offset of its first record at or after a timestamp (or LATEST, EARLIEST, ...).
+) -> ListedOffsets:
+    """Return the offset of each partition's first record at or after a timestamp (or LATEST, EARLIEST, MAX_TIMESTAMP).
 
-    Asks each leader once, and again where leaders change. Raises `ClientError` when `timeout_ms` is over.
+    Sends one request to each leader, and retries if leaders change. Raises `ClientError` after `timeout_ms`.
     """
-    found: Found = {}
-    left = dict(wanted)
-    if left:
-        await cluster.topics_known({tp.topic for tp in left}, timeout_ms)
+    found: ListedOffsets = {}
+    remaining = dict(wanted)
+    if remaining:
+        await cluster.fetch_topics({tp.topic for tp in remaining}, timeout_ms)
 
-    async def ask() -> Found:
-        answers = await asyncio.gather(
-            *(ask_leader(cluster, node, part, isolation_level) for node, part in by_leader(cluster, left).items()),
+    async def attempt() -> ListedOffsets:
+        responses = await asyncio.gather(
+            *(
+                list_offsets_at(cluster, node, part, isolation_level)
+                for node, part in group_by_leader(cluster, remaining).items()
+            ),
             return_exceptions=True,
         )
         failure: BaseException | None = None
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                failure = failure or answer
+        for response in responses:
+            if isinstance(response, BaseException):
+                failure = failure or response
                 continue
-            offsets, error = answer
+            offsets, error = response
             found.update(offsets)
             failure = failure or error
         for tp in found:
-            left.pop(tp, None)
+            remaining.pop(tp, None)
         if failure is not None:
             raise failure
         return found
 
-    return await cluster.retrying(ask, timeout_ms)
+    return await cluster.retrying(attempt, timeout_ms)
 
 
-def by_leader(
+def group_by_leader(
     cluster: ClusterConnections, wanted: Mapping[TopicPartition, int]
 ) -> dict[int, dict[TopicPartition, int]]:
-    """What to ask of which node. Raises a retriable error where a partition has no leader."""
+    """Group partitions by leader. Raises a retriable error if a partition has no leader."""
     nodes: dict[int, dict[TopicPartition, int]] = {}
     for tp, timestamp in wanted.items():
         leader = cluster.metadata.leader(tp.topic, tp.partition)
         if leader < 0:
             info = cluster.metadata.topics.get(tp.topic)
-            missing = info is not None and tp.partition not in info.partitions
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if missing else ErrorCode.LEADER_NOT_AVAILABLE
+            is_missing = info is not None and tp.partition not in info.partitions
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_missing else ErrorCode.LEADER_NOT_AVAILABLE
             raise BrokerError(code, str(tp))
         nodes.setdefault(leader, {})[tp] = timestamp
     return nodes
 
 
-async def ask_leader(
+async def list_offsets_at(
     cluster: ClusterConnections, node_id: int, wanted: Mapping[TopicPartition, int], isolation_level: int
-) -> tuple[Found, ClientError | None]:
+) -> tuple[ListedOffsets, ClientError | None]:
+    """Return the offsets found by one broker, and one of the errors."""
     topics = [
         ListOffsetsTopic(
             name=topic,
@@ -99,10 +103,10 @@ async def ask_leader(
     request = ListOffsetsRequest(
         replica_id=-1, isolation_level=isolation_level, topics=topics, timeout_ms=int(cluster.request_timeout_ms)
     )
-    answer = await cluster.call(node_id, request, ListOffsetsResponse)
-    found: Found = {}
+    response = await cluster.call(node_id, request, ListOffsetsResponse)
+    found: ListedOffsets = {}
     error: ClientError | None = None
-    for topic in answer.topics:
+    for topic in response.topics:
         for p in topic.partitions:
             tp = TopicPartition(topic.name, p.partition_index)
             if p.error_code:
@@ -119,17 +123,17 @@ async def fetch_committed(
     *,
     timeout_ms: float | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What a group has committed, for these partitions or for all (None); those without are left out."""
+    """Return a group's committed offsets for these partitions, or all (None); others are omitted."""
     topics = None
     if partitions is not None:
         topics = [OffsetFetchRequestTopic(name=t, partition_indexes=p) for t, p in by_topic(partitions).items()]
     request = OffsetFetchRequest(group_id=group, topics=topics, require_stable=True)
 
-    async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
-        answer = await cluster.call_coordinator(group, request, OffsetFetchResponse)
-        check_group(cluster, group, answer.error_code)
+    async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
+        response = await cluster.call_coordinator(group, request, OffsetFetchResponse)
+        check_group(cluster, group, response.error_code)
         found = {}
-        for topic in answer.topics:
+        for topic in response.topics:
             for p in topic.partitions:
                 tp = TopicPartition(topic.name, p.partition_index)
                 check_group(cluster, group, p.error_code, str(tp))
@@ -137,7 +141,7 @@ async def fetch_committed(
                     found[tp] = OffsetAndMetadata(p.committed_offset, p.metadata or "", p.committed_leader_epoch)
         return found
 
-    return await cluster.retrying(ask, timeout_ms)
+    return await cluster.retrying(attempt, timeout_ms)
 
 
 async def commit(
@@ -150,7 +154,9 @@ async def commit(
     instance_id: str | None = None,
     timeout_ms: float | None = None,
 ) -> None:
-    """Commits for a group: as its member, or, with no generation, for a group that has none. Raises `BrokerError`."""
+    """Commit offsets as a member of the group, or without a generation for a group without members. Raises
+    `BrokerError`.
+    """
     topics = [
         OffsetCommitRequestTopic(name=topic, partitions=[commit_partition(topic, p, offsets) for p in partitions])
         for topic, partitions in by_topic(offsets).items()
@@ -160,19 +166,20 @@ async def commit(
         topics=topics,
     )  # fmt: skip
 
-    async def ask() -> None:
-        answer = await cluster.call_coordinator(group, request, OffsetCommitResponse)
-        for topic in answer.topics:
+    async def attempt() -> None:
+        response = await cluster.call_coordinator(group, request, OffsetCommitResponse)
+        for topic in response.topics:
             for p in topic.partitions:
-                check_group(cluster, group, p.error_code, f"group {group!r}, {topic.name}-{p.partition_index}")
+                check_group(cluster, group, p.error_code, f'group "{group}", {topic.name}-{p.partition_index}')
 
     if topics:
-        await cluster.retrying(ask, timeout_ms)
+        await cluster.retrying(attempt, timeout_ms)
 
 
 def commit_partition(
     topic: str, partition: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> OffsetCommitRequestPartition:
+    """Return the request's entry for a partition."""
     offset = offsets[TopicPartition(topic, partition)]
     return OffsetCommitRequestPartition(
         partition_index=partition,
@@ -182,11 +189,11 @@ def commit_partition(
     )
 
 
-MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
 def check_group(cluster: ClusterConnections, group: str, code: int, about: str = "") -> None:
-    """As `check`, for an answer of a coordinator: one that is no longer it is looked up again."""
-    if code in MOVED:
+    """Raise `BrokerError` unless `code` is 0. Discards the cached coordinator if it has moved."""
+    if code in COORDINATOR_MOVED:
         cluster.forget_coordinator(group)
-    check(code, about or f"group {group!r}")
+    check(code, about or f'group "{group}"')

@@ -1,6 +1,7 @@
-"""A consumer's partitions: where each one stands, what is buffered for it, whether it may be fetched.
+"""A consumer's assigned partitions: positions, buffered batches, and whether they can be fetched.
 
-Sans-io: `fetcher` fills, `consumer` takes. A position is the offset of the next record that the consumer hands out.
+No I/O: `fetcher` appends batches, `consumer` reads records. A position is the offset of the next record that the
+consumer returns.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from penstock.wire.records import iterate_batches, iterate_records
 from penstock.wire.schema import MalformedMessage
 
 MAX_DECOMPRESSED_BYTES = 512 * 1024 * 1024
-"""What one batch may decompress to."""
+"""Maximum decompressed size of a batch."""
 CONTROL_ABORT = 0
 
-Skip = Callable[[SkippedBatch], object]
-"""Is told of each damaged batch that is left out."""
+SkipHandler = Callable[[SkippedBatch], object]
+"""Called for each damaged batch that is skipped."""
 
 
 class PartitionState:
-    """One assigned partition. `position` is -1 until it is known.
+    """An assigned partition. `position` is -1 while unknown.
 
-    `version` changes whenever what is under way for it must be thrown away: a seek, a new assignment. `read_from` is
-    the replica that the leader prefers for this consumer until the loop's time `read_from_until` (KIP-392), else -1.
+    `version` changes when outstanding requests become invalid: after a seek or a new assignment. `read_from` is the
+    replica that the leader prefers for this consumer until the loop time `read_from_until` (KIP-392), else -1.
     """
 
     __slots__ = (
@@ -38,7 +39,7 @@ class PartitionState:
         "reset_to", "retry_at", "skip", "tp", "version",
     )  # fmt: skip
 
-    def __init__(self, tp: TopicPartition, skip: Skip | None = None) -> None:
+    def __init__(self, tp: TopicPartition, skip: SkipHandler | None = None) -> None:
         self.tp = tp
         self.skip = skip
         self.position = self.fetch_offset = -1
@@ -56,7 +57,7 @@ class PartitionState:
         self.buffered_bytes = 0
 
     def seek(self, offset: int) -> None:
-        """Throws away what is buffered and goes on at `offset`."""
+        """Discard buffered batches and continue at `offset`."""
         self.version += 1
         self.position = self.fetch_offset = offset
         self.reset_to = None
@@ -65,48 +66,49 @@ class PartitionState:
         self.records, self.index, self.buffered_bytes = [], 0, 0
 
     def reset(self, timestamp: int) -> None:
-        """The position has to be looked up: the first offset at `timestamp`, or LATEST, EARLIEST."""
+        """Discard the position; it is looked up by `timestamp`, or LATEST, EARLIEST."""
         self.seek(-1)
         self.reset_to = timestamp
 
     @property
     def has_records(self) -> bool:
+        """Return whether records or batches are buffered."""
         return self.index < len(self.records) or bool(self.batches)
 
-    def fill(self, data: memoryview, aborted: list[AbortedTransaction] | None, committed_only: bool) -> None:
-        """Adds the batches of a fetch answer that begins at `fetch_offset`. Raises MalformedMessage."""
-        for header, batch in wanted_batches(data, aborted, committed_only):
+    def append_batches(self, data: memoryview, aborted: list[AbortedTransaction] | None, committed_only: bool) -> None:
+        """Append the batches of a fetch response at `fetch_offset`. Raises MalformedMessage."""
+        for header, batch in visible_batches(data, aborted, committed_only):
             if header.last_offset < self.fetch_offset:
                 continue
             self.fetch_offset = header.last_offset + 1
             if header.is_control or header.record_count == 0:
-                # an empty view only moves the position on
+                # an empty view only advances the position
                 batch = batch[:0]
             self.batches.append((header, batch))
             self.buffered_bytes += len(batch)
 
-    def take(self, max_records: int) -> list[Record]:
-        """The next records, up to `max_records`, and the position behind them.
+    def read_records(self, max_records: int) -> list[Record]:
+        """Return up to `max_records` records and advance the position.
 
-        Raises MalformedMessage where the very next batch is damaged, and does so until there is a seek.
+        Raises MalformedMessage if the next batch is damaged, until a seek.
         """
-        taken: list[Record] = []
-        while len(taken) < max_records:
+        records: list[Record] = []
+        while len(records) < max_records:
             try:
                 if not self.advance():
                     break
             except MalformedMessage:
-                if taken:
+                if records:
                     break
                 raise
-            more = list(islice(self.records, self.index, self.index + max_records - len(taken)))
+            more = list(islice(self.records, self.index, self.index + max_records - len(records)))
             self.index += len(more)
             self.position = more[-1].offset + 1
-            taken = taken + more if taken else more
-        return taken
+            records = records + more if records else more
+        return records
 
-    def next(self) -> Record | None:
-        """One record, or None."""
+    def next_record(self) -> Record | None:
+        """Return the next record, or None."""
         if self.index >= len(self.records) and not self.advance():
             return None
         record = self.records[self.index]
@@ -115,10 +117,9 @@ class PartitionState:
         return record
 
     def advance(self) -> bool:
-        """Makes `records[index]` the next record, decoding a batch where needed; False where there is none.
+        """Make `records[index]` the next record, decoding a batch if needed. Returns False if there is none.
 
-        A batch whose records are damaged is left out where `skip` is set. Otherwise this raises MalformedMessage, and
-        leaves everything as it was.
+        A damaged batch is skipped if `skip` is set. Otherwise MalformedMessage is raised and the state stays unchanged.
         """
         while self.index >= len(self.records):
             if self.records:
@@ -133,7 +134,7 @@ class PartitionState:
                     raise
                 decoded = []
                 self.skip(SkippedBatch(self.tp, header.base_offset, header.last_offset, str(e)))
-            self.batches.popleft()  # only now: one that cannot be decoded stays in the way
+            self.batches.popleft()  # after decoding: a damaged batch stays first in the queue
             self.buffered_bytes -= len(batch)
             if batch:
                 if header.base_offset < self.position:
@@ -144,10 +145,10 @@ class PartitionState:
         return True
 
 
-def wanted_batches(
+def visible_batches(
     data: memoryview, aborted: list[AbortedTransaction] | None, committed_only: bool
 ) -> Iterable[tuple[BatchHeader, memoryview]]:
-    """The batches of a fetch answer; those of aborted transactions are empty views (KIP-98)."""
+    """Yield the batches of a fetch response; those of aborted transactions as empty views (KIP-98)."""
     pending = sorted(aborted or (), key=lambda a: a.first_offset) if committed_only else []
     open_aborted: set[int] = set()
     start = 0
@@ -166,41 +167,41 @@ def wanted_batches(
 
 
 def is_abort_marker(header: BatchHeader, batch: memoryview) -> bool:
-    """Whether a control batch ends a transaction by aborting: its record's key is (version int16, type int16)."""
+    """Return whether a control batch aborts a transaction. The record's key is (version int16, type int16)."""
     for record in iterate_records(batch, header, MAX_DECOMPRESSED_BYTES):
         return record.key is not None and len(record.key) >= 4 and record.key[3] == CONTROL_ABORT
     return False
 
 
 class Positions:
-    """The assigned partitions by name. With `skip` damaged batches are left out and reported to it."""
+    """The assigned partitions. With `skip`, damaged batches are skipped and passed to it."""
 
-    def __init__(self, skip: Skip | None = None) -> None:
+    def __init__(self, skip: SkipHandler | None = None) -> None:
         self.skip = skip
         self.states: dict[TopicPartition, PartitionState] = {}
-        self._turn = 0
+        self._rotation = 0
 
     def assign(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Makes exactly these the assigned ones; those that stay keep their state. Returns the new ones."""
-        wanted = dict.fromkeys(partitions)
-        new = {tp for tp in wanted if tp not in self.states}
+        """Replace the assignment; partitions that stay keep their state. Returns the new ones."""
+        assigned = dict.fromkeys(partitions)
+        new = {tp for tp in assigned if tp not in self.states}
         for tp, state in self.states.items():
-            if tp not in wanted:
-                state.version += 1  # what is under way for it will not be taken
-        self.states = {tp: self.states.get(tp) or PartitionState(tp, self.skip) for tp in wanted}
+            if tp not in assigned:
+                state.version += 1  # responses to outstanding requests are ignored
+        self.states = {tp: self.states.get(tp) or PartitionState(tp, self.skip) for tp in assigned}
         return new
 
-    def of(self, tp: TopicPartition) -> PartitionState:
-        """Raises `IllegalState` for a partition that is not assigned."""
+    def state(self, tp: TopicPartition) -> PartitionState:
+        """Return a partition's state. Raises `IllegalState` if it is not assigned."""
         state = self.states.get(tp)
         if state is None:
             raise IllegalState(f"{tp} is not assigned to this consumer")
         return state
 
-    def in_turn(self) -> list[PartitionState]:
-        """All states, beginning with another one each time, so that none starves."""
+    def rotated(self) -> list[PartitionState]:
+        """Return all states, starting with another one each time for fairness."""
         states = list(self.states.values())
         if not states:
             return states
-        self._turn = (self._turn + 1) % len(states)
-        return states[self._turn :] + states[: self._turn]
+        self._rotation = (self._rotation + 1) % len(states)
+        return states[self._rotation :] + states[: self._rotation]

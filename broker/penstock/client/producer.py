@@ -1,6 +1,6 @@
-"""The producer: `send` puts a record into the batch of its partition and returns its fate.
+"""The producer: `send` appends a record to its partition's batch and returns its delivery.
 
-Public. Used by applications and by `penstock produce`.
+Public API; also used by `penstock produce`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ class Producer:
         print(await delivery)           # RecordMetadata(topic, partition, offset, timestamp_ms)
     ```
 
-    - `acks`: "all" (on disk on every in-sync replica; the default), 1 (written by the leader) or 0 (no answer).
-    - `idempotent`: brokers drop what a retry would write twice, and order is kept through retries. Default: whenever
-      `acks` is "all".
-    - `linger_ms`, `batch_size`: a batch waits this long for more records, or until it has so many bytes (before
+    - `acks`: "all" (on disk on every in-sync replica; the default), 1 (written by the leader) or 0 (no response).
+    - `idempotent`: brokers discard duplicates, and retries keep the order. Default: whether `acks` is "all".
+    - `linger_ms`, `batch_size`: a batch is sent after this time, or once it has this many bytes (before
       compression). `compression`: "none", "gzip", "snappy", "lz4", "zstd".
-    - `buffer_memory`: bytes of records that may wait; `send` waits for room, `max_block_ms` at most.
-    - `partitioner`: "murmur2" (by key as every Kafka client; records without one stick to a partition for a batch),
-      "round_robin", "sticky", or a function (topic, key, value, partitions) → partition.
-    - `security`: TLS and SASL; without it connections are plain.
-    - `delivery_timeout_ms`: how long a record may take in all, retries included; `request_timeout_ms`: one attempt.
+    - `buffer_memory`: maximum bytes of buffered records. If it is exceeded, `send` waits for up to `max_block_ms`.
+    - `partitioner`: "murmur2" (by key, as other Kafka clients; records without a key use one partition per batch),
+      "round_robin", "sticky", or a function that maps (topic, key, value, partition count) to a partition.
+    - `security`: TLS and SASL; by default connections are plain text.
+    - `delivery_timeout_ms`: timeout of a record including retries; `request_timeout_ms`: timeout of one attempt.
 
-    Safe to use from many tasks of one event loop.
+    Safe for concurrent use by tasks of one event loop.
     """
 
     def __init__(
@@ -71,18 +70,20 @@ class Producer:
         security: Security | None = None,
     ) -> None:
         if acks not in (0, 1, -1, "all"):
-            raise ValueError(f"acks is {acks!r}: allowed are 0, 1 and 'all'")
+            raise ValueError(f'invalid acks "{acks}"; use 0, 1 or "all"')
         self._acks = -1 if acks in (-1, "all") else int(acks)
         self._idempotent = self._acks == -1 if idempotent is None else idempotent
         if self._idempotent and self._acks != -1:
-            raise ValueError("an idempotent producer needs acks='all'")
+            raise ValueError('an idempotent producer needs acks="all"; set it, or idempotent=False')
         if max_in_flight < 1 or (self._idempotent and max_in_flight > MAX_IN_FLIGHT_IDEMPOTENT):
-            raise ValueError(f"max_in_flight is {max_in_flight}: 1 or more, at most 5 for an idempotent producer")
+            raise ValueError(
+                f'invalid max_in_flight "{max_in_flight}"; use 1 or more, at most 5 for an idempotent producer'
+            )
         try:
             self._codec = Codec[compression.upper()]
         except KeyError:
             names = ", ".join(codec.name.lower() for codec in Codec)
-            raise ValueError(f"unknown compression {compression!r}: choose one of {names}") from None
+            raise ValueError(f'unknown compression "{compression}"; use one of {names}') from None
         self._partitioner = make_partitioner(partitioner)
         self._linger_s = max(linger_ms, 0) / 1000
         self._batch_size, self._buffer_memory = batch_size, buffer_memory
@@ -111,11 +112,11 @@ class Producer:
         try:
             await self.close(flush=kind is None or issubclass(kind, Exception))
         except DeliveryFailed:
-            if kind is None:  # else the error that is under way says more
+            if kind is None:  # otherwise the original exception is raised
                 raise
 
     async def start(self) -> None:
-        """Connects. Raises `NoBrokerAvailable`."""
+        """Connect to the cluster. Raises `NoBrokerAvailable`."""
         try:
             await self._cluster.start()
         except BaseException:
@@ -138,9 +139,9 @@ class Producer:
         self._started = True
 
     async def close(self, *, flush: bool = True, timeout_ms: float | None = None) -> None:
-        """Sends what waits (unless told not to), then closes. Idempotent.
+        """Send buffered records unless `flush` is false, then close. Idempotent.
 
-        Raises `DeliveryFailed` where flushing does; everything is closed all the same.
+        Raises `DeliveryFailed` if flushing does; everything is closed nevertheless.
         """
         if self._closed:
             return
@@ -159,7 +160,7 @@ class Producer:
             await self._cluster.close()
 
     async def partitions(self, topic: str) -> int:
-        """How many partitions a topic has. Raises `UnknownTopic`."""
+        """Return the topic's number of partitions. Raises `UnknownTopic`."""
         self._check_open()
         return len((await self._cluster.topic(topic)).partitions)
 
@@ -173,10 +174,10 @@ class Producer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Buffers a record and returns its `Delivery`, which may be awaited for its place in the log.
+        """Buffer a record and return its `Delivery`, which can be awaited for its offset.
 
-        Strings are sent as UTF-8. Waits only for the topic's metadata and for room in the buffer. Raises
-        `UnknownTopic`, `RecordTooLarge`, `BufferFull`, `Closed`, ValueError for a partition that is not there.
+        Strings are sent as UTF-8. Waits only for the topic's metadata and for buffer memory. Raises `UnknownTopic`,
+        `RecordTooLarge`, `BufferFull`, `Closed`, and ValueError if the partition does not exist.
         """
         self._check_open()
         count = self._cluster.metadata.partition_count(topic)
@@ -188,53 +189,53 @@ class Producer:
         size_bound = record_size_bound(key, value, headers)
         if size_bound > self._max_record_size:
             raise RecordTooLarge(
-                f"a record of about {size_bound} bytes for {topic!r}: at most {self._max_record_size} fit into "
-                "max_request_size and buffer_memory"
+                f'record for topic "{topic}" is too large: about {size_bound} bytes, at most {self._max_record_size}; '
+                "increase max_request_size and buffer_memory"
             )
-        if not self._memory.take_now(size_bound):
+        if not self._memory.try_acquire(size_bound):
             await self._wait_for_memory(size_bound)
         try:
             if partition is None:
                 partition = self._partitioner.choose(topic, key, value, count)
             elif not 0 <= partition < count:
-                raise ValueError(f"topic {topic!r} has no partition {partition}: it has {count}")
+                raise ValueError(f'partition "{partition}" does not exist: topic "{topic}" has {count}')
             when = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
             tp = TopicPartition(topic, partition)
             delivery, queue, opened = self._accumulator.append(tp, key, value, headers, when, size_bound)
         except BaseException:
-            self._memory.give_back(size_bound)
+            self._memory.release(size_bound)
             raise
         if opened:
             await self._batch_opened(queue, count)
         return delivery
 
     async def flush(self) -> None:
-        """Sends what waits, and returns when all that was sent before has been acknowledged.
+        """Send buffered records and wait until all are acknowledged.
 
-        Raises `DeliveryFailed` where something was not, since the last `flush`.
+        Raises `DeliveryFailed` if a record has failed since the last `flush`.
         """
         self._check_open()
         await self._flush()
 
     @property
     def failure(self) -> BaseException | None:
-        """The first delivery that failed since the last `flush`, which will raise because of it."""
+        """Return the first failed delivery since the last `flush`, which the next `flush` raises."""
         return self._sender.first_failure if self._started else None
 
     async def _batch_opened(self, queue: PartitionQueue, partition_count: int) -> None:
         if queue.closed:
             self._partitioner.batch_closed(queue.tp.topic, queue.tp.partition, partition_count)
             self._sender.poke(queue)
-        if queue.open is None:  # taken already
+        if queue.open is None:  # popped already
             return
         if self._linger_s:
-            queue.linger = self._loop.call_later(self._linger_s, self._linger_over, queue)
+            queue.linger = self._loop.call_later(self._linger_s, self._close_linger, queue)
         else:
-            self._linger_over(queue)
-        # A caller that never waits would keep the loop from sending anything.
+            self._close_linger(queue)
+        # Yield, so that a caller that never waits does not keep the event loop from sending.
         await asyncio.sleep(0)
 
-    def _linger_over(self, queue: PartitionQueue) -> None:
+    def _close_linger(self, queue: PartitionQueue) -> None:
         queue.linger = None
         queue.due = True
         topic, partition = queue.tp
@@ -244,23 +245,23 @@ class Producer:
     async def _wait_for_memory(self, size_bound: int) -> None:
         for queue in self._accumulator.queues.values():
             if queue.open is not None:
-                self._linger_over(queue)
+                self._close_linger(queue)
         try:
             async with asyncio.timeout(self._max_block_ms / 1000):
-                await self._memory.take(size_bound)
+                await self._memory.acquire(size_bound)
         except TimeoutError:
             raise BufferFull(
-                f"no room in the producer's {self._buffer_memory} bytes within {self._max_block_ms:.0f} ms: "
-                "the broker takes less than is sent"
+                f"the producer's buffer of {self._buffer_memory} bytes stayed full for {self._max_block_ms:.0f} ms: "
+                "records are sent faster than the brokers accept them"
             ) from None
         if self._closed:
-            self._memory.give_back(size_bound)
+            self._memory.release(size_bound)
             raise Closed("the producer is closed")
 
     async def _flush(self) -> None:
         for queue in self._accumulator.queues.values():
             if queue.open is not None:
-                self._linger_over(queue)
+                self._close_linger(queue)
         waiting = [batch.future for batch in self._accumulator.outstanding]
         if waiting:
             await asyncio.wait(waiting)
@@ -273,4 +274,4 @@ class Producer:
         if self._closed:
             raise Closed("the producer is closed")
         if not self._started:
-            raise Closed("the producer is not started: use `async with Producer(...)`, or await start()")
+            raise Closed("the producer is not started; use `async with Producer(...)`, or await start()")

@@ -1,8 +1,7 @@
-"""How a subscribed consumer takes part in its group's rebalances, step by step, as far as the user's calls allow.
+"""Runs a subscribed consumer's rebalances in steps, as the user's polls allow. Owned by `polling`.
 
-A rebalance runs in a task of its own, so that a call for records that is short or cancelled does not tear it apart.
-Partitions are given up only while the user asks for records: what was handed out before has been dealt with then.
-`polling` owns one.
+A rebalance runs in its own task, so that a short or cancelled poll does not interrupt it. Partitions are revoked only
+during a poll: the records returned before have been processed by then.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from penstock.client.types import TopicPartition
 
 
 class RebalanceListener:
-    """Hears of partitions that come and go; override what matters. Called from inside the calls for records."""
+    """Callbacks for assigned and revoked partitions, to be overridden. Called during polls."""
 
     async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
-        """These came; positions can be changed by `seek` here."""
+        """Partitions were assigned; `seek` can change their positions here."""
 
     async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
-        """These are about to go; the last moment to commit for them."""
+        """Partitions are about to be revoked; commits for them are still possible."""
 
     async def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:
-        """These went already: others may be reading them. Commits for them would fail."""
+        """Partitions were lost: other members may read them, and commits for them would fail."""
 
 
 class Rebalancing:
-    """`handing_out` says whether records may be handed out now. `before_revoking` commits, where that is wanted."""
+    """`may_return_records` tells whether a poll may return records now. `before_revoking` commits with auto-commit."""
 
     def __init__(
         self,
@@ -44,7 +43,7 @@ class Rebalancing:
     ) -> None:
         self.cluster, self.group, self.positions = cluster, group, positions
         self.membership = GroupMembership(cluster, group, wake)
-        self.handing_out = True
+        self.may_return_records = True
         self.topics: list[str] = []
         self._listener = RebalanceListener()
         self._pattern: re.Pattern[str] | None = None
@@ -53,10 +52,10 @@ class Rebalancing:
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._due = False
-        self._asked = asyncio.Event()
+        self._polled = asyncio.Event()
 
     def subscribe(self, topics: list[str], pattern: re.Pattern[str] | None, listener: RebalanceListener | None) -> None:
-        """Another subscription; the group hears of it with the next call for records."""
+        """Replace the subscription; the next poll rejoins the group."""
         self.topics, self._pattern = topics, pattern
         self._listener = listener or RebalanceListener()
         self.cluster.wants_all_topics = pattern is not None
@@ -65,32 +64,32 @@ class Rebalancing:
         self.membership.request_rejoin()
 
     def metadata_changed(self, _: MetadataCache) -> None:
-        """New topics may match the pattern; the leader looks for new partitions."""
+        """Rejoin if other topics match the pattern; as leader, also if partition counts changed."""
         if self._pattern is not None and set(self._matching()) != set(self.topics):
             self.topics = self._matching()
             self.membership.request_rejoin()
         self.membership.metadata_changed()
 
-    def note_poll(self, polling: bool) -> None:
-        """The user's call for records begins or ends."""
+    def record_poll(self, polling: bool) -> None:
+        """Record that a poll starts or ends."""
         self.membership.polling = polling
         self.membership.last_poll = self._loop.time()
 
     @property
-    def interrupts(self) -> bool:
-        """Whether `step` has to come before the next record. While one rebalance is under way, another has to wait."""
+    def must_step(self) -> bool:
+        """Return whether `step` must run before the next record. During a rebalance, another one has to wait."""
         if self._task is not None and not self._task.done():
-            return self._due or not self.handing_out
-        return self._task is not None or self.membership.rejoin_needed or not self.handing_out
+            return self._due or not self.may_return_records
+        return self._task is not None or self.membership.rejoin_needed or not self.may_return_records
 
     @property
     def is_settled(self) -> bool:
-        """Whether this member has its share of a generation, and knows of none that follows."""
+        """Return whether this member has its assignment and no further rebalance is known."""
         return self.membership.joined and self._task is None and not self.membership.rejoin_needed
 
     async def step(self, deadline: float, has_records: bool) -> None:
-        """Begins a rebalance where one is needed, and waits for it until `deadline`, or not at all where there are
-        records that may be handed out meanwhile. Raises what joining ran into.
+        """Start a rebalance if needed, and wait for it until `deadline`, or not at all if records can be returned
+        meanwhile. Raises the errors of joining.
         """
         membership = self.membership
         if membership.fatal is not None:
@@ -99,30 +98,30 @@ class Rebalancing:
         if self._task is None and membership.rejoin_needed:
             membership.rejoin_needed = False
             lost, membership.lost = membership.lost, False
-            self.handing_out = self.group.cooperative and not lost
+            self.may_return_records = self.group.cooperative and not lost
             self._task = self._loop.create_task(self._rebalance(lost), name="penstock-rebalance")
         if self._task is None:
             return
         if self._due:
-            self._due = self.handing_out = False
-            self._asked.set()
+            self._due = self.may_return_records = False
+            self._polled.set()
         task = self._task
-        if not (self.handing_out and has_records):
+        if not (self.may_return_records and has_records):
             await asyncio.wait({task}, timeout=max(deadline - self._loop.time(), 0))
-        if task.done() and not task.cancelled():  # else `stop` ended it
+        if task.done() and not task.cancelled():  # otherwise `stop` cancelled it
             self._task = None
-            self.handing_out = True
+            self.may_return_records = True
             if task.exception() is not None:
                 membership.rejoin_needed = True
             task.result()
 
     async def close(self, *, leave: bool) -> None:
-        """Stops, and leaves the group."""
+        """Stop, and leave the group if `leave`."""
         await self.stop()
         await self.membership.close(leave=leave)
 
     async def stop(self) -> None:
-        """Gives up a rebalance that is under way."""
+        """Cancel a running rebalance."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -134,12 +133,12 @@ class Rebalancing:
         return sorted(info.name for info in known if not info.is_internal and self._pattern.fullmatch(info.name))
 
     async def _rebalance(self, lost: bool) -> None:
-        """One rejoin from beginning to end."""
+        """Run one rejoin."""
         membership = self.membership
         if lost:
-            await self._give_up(set(self.positions.states), lost=True)
+            await self._revoke(set(self.positions.states), lost=True)
         elif not self.group.cooperative:
-            await self._give_up(set(self.positions.states), lost=False)
+            await self._revoke(set(self.positions.states), lost=False)
         owned = set(self.positions.states)
         if self._pattern is not None:
             await self.cluster.refresh()
@@ -147,31 +146,31 @@ class Rebalancing:
         try:
             assigned = set(await membership.join(self.topics, owned))
             if owned:
-                await self._until_asked()
+                await self._wait_for_poll()
         except MembershipLost:
-            await self._until_asked()
-            self.handing_out = False
-            await self._give_up(owned, lost=True)
+            await self._wait_for_poll()
+            self.may_return_records = False
+            await self._revoke(owned, lost=True)
             assigned = set(await membership.join(self.topics, ()))
         self._wake()
-        self.handing_out = False
-        gone = set(self.positions.states) - assigned
-        await self._give_up(gone, lost=False)
+        self.may_return_records = False
+        revoked = set(self.positions.states) - assigned
+        await self._revoke(revoked, lost=False)
         new = self.positions.assign(assigned)
         self.cluster.follow({tp.topic for tp in assigned})
         await self._listener.on_partitions_assigned(new)
-        if gone and self.group.cooperative:
-            membership.request_rejoin()  # so that what was given up here is given to others (KIP-429)
+        if revoked and self.group.cooperative:
+            membership.request_rejoin()  # so that the revoked partitions are assigned to others (KIP-429)
 
-    async def _until_asked(self) -> None:
-        """Returns inside the user's next call for records, or at once where one is under way."""
+    async def _wait_for_poll(self) -> None:
+        """Wait for the user's next poll; return at once during one."""
         self._wake()
         if not self.membership.polling:
-            self._asked.clear()
+            self._polled.clear()
             self._due = True
-            await self._asked.wait()
+            await self._polled.wait()
 
-    async def _give_up(self, partitions: set[TopicPartition], *, lost: bool) -> None:
+    async def _revoke(self, partitions: set[TopicPartition], *, lost: bool) -> None:
         if not partitions:
             return
         if lost:

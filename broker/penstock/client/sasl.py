@@ -1,7 +1,7 @@
-"""Proving who one is, without a socket: PLAIN (RFC 4616), SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677).
+"""SASL mechanisms, without I/O: PLAIN (RFC 4616), SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677).
 
-`authentication` carries the messages. Names and passwords are UTF-8 as they are given: brokers of this protocol do not
-normalise them (SASLprep), so neither does this side.
+`authentication` exchanges the messages. User names and passwords are UTF-8 and, as on Kafka brokers, not normalised
+with SASLprep.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Protocol
 from penstock.client.errors import AuthenticationFailed
 from penstock.client.security import Sasl
 
-LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 1 << 18
-"""What a server may ask for (RFC 7677 has the least): fewer protect too little, more would keep the client busy."""
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 1 << 18
+"""Accepted iteration counts: the minimum of RFC 7677, and a limit on the client's CPU time."""
 MAX_MESSAGE_BYTES = 16 * 1024
 NONCE_BYTES = 24
 GS2_HEADER = "n,,"
@@ -26,58 +26,62 @@ GS2_HEADER = "n,,"
 
 
 class SaslExchange(Protocol):
-    """One side of one authentication. Raises `AuthenticationFailed` where the server's word does not hold."""
+    """The client side of one authentication. Raises `AuthenticationFailed` if the server's message is invalid."""
 
     @property
     def finished(self) -> bool:
-        """Whether all that the mechanism wants was said and checked."""
+        """Return whether the exchange is complete and verified."""
 
-    def begin(self) -> bytes:
-        """What to send first."""
+    def first_message(self) -> bytes:
+        """Return the first message."""
 
-    def answer(self, challenge: bytes) -> bytes | None:
-        """What to send next, None for nothing more."""
+    def respond(self, challenge: bytes) -> bytes | None:
+        """Return the response to a challenge; None if there is none."""
 
 
-def exchange(sasl: Sasl) -> SaslExchange:
-    """A new authentication by the mechanism that was chosen."""
+def start_exchange(sasl: Sasl) -> SaslExchange:
+    """Return a new exchange for the configured mechanism."""
     if sasl.mechanism == "PLAIN":
         return Plain(sasl)
     return Scram(sasl, sasl.mechanism.removeprefix("SCRAM-").replace("-", "").lower())
 
 
 class Plain:
-    """RFC 4616; the server's word is the error code beside it."""
+    """The PLAIN mechanism (RFC 4616). The server's response has no content."""
 
     def __init__(self, sasl: Sasl) -> None:
         self._sasl = sasl
         self.finished = False
 
-    def begin(self) -> bytes:
+    def first_message(self) -> bytes:
+        """Return user name and password. Raises `AuthenticationFailed` if they are not valid for PLAIN."""
         name, password = self._sasl.username, self._sasl.password
         if not name or "\0" in name or "\0" in password:
-            raise AuthenticationFailed("PLAIN takes a username that is not empty, and no NUL in name or password")
+            raise AuthenticationFailed("PLAIN requires a non-empty user name, and no NUL in user name or password")
         return f"\0{name}\0{password}".encode()
 
-    def answer(self, challenge: bytes) -> bytes | None:
+    def respond(self, challenge: bytes) -> bytes | None:
+        """Mark the exchange as finished."""
         self.finished = True
         return None
 
 
 class Scram:
-    """RFC 5802 with `digest` (a name of hashlib's): both sides prove that they know the password, neither tells it."""
+    """The SCRAM mechanisms (RFC 5802). `digest` is a hashlib name. Both sides prove that they know the password."""
 
     def __init__(self, sasl: Sasl, digest: str, make_nonce: Callable[[], str] | None = None) -> None:
         self._sasl, self._digest = sasl, digest
         self._nonce = (make_nonce or new_nonce)()
-        self._first = f"n={escaped(sasl.username)},r={self._nonce}"
+        self._first = f"n={escape_name(sasl.username)},r={self._nonce}"
         self._server_signature: bytes | None = None
         self.finished = False
 
-    def begin(self) -> bytes:
+    def first_message(self) -> bytes:
+        """Return the client-first message."""
         return (GS2_HEADER + self._first).encode()
 
-    def answer(self, challenge: bytes) -> bytes | None:
+    def respond(self, challenge: bytes) -> bytes | None:
+        """Return the client-final message, or verify the server-final message and return None."""
         if len(challenge) > MAX_MESSAGE_BYTES:
             raise self._failed(f"a message of {len(challenge)} bytes")
         try:
@@ -90,7 +94,7 @@ class Scram:
         return None
 
     def _prove(self, server_first: str) -> bytes:
-        """The client's final message. Raises for a nonce that does not begin with ours, or a count out of bounds."""
+        """Return the client-final message. Raises for an invalid nonce or iteration count."""
         nonce, salt, iterations = self._read_first(server_first)
         salted = hashlib.pbkdf2_hmac(self._digest, self._sasl.password.encode(), salt, iterations)
         client_key = self._hmac(salted, b"Client Key")
@@ -103,8 +107,8 @@ class Scram:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def _read_first(self, text: str) -> tuple[str, bytes, int]:
-        self._refuse_error(text)
-        # Attributes stand in this order; others may follow (RFC 5802, section 7), but none before them.
+        self._raise_server_error(text)
+        # Attributes are in this order; extensions may only follow (RFC 5802, section 7).
         parts = text.split(",")
         if len(parts) < 3 or [part[:2] for part in parts[:3]] != ["r=", "s=", "i="]:
             raise self._failed("a first message without nonce, salt and iteration count")
@@ -113,27 +117,27 @@ class Scram:
         if len(nonce) <= len(self._nonce) or not hmac.compare_digest(ours, self._nonce.encode()):
             raise self._failed("a nonce that does not continue this client's")
         if not (count.isascii() and count.isdecimal() and len(count) < 10):
-            raise self._failed("an iteration count that is no number")
+            raise self._failed("an iteration count that is not a number")
         iterations = int(count)
-        if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
-            raise self._failed(f"{iterations} iterations: from {LEAST_ITERATIONS} to {MOST_ITERATIONS} are allowed")
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            raise self._failed(f"{iterations} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are allowed")
         return nonce, self._base64(salt, "salt"), iterations
 
     def _verify(self, server_final: str) -> None:
-        self._refuse_error(server_final)
+        self._raise_server_error(server_final)
         given = server_final.split(",")[0]
         if not given.startswith("v="):
-            raise self._failed("a last message without signature")
-        assert self._server_signature is not None, "the server's last message before its first"
+            raise self._failed("a final message without signature")
+        assert self._server_signature is not None, "server-final message before server-first"
         if not hmac.compare_digest(self._base64(given[2:], "signature"), self._server_signature):
-            raise self._failed("a wrong signature: it does not know the password")
+            raise self._failed("an invalid signature: it does not know the password")
         self.finished = True
 
-    def _refuse_error(self, text: str) -> None:
+    def _raise_server_error(self, text: str) -> None:
         if text.startswith("e="):
-            raise AuthenticationFailed(f"{self._sasl.mechanism}: the broker says {text[2:202]!r}")
+            raise AuthenticationFailed(f'{self._sasl.mechanism}: the broker returned the error "{text[2:202]}"')
         if text.startswith("m="):
-            raise self._failed("an extension that it insists on and this client does not know")
+            raise self._failed("a mandatory extension that this client does not support")
 
     def _base64(self, text: str, what: str) -> bytes:
         try:
@@ -152,9 +156,10 @@ class Scram:
 
 
 def new_nonce() -> str:
+    """Return a random nonce."""
     return secrets.token_urlsafe(NONCE_BYTES)
 
 
-def escaped(name: str) -> str:
-    """A name as it stands in a message, which commas and equals signs structure."""
+def escape_name(name: str) -> str:
+    """Escape a user name for a SCRAM message, where commas and equals signs are separators."""
     return name.replace("=", "=3D").replace(",", "=2C")

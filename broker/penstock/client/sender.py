@@ -1,7 +1,6 @@
-"""Takes batches from the accumulator to the leaders of their partitions, and sees them through: requests in flight are
-bounded, failures are retried in order, sequences are kept without gaps.
+"""Sends batches to the partitions' leaders: bounds requests in flight, retries in order, keeps sequences without gaps.
 
-Everything runs in callbacks of the event loop; a task exists only while a connection or a producer id is being got.
+Runs in callbacks of the event loop; tasks exist only while a connection or a producer id is requested.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ GAP_ERRORS = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
 
-ANSWER_MARGIN = 1.25
-"""How much longer an answer may take than the broker was told to wait for replicas."""
+TIMEOUT_FACTOR = 1.25
+"""Client timeout of a request, relative to the time that the broker may wait for replicas."""
 
 
 @dataclass(slots=True)
 class NodeState:
-    """A broker as the sender sees it. `waiting` says that a task will drain again when it can be written to."""
+    """The sender's state of a broker. `waiting` means that a task drains again once the connection is writable."""
 
     in_flight: int = 0
     connection: ClientConnection | None = None
@@ -45,7 +44,7 @@ class NodeState:
 
 
 class Sender:
-    """Give it queues with `poke`; it takes batches when there is room."""
+    """Sends the batches of queues passed to `poke` as soon as requests are possible."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class Sender:
         self._nodes: dict[int, NodeState] = {}
         self._poked: dict[TopicPartition, PartitionQueue] = {}
         self._scheduled: asyncio.Handle | None = None
-        self._again: asyncio.TimerHandle | None = None
+        self._backoff_timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._in_flight = 0
         self._renewing = False
@@ -79,15 +78,15 @@ class Sender:
         self._closed = False
 
     def poke(self, queue: PartitionQueue) -> None:
-        """This queue may have something to take."""
+        """Schedule sending from a queue that may have a batch ready."""
         self._poked[queue.tp] = queue
         if self._scheduled is None and not self._closed:
             self._scheduled = self._loop.call_soon(self._drain)
 
     async def close(self) -> None:
-        """Stops; what has not been acknowledged fails."""
+        """Stop sending. Unacknowledged batches fail."""
         self._closed = True
-        for handle in (self._scheduled, self._again):
+        for handle in (self._scheduled, self._backoff_timer):
             if handle is not None:
                 handle.cancel()
         for task in self._tasks:
@@ -96,8 +95,6 @@ class Sender:
         for batch in list(self.accumulator.outstanding):
             self._fail(batch, DeliveryFailed(f"{batch.tp}: the producer was closed before the broker acknowledged"))
 
-    # Taking
-
     def _drain(self) -> None:
         self._scheduled = None
         if self._closed or not self._poked:
@@ -105,24 +102,24 @@ class Sender:
         if self._blocked:
             self._renew()
             return
-        stuck: dict[TopicPartition, PartitionQueue] = {}
+        leaderless: dict[TopicPartition, PartitionQueue] = {}
         poked, self._poked = self._poked, {}
-        touched: set[int] = set()
+        node_ids: set[int] = set()
         for tp, queue in poked.items():
-            if self._expire(queue) or not queue.ready:
+            if self._expire(queue) or not queue.is_ready:
                 continue
             leader = self.cluster.metadata.leader(tp.topic, tp.partition)
             if leader < 0:
-                stuck[tp] = queue
+                leaderless[tp] = queue
                 continue
             self._node(leader).ready[tp] = queue
-            touched.add(leader)
-        for node_id in touched:
+            node_ids.add(leader)
+        for node_id in node_ids:
             self._drain_node(node_id)
-        if stuck:
-            self._poked.update(stuck)
+        if leaderless:
+            self._poked.update(leaderless)
             self.cluster.invalidate()
-            self._later()
+            self._drain_later()
 
     def _node(self, node_id: int) -> NodeState:
         return self._nodes.setdefault(node_id, NodeState())
@@ -141,19 +138,19 @@ class Sender:
                 self._send(node_id, node, connection, batches)
 
     def _collect(self, node: NodeState) -> list[ProducerBatch]:
-        """One batch of each ready partition, oldest partition first, while they fit into a request."""
+        """Return one batch of each ready partition, oldest partition first, that fit into a request."""
         batches: list[ProducerBatch] = []
         size_bytes = 0
         for tp in list(node.ready):
             queue = node.ready.pop(tp)
-            if not queue.ready:
+            if not queue.is_ready:
                 continue
             size_bytes += queue.peek_size_bytes()
             if batches and size_bytes > self.max_request_bytes:
                 node.ready[tp] = queue
                 break
-            batches.append(queue.take(self.idempotent))
-            if queue.ready:
+            batches.append(queue.pop_batch(self.idempotent))
+            if queue.is_ready:
                 node.ready[tp] = queue
         return batches
 
@@ -169,15 +166,15 @@ class Sender:
             if self.acks == 0:
                 connection.send_only(request)
                 for batch in batches:
-                    self._settle(batch, BatchResult(-1, -1))
+                    self._complete(batch, BatchResult(-1, -1))
                 return
-            future = connection.send(request, ProduceResponse, timeout_ms=self.request_timeout_ms * ANSWER_MARGIN)
+            future = connection.send(request, ProduceResponse, timeout_ms=self.request_timeout_ms * TIMEOUT_FACTOR)
         except ClientError as e:
             self._request_failed(batches, e)
             return
         node.in_flight += 1
         self._in_flight += 1
-        future.add_done_callback(partial(self._answered, node_id, node, batches))
+        future.add_done_callback(partial(self._on_response, node_id, node, batches))
 
     async def _make_writable(self, node_id: int, node: NodeState) -> None:
         try:
@@ -188,15 +185,13 @@ class Sender:
             self.cluster.invalidate()
             self._poked.update(node.ready)
             node.ready.clear()
-            self._later()
+            self._drain_later()
         finally:
             node.waiting = False
         if not self._closed:
             self._drain_node(node_id)
 
-    # Answers
-
-    def _answered(
+    def _on_response(
         self, node_id: int, node: NodeState, batches: list[ProducerBatch], future: asyncio.Future[ProduceResponse]
     ) -> None:
         node.in_flight -= 1
@@ -212,37 +207,37 @@ class Sender:
                 batch.maybe_written = True
             self._request_failed(batches, error)
         else:
-            answers = {
+            responses = {
                 TopicPartition(topic.name, p.index): p
                 for topic in future.result().responses
                 for p in topic.partition_responses
             }
             for batch in batches:
-                self._batch_answered(batch, answers.get(batch.tp))
+                self._on_batch_response(batch, responses.get(batch.tp))
         if self._blocked:
             self._renew()
         self._drain_node(node_id)
 
-    def _batch_answered(self, batch: ProducerBatch, answer: PartitionProduceResponse | None) -> None:
+    def _on_batch_response(self, batch: ProducerBatch, answer: PartitionProduceResponse | None) -> None:
         if answer is None:
             batch.maybe_written = True
-            self._retry(batch, ClientError(f"{batch.tp}: the broker did not say what became of a batch"))
+            self._retry(batch, ClientError(f"{batch.tp}: the broker's response does not include the batch"))
             return
         code = error_code(answer.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             base = answer.base_offset if code == ErrorCode.NONE else -1
             self._failures = 0
-            self._settle(batch, BatchResult(base, answer.log_append_time_ms))
+            self._complete(batch, BatchResult(base, answer.log_append_time_ms))
             return
         error = BrokerError(code, str(batch.tp), answer.error_message)
         queue = self.accumulator.queues[batch.tp]
         if code in GAP_ERRORS and self.idempotent:
-            gap = not queue.unresolved_before(batch)
+            gap = not queue.has_unresolved_before(batch)
             self._retry(batch, error)
             if gap:
                 self._start_renewal()
         elif error.retriable:
-            # these two are sent after the append, so that the batch may be there
+            # the broker returns these after the append: the batch may have been written
             batch.maybe_written |= code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             self._retry(batch, error)
         elif answer.record_errors:
@@ -251,7 +246,7 @@ class Sender:
             self._give_up(batch, error)
 
     def _reject(self, batch: ProducerBatch, answer: PartitionProduceResponse, error: BrokerError) -> None:
-        """The broker refused a batch because of some of its records: they fail, the others are sent again."""
+        """Fail the records that the broker rejected and send the others again."""
         messages = {
             named.batch_index: named.batch_index_error_message or error.code.name for named in answer.record_errors
         }
@@ -263,7 +258,7 @@ class Sender:
         self.first_failure = self.first_failure or next(iter(batch.rejected.values()))
         self._retry(batch, error)
         if batch.sequence >= 0:
-            self._start_renewal()  # the sequence numbers of its records have changed
+            self._start_renewal()  # the batch has fewer records, which leaves a sequence gap
 
     def _request_failed(self, batches: list[ProducerBatch], error: ClientError) -> None:
         for batch in batches:
@@ -281,7 +276,7 @@ class Sender:
         queue.put_back(batch)
         self._poked[batch.tp] = queue
         self.cluster.invalidate()
-        self._later()
+        self._drain_later()
 
     def _give_up(self, batch: ProducerBatch, error: BaseException) -> None:
         queue = self.accumulator.queues[batch.tp]
@@ -291,15 +286,15 @@ class Sender:
         count = batch.builder.count
         self._fail(batch, DeliveryFailed(f"{batch.tp}: {count} records were not acknowledged: {error}", error))
         if sent:
-            self._start_renewal()  # its sequence numbers would be missing for ever
+            self._start_renewal()  # its sequence numbers would be a permanent gap
         self.poke(queue)
 
-    def _settle(self, batch: ProducerBatch, result: BatchResult) -> None:
+    def _complete(self, batch: ProducerBatch, result: BatchResult) -> None:
         queue = self.accumulator.queues[batch.tp]
         queue.in_flight.remove(batch)
         queue.recovering = False
         self.accumulator.finish(batch, result)
-        if queue.ready:
+        if queue.is_ready:
             self.poke(queue)
 
     def _fail(self, batch: ProducerBatch, error: DeliveryFailed) -> None:
@@ -308,7 +303,7 @@ class Sender:
         self.accumulator.finish(batch, error)
 
     def _expire(self, queue: PartitionQueue) -> bool:
-        """Fails what has waited too long to be sent; True where nothing is left."""
+        """Fail batches that exceed the delivery timeout. Returns whether the queue is empty."""
         oldest = self._loop.time() - self.delivery_timeout_ms / 1000
         if queue.open is not None and queue.open.created <= oldest:
             queue.close_open()
@@ -316,27 +311,27 @@ class Sender:
             batch = queue.closed.popleft()
             late = ClientError(f"not sent within {self.delivery_timeout_ms:.0f} ms")
             self._give_up(batch, batch.last_error or late)
-        return queue.empty
+        return queue.is_empty
 
-    # Waiting
-
-    def _later(self) -> None:
-        """Drains again after a while."""
-        if self._again is None and not self._closed:
-            self._again = self._loop.call_later(self.cluster.backoff.delay_s(self._failures), self._now)
+    def _drain_later(self) -> None:
+        """Schedule draining after a backoff."""
+        if self._backoff_timer is None and not self._closed:
+            self._backoff_timer = self._loop.call_later(
+                self.cluster.backoff.delay_s(self._failures), self._drain_after_backoff
+            )
             self._failures += 1
 
-    def _now(self) -> None:
-        self._again = None
+    def _drain_after_backoff(self) -> None:
+        self._backoff_timer = None
         self._drain()
 
     @property
     def _blocked(self) -> bool:
-        """Whether a producer id is needed first."""
-        return self.idempotent and not self.identity.known
+        """Return whether a producer id is needed before sending."""
+        return self.idempotent and not self.identity.is_known
 
     def _start_renewal(self) -> None:
-        """Nothing more is sent under this id; a new one follows when all requests have been answered."""
+        """Stop using the producer id; request a new one once all requests are answered."""
         if self.idempotent:
             self.identity.drop()
             self._renew()
@@ -349,13 +344,15 @@ class Sender:
     async def _get_identity(self) -> None:
         try:
             self._restart_sequences()
-            await self.identity.renew(self.cluster, timeout_ms=0)  # once: between attempts batches run out of time
+            await self.identity.renew(
+                self.cluster, timeout_ms=0
+            )  # a single attempt: batches must be able to expire in between
         except ClientError as e:
             self.cluster.invalidate()
             for batch in list(self.accumulator.outstanding):
                 if not e.retriable or self._loop.time() - batch.created >= self.delivery_timeout_ms / 1000:
                     self._drop_queued(batch, e)
-            self._later()
+            self._drain_later()
             return
         finally:
             self._renewing = False
@@ -365,12 +362,16 @@ class Sender:
         self._drain()
 
     def _restart_sequences(self) -> None:
-        """Under a new id sequences start at 0. What may have been written is not sent under it: it could double."""
+        """Restart sequences at 0 for a new producer id. Batches that may have been written fail, as they could be
+        duplicated.
+        """
         for queue in self.accumulator.queues.values():
             queue.next_sequence = 0
             for batch in list(queue.closed):
                 if batch.sequence >= 0 and batch.maybe_written:
-                    unknown = ClientError("the outcome of an earlier attempt is unknown, and its sequence is lost")
+                    unknown = ClientError(
+                        "the outcome of an earlier attempt is unknown and its sequence number is lost"
+                    )
                     self._drop_queued(batch, unknown)
                 batch.sequence = -1
             queue.recovering = True

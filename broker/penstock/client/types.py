@@ -1,4 +1,4 @@
-"""The values that cross the client's public interface."""
+"""Values of the client's public API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TopicPartition(NamedTuple):
 
 
 class SkippedBatch(NamedTuple):
-    """A damaged batch that a consumer left out, by its first and last offset."""
+    """A damaged batch that a consumer skipped."""
 
     partition: TopicPartition
     first_offset: int
@@ -32,9 +32,9 @@ class SkippedBatch(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a produced record is. `offset` is -1 where nobody knows (acks=0, or a duplicate the broker recognised).
+    """Where a record was written. `offset` is -1 if unknown (acks=0, or a duplicate that the broker detected).
 
-    `timestamp_ms` is the record's own, or the broker's where the topic stamps on append.
+    `timestamp_ms` is the record's own, or the broker's if the topic uses LogAppendTime.
     """
 
     topic: str
@@ -44,7 +44,7 @@ class RecordMetadata(NamedTuple):
 
 
 class ConsumerRecord(NamedTuple):
-    """One record as a consumer yields it; `timestamp_ms` since 1970, -1 for none."""
+    """A record returned by a consumer. `timestamp_ms` is in ms since the epoch, -1 for none."""
 
     topic: str
     partition: int
@@ -56,7 +56,7 @@ class ConsumerRecord(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed position: the next offset to read, and a note."""
+    """A committed position: the next offset to read, and optional metadata."""
 
     offset: int
     metadata: str = ""
@@ -64,7 +64,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """What an offset query found; offset -1 where nothing matches."""
+    """Result of an offset query; offset is -1 if no record matches."""
 
     offset: int
     timestamp_ms: int
@@ -73,7 +73,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker as metadata announces it."""
+    """A broker in the cluster's metadata."""
 
     node_id: int
     host: str
@@ -85,13 +85,13 @@ class Node:
 
     @property
     def address(self) -> str:
-        """`host:port`, an IPv6 address in brackets."""
+        """Return `host:port`, with brackets around an IPv6 address."""
         return join_host_port(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """A partition's place: `leader` is -1 while there is none."""
+    """A partition's replicas; `leader` is -1 if there is none."""
 
     partition: int
     leader: int
@@ -103,7 +103,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic with its partitions by number."""
+    """A topic and its partitions by number."""
 
     name: str
     topic_id: UUID

@@ -1,1 +1,1 @@
-"""What can be set: topic and broker settings by Kafka's names, with types, defaults and validation."""
+"""Topic, broker and group settings by their Kafka names, with types, defaults and validation."""

@@ -1,7 +1,7 @@
-"""The settings of a broker, typed: `BrokerConfig` has a field for each, dots turned to underscores.
+"""The typed settings of a broker: `BrokerConfig` has a field for each, with dots replaced by underscores.
 
-It is made once (`sources`), handed to everybody, and changed in place when a dynamic setting changes at run time:
-whoever reads a field when needed reads what holds, and whoever has to act on a change subscribes.
+Created once by `sources`, shared by all components, and updated in place when a dynamic setting changes. Components
+read fields when they need them, or subscribe to changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.config.definition import (
     SettingType,
     Value,
     text_of,
-    unknown,
+    unknown_setting,
 )
 from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS
 from penstock.config.listeners import parse_listeners
@@ -26,15 +26,15 @@ from penstock.config.topic import TOPIC_SETTINGS, config_fields, parse_topic_set
 from penstock.config.values import FOREVER, TopicConfig
 
 V = TypeVar("V")
-KINDS = {
+SETTING_TYPES = {
     "bool": SettingType.BOOLEAN,
     "int": SettingType.LONG,
     "str": SettingType.STRING,
     "str | None": SettingType.STRING,
 }
 MAX_INT = (1 << 31) - 1
-MAX_PLACE_CHARS = 512
-"""Of a rack or a failure domain, which every broker and client gets to know."""
+MAX_LOCATION_CHARS = 512
+"""Maximum length of a rack or failure domain, which is sent to all brokers and clients."""
 RACK_AWARE = "RackAwareReplicaSelector"
 
 
@@ -49,8 +49,10 @@ def setting(
     max_chars: int = MAX_VALUE_CHARS,
     kind: SettingType | None = None,
 ) -> V:
-    """A field of `BrokerConfig` with its definition; bounds are for numbers, `allowed` for words, `kind` is Kafka's
-    type where it does not follow from the field's.
+    """Return a field of `BrokerConfig` with its definition.
+
+    `minimum` and `maximum` apply to numbers, `allowed` to words. `kind` is Kafka's type if it does not follow from the
+    field's type.
     """
     metadata = {
         "documentation": documentation,
@@ -61,90 +63,89 @@ def setting(
         "max_chars": max_chars,
         "kind": kind,
     }
-    made: V = field(default=default, metadata=metadata)
-    return made
+    defined: V = field(default=default, metadata=metadata)
+    return defined
 
 
 @dataclass(slots=True)
 class BrokerConfig:
-    """All settings of a broker that are not defaults for topics; those are resolved in `topic_defaults`."""
+    """All settings of a broker except topic defaults, which are resolved in `topic_defaults`."""
 
-    node_id: int = setting(0, "The number of this broker in its cluster.")
+    node_id: int = setting(0, "Id of this broker, unique in its cluster.")
     broker_rack: str | None = setting(
         None,
-        "The rack or zone of this broker, told to clients that read from near.",
+        "Rack or zone of this broker. Sent to clients, which may fetch from a replica in their own rack.",
         dynamic=True,
-        max_chars=MAX_PLACE_CHARS,
+        max_chars=MAX_LOCATION_CHARS,
     )
     broker_failure_domain: str = setting(
         "",
-        "What fails together with this broker, as a path from the top down such as zone/node: replicas of a partition"
-        " are kept apart at the highest level that can be. The rack, if not given.",
+        "Failure domain of this broker, as a path with the largest domain first, such as zone/node. Replicas of a"
+        " partition are spread at the highest possible level. Default: broker.rack.",
         dynamic=True,
-        max_chars=MAX_PLACE_CHARS,
+        max_chars=MAX_LOCATION_CHARS,
     )
     listeners: str | None = setting(
         None,
-        "Where to listen, as NAME://host:port,...; an empty host means all addresses, port 0 a free one.",
+        "Listeners, as NAME://host:port,...; an empty host means all addresses, port 0 a free port.",
         kind=SettingType.LIST,
     )
     advertised_listeners: str | None = setting(
         None,
-        "The addresses told to clients, as NAME://host:port,... by listener; where it listens, if not given.",
+        "Addresses advertised to clients, as NAME://host:port,... by listener. Default: the listener's address.",
         kind=SettingType.LIST,
     )
 
     broker_session_timeout_ms: int = setting(
         9000,
-        "How long a broker of a cluster counts as alive after its last sign of life, in ms.",
+        "Time after which a broker without heartbeats is considered dead, in ms.",
         minimum=2000,
         maximum=600_000,
     )
     etcd_managed: bool = setting(
         False,
-        "Whether the etcd that holds the cluster's state is the cluster's own: the controller then compacts and"
-        " defragments it.",
+        "Whether etcd is dedicated to this cluster: if so, the controller compacts and defragments it.",
     )
     broker_draining: bool = setting(
         False,
-        "Whether the controller moves all replicas of this broker to others; broker.removable tells when it has.",
+        "Whether the controller moves all replicas off this broker. broker.removable becomes true when it is empty.",
         dynamic=True,
     )
     broker_replace_after_ms: int = setting(
         1_800_000,
-        "How long a broker is gone before its replicas are placed elsewhere, in ms; -1 for never.",
+        "Time after which the replicas of a missing broker are moved to other brokers, in ms; -1 for never.",
         minimum=-1,
         dynamic=True,
     )
     auto_leader_rebalance_enable: bool = setting(
-        True, "Whether leadership goes back to preferred replicas by itself.", dynamic=True
+        True, "Whether the controller returns leadership to preferred replicas.", dynamic=True
     )
     leader_imbalance_check_interval_seconds: int = setting(
         300,
-        "Time between two looks for leaders that are not the preferred ones, in seconds.",
+        "Interval of checks for partitions that are not led by their preferred replica, in seconds.",
         minimum=1,
         kind=SettingType.LONG,
     )
     leader_replication_throttled_rate: int = setting(
         FOREVER,
-        "The most that a broker sends to replicas that are not in sync, of what a topic's"
-        " leader.replication.throttled.replicas has it lead, in bytes a second.",
+        "Maximum rate at which a broker sends to out-of-sync replicas of partitions that it leads and a topic's"
+        " leader.replication.throttled.replicas lists, in bytes per second.",
         minimum=0,
         maximum=FOREVER,
         dynamic=True,
     )
     follower_replication_throttled_rate: int = setting(
         FOREVER,
-        "The most that a broker fetches for its replicas that are not in sync, of those that a topic's"
-        " follower.replication.throttled.replicas names, in bytes a second.",
+        "Maximum rate at which a broker fetches for its out-of-sync replicas that a topic's"
+        " follower.replication.throttled.replicas lists, in bytes per second.",
         minimum=0,
         maximum=FOREVER,
         dynamic=True,
     )
     reassignment_throttle_bytes_per_second: int = setting(
         FOREVER,
-        "The most that a broker sends to replicas that are being added, and the most that it fetches for its own, in"
-        " bytes a second.",
+        "Maximum rate at which a broker sends to replicas that a reassignment adds, and fetches for its own, in bytes"
+        " per second.",
         minimum=1,
         maximum=FOREVER,
         dynamic=True,
@@ -152,65 +153,66 @@ class BrokerConfig:
 
     replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
         FOREVER,
-        "The most that replicas moving between log directories of a broker may take, in bytes a second; without effect,"
-        " since a broker has one directory. Kafka's tools set and remove it.",
+        "Maximum rate at which replicas move between log directories, in bytes per second. No effect, as a broker has"
+        " one log directory; Kafka's tools set and remove it.",
         minimum=0,
         maximum=FOREVER,
         dynamic=True,
     )
 
-    num_partitions: int = setting(
-        1, "Partitions of a topic that is created without saying how many.", minimum=1, maximum=100_000
+    num_partitions: int = setting(1, "Default number of partitions of a new topic.", minimum=1, maximum=100_000)
+    default_replication_factor: int = setting(1, "Default replication factor of a new topic.", minimum=1, maximum=32)
+    auto_create_topics_enable: bool = setting(
+        True, "Whether a client's first metadata request for a missing topic creates it."
     )
-    default_replication_factor: int = setting(
-        1, "Replicas of a topic that is created without saying how many.", minimum=1, maximum=32
-    )
-    auto_create_topics_enable: bool = setting(True, "Whether a topic is created when a client first asks for it.")
     delete_topic_enable: bool = setting(True, "Whether topics can be deleted.")
     max_partitions: int = setting(
         100_000,
-        "Partitions of all topics together that this cluster accepts.",
+        "Maximum number of partitions in the cluster.",
         minimum=1,
         maximum=1_000_000,
         dynamic=True,
     )
 
-    group_min_session_timeout_ms: int = setting(6000, "The shortest session timeout that a member may ask for, in ms.")
+    group_min_session_timeout_ms: int = setting(6000, "Minimum session timeout that group members can request, in ms.")
     group_max_session_timeout_ms: int = setting(
-        1_800_000, "The longest session timeout that a member may ask for, in ms."
+        1_800_000, "Maximum session timeout that group members can request, in ms."
     )
     group_initial_rebalance_delay_ms: int = setting(
-        3000, "How long the first rebalance of an empty group waits for more members, in ms."
+        3000, "Time that the first rebalance of an empty group waits for more members, in ms."
     )
-    group_max_size: int = setting(MAX_INT, "Members that a group may have.", minimum=1)
+    group_max_size: int = setting(MAX_INT, "Maximum number of members of a group.", minimum=1)
     offsets_retention_minutes: int = setting(
         43_200,
-        "How long committed offsets are kept once their group is empty, in minutes. The default, 30 days, outlives the"
-        " default retention of messages, 14 days: a group that comes back finds its place as long as there is one.",
+        "Time for which committed offsets are kept once their group is empty, in minutes. The default of 30 days"
+        " exceeds the default message retention of 14 days, so that a returning group still finds its offsets.",
         minimum=1,
     )
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "Time between two looks for offsets that are no longer kept, in ms.", minimum=1, kind=SettingType.LONG
+        600_000, "Interval of checks for expired offsets, in ms.", minimum=1, kind=SettingType.LONG
     )
-    offset_metadata_max_bytes: int = setting(4096, "The longest text that may be committed with an offset, in bytes.")
+    offset_metadata_max_bytes: int = setting(4096, "Maximum size of the metadata committed with an offset, in bytes.")
     producer_id_expiration_ms: int = setting(
-        86_400_000, "How long an idle producer is remembered by a partition, in ms.", minimum=1, dynamic=True
+        86_400_000,
+        "Time after which a partition forgets the state of an idle producer, in ms.",
+        minimum=1,
+        dynamic=True,
     )
     transaction_max_timeout_ms: int = setting(
         900_000,
-        "The longest time that a transaction may take, in ms; a producer that asks for more is refused.",
+        "Maximum transaction timeout, in ms. Producers that request more are rejected.",
         minimum=1,
     )
     transactional_id_expiration_ms: int = setting(
-        604_800_000, "How long an unused transactional id is remembered, in ms.", minimum=1
+        604_800_000, "Time after which an unused transactional id expires, in ms.", minimum=1
     )
 
     socket_request_max_bytes: int = setting(
-        104_857_600, "The largest request that is accepted, in bytes.", minimum=1024, maximum=1 << 30
+        104_857_600, "Maximum size of a request, in bytes.", minimum=1024, maximum=1 << 30
     )
     queued_max_request_bytes: int = setting(
         268_435_456,
-        "Memory for requests that have not arrived completely, over all connections, in bytes.",
+        "Maximum memory for partially received requests of all connections, in bytes.",
         minimum=1 << 20,
         maximum=1 << 40,
     )
@@ -219,49 +221,52 @@ class BrokerConfig:
     )
     max_connections: int = setting(
         MAX_INT,
-        "Connections that are accepted at a time; fewer where the process may not open so many files.",
+        "Maximum number of connections; lower if the process's file descriptor limit is lower.",
         minimum=1,
     )
-    max_connections_per_ip: int = setting(MAX_INT, "Connections that are accepted from one address.", minimum=1)
+    max_connections_per_ip: int = setting(MAX_INT, "Maximum number of connections from one address.", minimum=1)
 
-    fetch_max_bytes: int = setting(57_671_680, "The most bytes of records in one fetch response.", minimum=1024)
-    max_incremental_fetch_session_cache_slots: int = setting(1000, "Fetch sessions that are remembered.")
+    fetch_max_bytes: int = setting(
+        57_671_680, "Maximum size of the records in a fetch response, in bytes.", minimum=1024
+    )
+    max_incremental_fetch_session_cache_slots: int = setting(
+        1000, "Maximum number of cached incremental fetch sessions."
+    )
 
     replica_lag_time_max_ms: int = setting(
         30_000,
-        "How long a follower may lack what its leader has before it leaves the in-sync replicas, in ms.",
+        "Time that a follower may lag behind its leader before it is removed from the ISR, in ms.",
         minimum=1,
         dynamic=True,
         kind=SettingType.LONG,
     )
     replica_lag_max_messages: int = setting(
         -1,
-        "How many records a follower may lack when it is looked at before it leaves the in-sync replicas; -1 for no"
-        " bound.",
+        "Records that a follower may lag behind its leader before it is removed from the ISR; -1 for no limit.",
         minimum=-1,
         dynamic=True,
     )
     replica_fetch_wait_max_ms: int = setting(
-        500, "How long a leader waits for records before it answers a follower that has all, in ms.", maximum=60_000
+        500, "Maximum time that a follower's fetch waits for new records, in ms.", maximum=60_000
     )
     replica_fetch_max_bytes: int = setting(
-        1 << 20, "The most that a follower fetches of one partition at a time, in bytes; a larger batch comes whole."
+        1 << 20, "Maximum bytes that a follower fetches per partition and request; a larger batch is returned whole."
     )
     replica_fetch_response_max_bytes: int = setting(
-        10 << 20, "The most that a follower fetches from one leader at a time, in bytes.", minimum=1024
+        10 << 20, "Maximum bytes that a follower fetches from one leader per request.", minimum=1024
     )
     replica_fetch_backoff_ms: int = setting(
-        1000, "How long a follower waits at most after a failed fetch, in ms.", minimum=1, maximum=60_000
+        1000, "Maximum time that a follower waits after a failed fetch, in ms.", minimum=1, maximum=60_000
     )
     replica_selector_class: str | None = setting(
         None,
-        "Where consumers are sent to read: RackAwareReplicaSelector (by Kafka's full name too) is an in-sync replica in"
-        " their rack; to the leader, if not given.",
+        "Replica that the leader redirects consumers to. RackAwareReplicaSelector (or its full Kafka name) selects an"
+        " in-sync replica in the consumer's rack. Default: the leader.",
         allowed=(RACK_AWARE, f"org.apache.kafka.common.replica.{RACK_AWARE}"),
     )
 
     log_max_open_files: int = setting(
-        512, "Files of segments that are held open; others are opened when needed.", minimum=16, maximum=1_000_000
+        512, "Maximum number of segment files kept open; others are opened on demand.", minimum=16, maximum=1_000_000
     )
 
     log_retention_check_interval_ms: int = setting(
@@ -273,55 +278,55 @@ class BrokerConfig:
 
     log_tail_cache_bytes: int = setting(
         128 << 20,
-        "Where new memory proves dear (on virtual machines that give what they do not use back to their host), how much"
-        " of what was written last stays in the page cache for readers, in bytes; what is older is read from the disk."
-        " -1 leaves all of it to the kernel.",
+        "Bytes of recently written data to keep in the page cache for readers, on hosts where allocating page cache is"
+        " slow (virtual machines that return unused memory to the hypervisor); older data is read from disk. -1 leaves"
+        " the page cache to the kernel.",
         minimum=-1,
     )
 
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
-    """What a topic without settings of its own has."""
-    given: dict[SettingSource, dict[str, str]] = field(default_factory=dict)
-    """The texts from which all this follows, by where they come from."""
-    listeners_of_changes: list[Callable[[], None]] = field(default_factory=list)
+    """Configuration of a topic without overrides."""
+    source_texts: dict[SettingSource, dict[str, str]] = field(default_factory=dict)
+    """Configured values as text, by source."""
+    change_listeners: list[Callable[[], None]] = field(default_factory=list)
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> BrokerConfig:
-        """A broker's settings as given at its start, by Kafka's names. Raises `InvalidSetting`."""
+        """Return the configuration from static settings by name. Raises `InvalidSetting`."""
         config = cls()
         for name, text in texts.items():
             parse_broker_setting(name, text)
-        config.given[SettingSource.STATIC] = dict(texts)
+        config.source_texts[SettingSource.STATIC] = dict(texts)
         problems = config._resolve()
         if problems:
             raise InvalidSetting(problems[0])
         return config
 
-    def change(self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]) -> list[str]:
-        """Takes in settings changed at run time; returns what was left out because it is not understood."""
-        self.given[SettingSource.ALL_BROKERS] = dict(all_brokers)
-        self.given[SettingSource.BROKER] = dict(this_broker)
+    def apply_dynamic(self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]) -> list[str]:
+        """Apply dynamic settings. Returns an error message for each one that is invalid and ignored."""
+        self.source_texts[SettingSource.ALL_BROKERS] = dict(all_brokers)
+        self.source_texts[SettingSource.BROKER] = dict(this_broker)
         problems = self._resolve()
-        for listener in self.listeners_of_changes:
+        for listener in self.change_listeners:
             listener()
         return problems
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Calls `listener` after settings have changed at run time."""
-        self.listeners_of_changes.append(listener)
+        """Call `listener` after each change of dynamic settings."""
+        self.change_listeners.append(listener)
 
     def text(self, name: str) -> str | None:
-        """What is given for a broker setting, the nearest source first; None where nothing is."""
+        """Return a setting's configured text from the source with the highest precedence; None if not set."""
         for source in (SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.STATIC):
-            texts = self.given.get(source, {})
+            texts = self.source_texts.get(source, {})
             if name in texts and (source is SettingSource.STATIC or broker_setting(name).dynamic):
                 return texts[name]
         return None
 
     def _resolve(self) -> list[str]:
         problems = [
-            str(unknown(name, BROKER_SETTINGS, "broker setting"))
-            for texts in self.given.values()
+            str(unknown_setting(name, BROKER_SETTINGS, "broker setting"))
+            for texts in self.source_texts.values()
             for name in texts
             if name not in BROKER_SETTINGS and name not in KAFKA_BROKER_SETTINGS
         ]
@@ -351,38 +356,38 @@ class BrokerConfig:
 
     @property
     def reads_from_followers(self) -> bool:
-        """Whether consumers may be sent to a replica near them (KIP-392)."""
+        """Return whether consumers may be redirected to a follower near them (KIP-392)."""
         return bool(self.replica_selector_class)
 
     def topic_default(self, topic_name: str) -> Value:
-        """Return what a topic without the setting has. Raises `InvalidSetting`."""
+        """Return a topic setting's default. Raises `InvalidSetting`."""
         known = TOPIC_SETTINGS[topic_name]
         for synonym in known.synonyms:
             text = self.text(synonym.name)
             if text is not None:
                 broker_setting(synonym.name).parse(text)
-                return scaled(topic_name, text, synonym.factor)
+                return scale_value(topic_name, text, synonym.factor)
         assert known.setting.default is not None, f"{topic_name} has a default"
         return known.setting.parse(known.setting.default)
 
 
-def scaled(topic_name: str, text: str, factor: int) -> Value:
-    """A topic setting's value from a broker setting in a unit `factor` times as large; negative values stay."""
+def scale_value(topic_name: str, text: str, factor: int) -> Value:
+    """Return a topic setting's value from a broker setting in a unit `factor` times larger. Negative values stay."""
     if factor != 1:
         value = int(text)
         return parse_topic_setting(topic_name, str(value * factor if value > 0 else value))
     return parse_topic_setting(topic_name, text)
 
 
-def own_settings() -> list[Setting]:
-    """The definitions of `BrokerConfig`'s fields."""
+def broker_field_settings() -> list[Setting]:
+    """Return the definitions of `BrokerConfig`'s fields."""
     found = []
     for each in fields(BrokerConfig):
         if "documentation" not in each.metadata:
             continue
         kind = each.metadata["kind"]
         if kind is None:
-            kind = KINDS[str(each.type)]
+            kind = SETTING_TYPES[str(each.type)]
             if kind is SettingType.LONG and each.metadata["maximum"] <= MAX_INT:
                 kind = SettingType.INT
         numeric = kind in (SettingType.INT, SettingType.LONG)
@@ -404,36 +409,40 @@ def own_settings() -> list[Setting]:
 
 
 def topic_default_settings() -> list[Setting]:
-    """The definitions of broker settings that give topics their defaults, with bounds in their own units.
+    """Return the definitions of broker settings that are topic defaults, with bounds in their own units.
 
-    Of several in different units the largest has the default, as in Kafka: the others are unset.
+    Of several synonyms with different units, the one with the largest unit has the default and the others are unset, as
+    in Kafka.
     """
     found = []
     for known in TOPIC_SETTINGS.values():
-        of = known.setting
+        topic_setting = known.setting
         for i, synonym in enumerate(known.synonyms):
-            low, high = of.minimum, of.maximum
+            low, high = topic_setting.minimum, topic_setting.maximum
             if synonym.factor != 1:
                 low = None if low is None else max(low, -1) if low <= 0 else 1
                 high = ((1 << 63) - 1) // synonym.factor
             found.append(
                 Setting(
                     synonym.name,
-                    SettingType.INT if synonym.factor != 1 else of.kind,
-                    in_units(of.default, synonym.factor) if i == len(known.synonyms) - 1 else None,
-                    of.documentation if synonym.factor == 1 else f"As {known.synonyms[0].name}, in a longer unit.",
+                    SettingType.INT if synonym.factor != 1 else topic_setting.kind,
+                    convert_default(topic_setting.default, synonym.factor) if i == len(known.synonyms) - 1 else None,
+                    topic_setting.documentation
+                    if synonym.factor == 1
+                    else f"Same as {known.synonyms[0].name}, in a larger unit.",
                     low,
                     min(high, MAX_INT) if synonym.factor != 1 and high is not None else high,
-                    of.allowed,
-                    of.excluded,
+                    topic_setting.allowed,
+                    topic_setting.excluded,
                     dynamic=True,
-                    reason=of.reason,
+                    reason=topic_setting.reason,
                 )
             )
     return found
 
 
-def in_units(default: str | None, factor: int) -> str | None:
+def convert_default(default: str | None, factor: int) -> str | None:
+    """Return a default in a unit that is `factor` times larger."""
     if default is None or factor == 1:
         return default
     count, rest = divmod(int(default), factor)
@@ -441,7 +450,7 @@ def in_units(default: str | None, factor: int) -> str | None:
     return str(count)
 
 
-BROKER_SETTINGS: dict[str, Setting] = {s.name: s for s in own_settings() + topic_default_settings()}
+BROKER_SETTINGS: dict[str, Setting] = {s.name: s for s in broker_field_settings() + topic_default_settings()}
 TOPIC_SETTING_OF = {
     synonym.name: (name, synonym.factor) for name, known in TOPIC_SETTINGS.items() for synonym in known.synonyms
 }
@@ -452,28 +461,28 @@ SYNONYMS_OF = {
     for known in TOPIC_SETTINGS.values()
     for synonym in known.synonyms
 }
-"""By broker setting: all that give the same default, the one that counts first at the front."""
+"""By broker setting: all synonyms for the same default, highest precedence first."""
 
 
 def broker_setting(name: str) -> Setting:
-    """Raises `UnknownSetting`."""
+    """Return a broker setting's definition. Raises `UnknownSetting`."""
     known = BROKER_SETTINGS.get(name)
     if known is not None:
         return known
     if name in KAFKA_BROKER_SETTINGS:
         return KAFKA_BROKER_SETTINGS[name].setting
-    raise unknown(name, BROKER_SETTINGS, "broker setting")
+    raise unknown_setting(name, BROKER_SETTINGS, "broker setting")
 
 
 def parse_broker_setting(name: str, text: str) -> Value:
-    """Raises `InvalidSetting` for an unknown name and for a value that it cannot have."""
+    """Return a broker setting's typed value. Raises `InvalidSetting` for an unknown name or an invalid value."""
     known = broker_setting(name)
     if name in KAFKA_BROKER_SETTINGS:
         KAFKA_BROKER_SETTINGS[name].check(text)
     value = known.parse(text)
     if name in TOPIC_SETTING_OF:
         topic_name, factor = TOPIC_SETTING_OF[name]
-        scaled(topic_name, text.strip(), factor)
+        scale_value(topic_name, text.strip(), factor)
     elif name in ("listeners", "advertised.listeners"):
         parse_listeners(text, name)
     return value

@@ -1,6 +1,6 @@
-"""What a setting is: name, type, default, what is allowed, one sentence that explains it. Used by `topic` and `broker`.
+"""Definition of a setting: name, type, default, allowed values, documentation. Used by `topic`, `broker` and `group`.
 
-A value travels as text (command line, environment, requests, store) and is parsed, once, at the edge.
+Values are text on the command line, in the environment, in requests and in the store, and are parsed once.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
 
+from penstock.config.addresses import quoted
+
 Value = bool | int | float | str | tuple[str, ...]
 
 MAX_VALUE_CHARS = 4096
-MAX_SHOWN_NAME = 249
+MAX_SHOWN_NAME_CHARS = 249
 """Characters of an unknown name that an error message repeats."""
 
 
 class SettingType(IntEnum):
-    """The type of a setting; the numbers are those that DescribeConfigs answers with (KIP-569)."""
+    """Type of a setting, with DescribeConfigs' numbers (KIP-569)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -32,42 +34,43 @@ class SettingType(IntEnum):
 
 
 class SettingSource(IntEnum):
-    """Where a value comes from, in DescribeConfigs' numbers; the first that gives one wins."""
+    """Source of a value, with DescribeConfigs' numbers. The first source that has a value takes precedence."""
 
     TOPIC = 1
     BROKER = 2
-    """Set at run time for one broker."""
+    """Dynamic setting of one broker."""
     ALL_BROKERS = 3
-    """Set at run time for all brokers."""
+    """Dynamic setting of all brokers."""
     STATIC = 4
-    """Given at the start: file, environment, command line."""
+    """Set at startup: file, environment, command line."""
     DEFAULT = 5
     BROKER_LOGGER = 6
     GROUP = 8
 
 
 class InvalidSetting(ValueError):
-    """A setting that there is not, or a value that it cannot have; the message names both and what is allowed."""
+    """An unknown setting or an invalid value. The message names both, and the allowed values."""
 
 
 class UnknownSetting(InvalidSetting):
-    """A name that no setting has."""
+    """No setting has this name."""
 
 
-LIMITS = {
+INTEGER_RANGES = {
     SettingType.SHORT: (-(1 << 15), (1 << 15) - 1),
     SettingType.INT: (-(1 << 31), (1 << 31) - 1),
     SettingType.LONG: (-(1 << 63), (1 << 63) - 1),
 }
-TEXTS = frozenset({SettingType.STRING, SettingType.CLASS, SettingType.PASSWORD})
+TEXT_TYPES = frozenset({SettingType.STRING, SettingType.CLASS, SettingType.PASSWORD})
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A known setting. `default` None is "not set". `allowed` are the words of all but numbers, any where it is empty.
+    """A known setting. A `default` of None means "not set".
 
-    `dynamic` settings can be changed while the broker runs. A text has at most `max_chars` characters, all of which can
-    be printed. `reason` says why nothing else is allowed, in error messages.
+    `allowed` lists the valid words of types other than numbers; empty means any. `dynamic` settings can change at run
+    time. Text has at most `max_chars` characters; if that is below MAX_VALUE_CHARS, all must be printable. `reason`
+    explains in error messages why no other value is allowed.
     """
 
     name: str
@@ -85,26 +88,28 @@ class Setting:
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether DescribeConfigs leaves the value out."""
+        """Return whether DescribeConfigs omits the value."""
         return self.kind is SettingType.PASSWORD
 
     def normalise(self, text: str) -> str:
-        """Return the value as it is stored and shown: `5` for ` +5 `. Raises `InvalidSetting`."""
+        """Return the value as it is stored and shown, such as `5` for ` +5 `. Raises `InvalidSetting`."""
         return text_of(self.parse(text))
 
     def parse(self, text: str) -> Value:
-        """Raises `InvalidSetting`."""
+        """Return the typed value. Raises `InvalidSetting`."""
         text = text.strip()
         if len(text) > self.max_chars:
-            raise InvalidSetting(f"the value of {self.name} has {len(text)} characters: at most {self.max_chars}")
+            raise InvalidSetting(
+                f"value of {self.name} is too long: {len(text)} characters; use at most {self.max_chars}"
+            )
         if self.kind is SettingType.BOOLEAN:
             if text.lower() not in (self.allowed or ("true", "false")):
                 raise self.invalid(text)
             return text.lower() == "true"
         if self.kind is SettingType.LIST:
             return self._parse_list(text)
-        if self.kind in TEXTS:
-            if (self.allowed and text not in self.allowed) or not self._may_be_shown(text):
+        if self.kind in TEXT_TYPES:
+            if (self.allowed and text not in self.allowed) or not self._is_printable(text):
                 raise self.invalid(text)
             return text
         return self._parse_number(text)
@@ -120,65 +125,61 @@ class Setting:
         return words
 
     def _parse_number(self, text: str) -> int | float:
-        if "_" in text or not text.isascii():  # Python reads more as numbers than people write in settings
+        if "_" in text or not text.isascii():  # int() also accepts underscores and non-ASCII digits
             raise self.invalid(text)
         try:
             number = float(text) if self.kind is SettingType.DOUBLE else int(text)
         except ValueError:
             raise self.invalid(text) from None
-        low, high = LIMITS.get(self.kind, (float("-inf"), float("inf")))
+        low, high = INTEGER_RANGES.get(self.kind, (float("-inf"), float("inf")))
         low = low if self.minimum is None else self.minimum
         high = high if self.maximum is None else self.maximum
-        if not low <= number <= high or number in self.excluded:  # also refuses NaN
+        if not low <= number <= high or number in self.excluded:  # also rejects NaN
             raise self.invalid(text)
         return number
 
-    def _may_be_shown(self, text: str) -> bool:
+    def _is_printable(self, text: str) -> bool:
         return self.max_chars == MAX_VALUE_CHARS or text.isprintable()
 
     def invalid(self, text: str) -> InvalidSetting:
+        """Return the error for an invalid value."""
         reason = f"; {self.reason}" if self.reason else ""
-        return InvalidSetting(f"invalid value {shown(text)} for {self.name}: it must be {self.expectation()}{reason}")
+        return InvalidSetting(f"invalid value {quoted(text)} for {self.name}: it must be {self.expectation()}{reason}")
 
     def expectation(self) -> str:
-        """What is allowed, in words."""
+        """Describe the allowed values."""
         if self.kind is SettingType.BOOLEAN:
             return " or ".join(self.allowed or ("true", "false"))
         if self.kind is SettingType.LIST:
             return f"a comma-separated list of {' and '.join(self.allowed)}" if self.allowed else "a list"
-        if self.kind in TEXTS:
+        if self.kind in TEXT_TYPES:
             if self.max_chars < MAX_VALUE_CHARS:
                 return f"printable text of at most {self.max_chars} characters"
             return " or ".join(self.allowed)
         what = "a number" if self.kind is SettingType.DOUBLE else "a whole number"
-        low, high = LIMITS.get(self.kind, (None, None))
+        low, high = INTEGER_RANGES.get(self.kind, (None, None))
         low = low if self.minimum is None else self.minimum  # type: ignore[assignment]
         high = high if self.maximum is None else self.maximum  # type: ignore[assignment]
-        but = "" if not self.excluded else f", not {' or '.join(map(str, self.excluded))}"
-        return f"{what} from {low} to {high}{but}"
-
-
-def shown(text: str) -> str:
-    """A value as error messages show it, shortened."""
-    return repr(text if len(text) <= 100 else text[:97] + "...")
+        exclusion = "" if not self.excluded else f", not {' or '.join(map(str, self.excluded))}"
+        return f"{what} from {low} to {high}{exclusion}"
 
 
 def text_of(value: Value) -> str:
-    """Return the text that stands for a parsed value."""
+    """Return the text form of a parsed value."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def unknown(name: str, known: Iterable[str], what: str = "setting") -> UnknownSetting:
-    """The error for a name that is not known, with the nearest one that is."""
-    near = get_close_matches(name[:200], list(known), n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return UnknownSetting(f"unknown {what} {shown(name)}{hint}")
+def unknown_setting(name: str, known: Iterable[str], what: str = "setting") -> UnknownSetting:
+    """Return the error for an unknown name, with the closest known name as a hint."""
+    matches = get_close_matches(name[:200], list(known), n=1, cutoff=0.6)
+    hint = f"; did you mean {matches[0]}?" if matches else ""
+    return UnknownSetting(f"unknown {what} {quoted(name)}{hint}")
 
 
 def unknown_config(what: str, name: str) -> UnknownSetting:
-    """The error for a name that no topic or group setting has, in Kafka's words: libraries match them."""
+    """Return the error for an unknown topic or group setting, in Kafka's words: client libraries match them."""
     return UnknownSetting(
-        f"Unknown {what} config name: {name if len(name) <= MAX_SHOWN_NAME else name[:MAX_SHOWN_NAME]}"
+        f"Unknown {what} config name: {name if len(name) <= MAX_SHOWN_NAME_CHARS else name[:MAX_SHOWN_NAME_CHARS]}"
     )

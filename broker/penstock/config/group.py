@@ -1,6 +1,6 @@
-"""The settings of a group: notes of whoever manages groups, of which brokers make nothing.
+"""The settings of a group, in which external tools store state. Brokers ignore them.
 
-Read by `control.group_settings`, which keeps them with the group.
+Read by `control.group_settings`, which stores them with the group.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
             DELETION_POLICY,
             SettingType.STRING,
             RETAIN,
-            "What becomes of the group's offsets when its owner goes, for whoever manages groups; brokers make nothing"
-            " of it.",
+            "Whether external tools keep or delete the group's offsets when its owner is deleted. Ignored by brokers.",
             allowed=DELETION_POLICIES,
             dynamic=True,
         ),
@@ -28,7 +27,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
             OWNER,
             SettingType.STRING,
             "",
-            "Whose the group is, for whoever manages groups, such as the UID of an object; brokers make nothing of it.",
+            "Owner of the group, such as the UID of a Kubernetes object, set by external tools. Ignored by brokers.",
             dynamic=True,
             max_chars=MAX_OWNER_CHARS,
         ),
@@ -36,7 +35,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
             RESET_ID,
             SettingType.STRING,
             "",
-            "The newest reset of offsets that was done, so that none is done twice; brokers make nothing of it.",
+            "Id of the last completed offset reset, set by external tools to execute each once. Ignored by brokers.",
             dynamic=True,
             max_chars=MAX_RESET_ID_CHARS,
         ),
@@ -45,7 +44,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
 
 
 def group_setting(name: str) -> Setting:
-    """Raises `UnknownSetting`."""
+    """Return a group setting's definition. Raises `UnknownSetting`."""
     known = GROUP_SETTINGS.get(name)
     if known is not None:
         return known

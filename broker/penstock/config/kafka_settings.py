@@ -1,7 +1,7 @@
-"""Settings of Apache Kafka 4.3 that Penstock knows by name and has no use for, with the value that holds here.
+"""Settings of Apache Kafka 4.3 that Penstock accepts by name but ignores, with their fixed values.
 
-Tools and manifests name them. They are described, read-only, and may be given where they ask for what Penstock does
-anyway; anything else is refused with the reason. `config.broker` and `config.group` answer for them.
+Tools and manifests set them. They are described as read-only, and can be set only to their fixed value; any other value
+is rejected with the reason. Used by `config.broker` and `config.group`.
 """
 
 from __future__ import annotations
@@ -9,31 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.config.definition import InvalidSetting, Setting, SettingType, shown
+from penstock.config.addresses import quoted
+from penstock.config.definition import InvalidSetting, Setting, SettingType
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSetting:
-    """A setting without effect. Its default is the value that holds; `synonym` is the broker setting of a group's."""
+    """An ignored setting. Its default is its fixed value; `synonym` is the broker setting of a group setting."""
 
     setting: Setting
     synonym: str
 
     def check(self, text: str) -> str:
-        """Return the value as it is shown. Raises `InvalidSetting` for any other than the one that holds."""
+        """Return the value as it is shown. Raises `InvalidSetting` unless it is the fixed value."""
         setting = self.setting
         value = setting.parse(text)
         if setting.default is None or value != setting.parse(setting.default):
-            cure = "leave it out" if setting.default is None else f"leave it out, or give {shown(setting.default)}"
-            raise InvalidSetting(f"cannot set {setting.name} to {shown(text.strip())}: {setting.reason}; {cure}")
+            hint = "leave it out" if setting.default is None else f"leave it out, or use {quoted(setting.default)}"
+            raise InvalidSetting(f"cannot set {setting.name} to {quoted(text.strip())}: {setting.reason}; {hint}")
         return setting.default
 
 
-TIERED = "tiered storage is not offered"
-SHARE = "share groups (KIP-932) are not offered"
-CONSUMER = "the consumer protocol (KIP-848) is not offered; members of the classic protocol bring their own timeouts"
-STREAMS = "the streams protocol (KIP-1071) is not offered; members of the classic protocol bring their own timeouts"
-METRICS = "clients' metrics (KIP-714) are not collected"
+TIERED = "tiered storage is not supported"
+SHARE = "share groups (KIP-932) are not supported"
+CONSUMER = "the consumer protocol (KIP-848) is not supported; members of the classic protocol set their own timeouts"
+STREAMS = "the streams protocol (KIP-1071) is not supported; members of the classic protocol set their own timeouts"
+METRICS = "client metrics (KIP-714) are not collected"
 
 BROKER_ROWS = (
     (
@@ -68,7 +69,7 @@ BROKER_ROWS = (
         """,
     ),
     (
-        "TLS, SASL and authorization of listeners are not offered yet",
+        "TLS, SASL and authorization of listeners are not supported yet",
         """
         authorizer.class.name string ''
         connection.failed.authentication.delay.ms int 100
@@ -229,7 +230,7 @@ BROKER_ROWS = (
         """,
     ),
     (
-        "there is no KRaft quorum: etcd holds the state of the cluster and elects the controller",
+        "there is no KRaft quorum: etcd stores the cluster's metadata and elects the controller",
         """
         broker.heartbeat.interval.ms int 2000
         controller.listener.names list
@@ -298,7 +299,7 @@ BROKER_ROWS = (
         """,
     ),
     (
-        "client quotas are not offered; replication throttles are measured by the broker itself",
+        "client quotas are not supported; replication throttles use no quota windows",
         """
         alter.log.dirs.replication.quota.window.num int 11
         alter.log.dirs.replication.quota.window.size.seconds int 1
@@ -311,7 +312,7 @@ BROKER_ROWS = (
         """,
     ),
     (
-        "/metrics gives plain counters that are not sampled",
+        "/metrics exports plain counters without sampling",
         """
         kafka.metrics.polling.interval.secs int 10
         metrics.num.samples int 2
@@ -321,7 +322,7 @@ BROKER_ROWS = (
         """,
     ),
     (
-        "the broker compacts, flushes and recovers logs in its own way",
+        "compaction, flushing and recovery of logs work differently",
         """
         log.cleaner.backoff.ms long* 15000
         log.cleaner.dedupe.buffer.size long* 134217728
@@ -340,7 +341,7 @@ BROKER_ROWS = (
         """,
     ),
     (
-        "the coordinator verifies every partition of a transaction, and times its work itself",
+        "the coordinator always verifies a transaction's partitions, with fixed timing",
         """
         add.partitions.to.txn.retry.backoff.max.ms int 100
         add.partitions.to.txn.retry.backoff.ms int 20
@@ -351,7 +352,7 @@ BROKER_ROWS = (
         """,
     ),
     (
-        "the kernel sizes socket buffers, and brokers time their connections themselves",
+        "the kernel sizes socket buffers, and connection timeouts are fixed",
         """
         controlled.shutdown.enable boolean true
         replica.fetch.min.bytes int 1
@@ -385,7 +386,8 @@ BROKER_ROWS = (
         """,
     ),
 )
-"""(reason, rows): each row is a name, its type, `*` where Kafka changes it at run time, and its value unless unset."""
+"""(reason, rows). Each row is a name, its type with `*` if Kafka can change it at run time, and its value unless unset.
+"""
 
 GROUP_ROWS = (
     (
@@ -421,7 +423,7 @@ GROUP_ROWS = (
         """,
     ),
 )
-"""As `BROKER_ROWS`; a row ends with the broker setting that gives the default in Kafka."""
+"""Same format as `BROKER_ROWS`, followed by the broker setting that is Kafka's default."""
 
 METRICS_ROWS = ((METRICS, "interval.ms int* 300000\nmatch list* ''\nmetrics list* ''"),)
 
@@ -430,6 +432,7 @@ EMPTY = "''"
 
 
 def parse_rows(groups: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, KafkaSetting]]:
+    """Yield the name and definition of each row."""
     for reason, rows in groups:
         for line in rows.strip().splitlines():
             name, kind, *rest = line.split()
@@ -438,7 +441,7 @@ def parse_rows(groups: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, Kafka
                 name,
                 SettingType[kind.rstrip("*").upper()],
                 default,
-                f"Known by name, without effect: {reason}.",
+                f"No effect: {reason}.",
                 dynamic=kind.endswith("*"),
                 reason=reason,
             )

@@ -1,7 +1,7 @@
-"""What `penstock up` was asked for, before any of it is checked.
+"""The unchecked options of `penstock up`.
 
-Made by the command line, read by `node`. It names no setting itself: `config.sources` merges `config_file`, the
-environment and `settings`, and answers for unknown names and bad values.
+Created by the command line, read by `node`. `config.sources` merges `config_file`, the environment and `settings`, and
+reports unknown names and invalid values.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ DEFAULT_DATA_DIR = "./penstock-data"
 class UpOptions:
     """The flags of `penstock up`.
 
-    `port` and `http_port` 0 pick a free port; `http_port` None serves no HTTP. `listeners` and `advertise` hold
-    `NAME://host:port`, in the order given; with no `listeners` there is one, on `host` and `port`. `settings` are the
-    `--set` pairs by Kafka's names; they win over the environment, which wins over `config_file` (None where no file
-    was named). `log_format` "auto" is text on a terminal and JSON elsewhere.
+    `port` and `http_port` 0 pick a free port; `http_port` None disables HTTP. `listeners` and `advertise` contain
+    `NAME://host:port`; without `listeners` there is one on `host` and `port`. `settings` are the `--set` pairs; they
+    override the environment, which overrides `config_file` (None if not given). `log_format` "auto" means text on a
+    terminal and JSON elsewhere.
 
-    `etcd` holds the endpoints of the etcd that has the cluster's state; with none the broker is alone and keeps its
-    state in the data directory. The files are PEM; `etcd_password_file` holds the password of `etcd_user`.
+    `etcd` lists the endpoints of the etcd that stores the cluster's metadata; if empty, the broker is single-node and
+    keeps its metadata in the data directory. TLS files are PEM; `etcd_password_file` contains the password of
+    `etcd_user`.
     """
 
     data_dir: str = DEFAULT_DATA_DIR

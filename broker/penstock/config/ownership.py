@@ -1,7 +1,6 @@
-"""Settings by which whoever manages topics and groups from outside knows again what is whose.
+"""Settings in which external tools record who owns a topic or group. Brokers ignore them.
 
-They are kept with the thing itself, so that they go with it and nothing of it can be left over elsewhere. Brokers make
-nothing of them. Used by `topic` and `group`.
+They are stored with the topic or group, so that deleting it deletes them too. Used by `topic` and `group`.
 """
 
 from __future__ import annotations

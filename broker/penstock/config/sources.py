@@ -1,6 +1,6 @@
-"""Where a broker's settings come from: a file, the environment, the command line; what is said later wins.
+"""Merges a broker's settings from a file, the environment and the command line; later sources take precedence.
 
-Called by `node` at the start. Unknown names are errors that say where they stand.
+Called by `node` at startup. Errors name the source.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock.config.addresses import quoted
 from penstock.config.broker import BROKER_SETTINGS, BrokerConfig, parse_broker_setting
-from penstock.config.definition import InvalidSetting, unknown
+from penstock.config.definition import InvalidSetting, unknown_setting
 from penstock.config.topic import TOPIC_SETTINGS
 
 ENVIRONMENT_PREFIX = "PENSTOCK_SET_"
@@ -23,62 +24,66 @@ def load(
     options: Mapping[str, str] | None = None,
     defaults: Mapping[str, str] | None = None,
 ) -> BrokerConfig:
-    """The settings from a `penstock.toml`, from PENSTOCK_SET_* variables, and from --set options by name; `defaults`
-    hold where none of these says otherwise.
+    """Return the settings from `penstock.toml`, PENSTOCK_SET_* variables and --set options. `defaults` have the lowest
+    precedence.
 
-    Raises `InvalidSetting`, naming the place; OSError where the file cannot be read.
+    Raises `InvalidSetting`, naming the source; OSError if the file cannot be read.
     """
     texts: dict[str, str] = dict(defaults or {})
     if file is not None:
-        texts.update(checked(read_file(file), f"in {file}"))
-    texts.update(checked(from_environment(environment or {}), "in the environment"))
-    texts.update(checked(options or {}, "given with --set"))
+        texts.update(check_texts(read_file(file), f"in {file}"))
+    texts.update(check_texts(from_environment(environment or {}), "in the environment"))
+    texts.update(check_texts(options or {}, "given with --set"))
     return BrokerConfig.from_texts(texts)
 
 
 def parse_options(options: Iterable[str]) -> dict[str, str]:
-    """`name=value` texts, as of --set. Raises `InvalidSetting` where there is no `=`."""
+    """Return `name=value` pairs as a dict. Raises `InvalidSetting` if there is no `=`."""
     found: dict[str, str] = {}
     for option in options:
         name, equals, value = option.partition("=")
         if not equals or not name.strip():
-            raise InvalidSetting(f"--set {option}: it must be name=value, as in --set num.partitions=3")
+            raise InvalidSetting(
+                f"invalid --set {quoted(option)}: it is not NAME=VALUE; use for example --set num.partitions=3"
+            )
         found[name.strip()] = value
     return found
 
 
-def checked(texts: Mapping[str, str], place: str) -> Mapping[str, str]:
+def check_texts(texts: Mapping[str, str], source: str) -> Mapping[str, str]:
+    """Return `texts` unchanged. Raises `InvalidSetting`, naming the source."""
     for name, text in texts.items():
         try:
             if name not in BROKER_SETTINGS and name in TOPIC_SETTINGS:
                 synonyms = TOPIC_SETTINGS[name].synonyms
-                cure = f"; the default for topics is set with {synonyms[0].name}" if synonyms else " and has no default"
-                raise InvalidSetting(f"{name} is a topic's setting{cure}")
+                hint = f"; set the topics' default with {synonyms[0].name}" if synonyms else " without a broker default"
+                raise InvalidSetting(f"{name} is a topic setting{hint}")
             parse_broker_setting(name, text)
         except InvalidSetting as e:
-            raise InvalidSetting(f"{e} ({place})") from None
+            raise InvalidSetting(f"{e} ({source})") from None
     return texts
 
 
 def read_file(path: str) -> dict[str, str]:
-    """The settings in a TOML file, in tables or by dotted names. Raises `InvalidSetting`, OSError."""
+    """Return the settings of a TOML file, in tables or with dotted names. Raises `InvalidSetting`, OSError."""
     with open(path, "rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
-        raise InvalidSetting(f"{path} is larger than {MAX_FILE_BYTES} bytes")
+        raise InvalidSetting(f'settings file "{path}" is larger than {MAX_FILE_BYTES} bytes')
     try:
         document = tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as e:  # a number of thousands of digits is a ValueError, too
-        raise InvalidSetting(f"{path} is not valid TOML: {e}") from None
+    except (ValueError, RecursionError) as e:  # ValueError: an integer with thousands of digits
+        raise InvalidSetting(f'settings file "{path}" is not valid TOML: {e}') from None
     found: dict[str, str] = {}
     try:
         flatten(document, "", found, path)
     except RecursionError:
-        raise InvalidSetting(f"{path}: tables are nested too deeply; write settings as num.partitions = 6") from None
+        raise InvalidSetting(f'settings file "{path}" is nested too deeply; use num.partitions = 6') from None
     return found
 
 
 def flatten(table: Mapping[str, Any], prefix: str, found: dict[str, str], path: str) -> None:
+    """Add the table's values to `found` by dotted name."""
     for key, value in table.items():
         name = prefix + key
         if isinstance(value, dict):
@@ -88,23 +93,26 @@ def flatten(table: Mapping[str, Any], prefix: str, found: dict[str, str], path: 
 
 
 def text_of(value: object, name: str, path: str) -> str:
+    """Return a TOML value as text. Raises `InvalidSetting`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float | str):
         return str(value)
     if isinstance(value, list) and all(isinstance(v, int | float | str) and not isinstance(v, bool) for v in value):
         return ",".join(str(v) for v in value)
-    raise InvalidSetting(f"{name} in {path} must be a text, a number, true, false, or a list of texts")
+    raise InvalidSetting(
+        f'invalid value of {name} in "{path}": it must be a string, a number, true, false, or a list of strings'
+    )
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """PENSTOCK_SET_NUM_PARTITIONS=3 is num.partitions=3. Raises `InvalidSetting` for an unknown name."""
+    """Return settings from variables: PENSTOCK_SET_NUM_PARTITIONS=3 is num.partitions=3. Raises `InvalidSetting`."""
     found: dict[str, str] = {}
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
         name = variable[len(ENVIRONMENT_PREFIX) :].lower().replace("_", ".")
         if name not in BROKER_SETTINGS:
-            raise InvalidSetting(f"{unknown(name, BROKER_SETTINGS)} (from the variable {variable})")
+            raise InvalidSetting(f"{unknown_setting(name, BROKER_SETTINGS)} (from the variable {variable})")
         found[name] = text
     return found

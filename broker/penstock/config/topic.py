@@ -1,7 +1,7 @@
-"""The settings of a topic: the table of all that is known, and how a topic's `TopicConfig` follows from it.
+"""The table of topic settings, and how a `TopicConfig` is resolved from a topic's overrides and the broker's defaults.
 
-Most have broker settings that give their default for topics without their own (`log.retention.ms` for `retention.ms`);
-where several name the same thing in different units, the first of them that is set counts.
+Most topic settings have broker settings for their default (`retention.ms` has `log.retention.ms`). Of several synonyms
+in different units, the first one that is set takes precedence.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.config.addresses import quoted
 from penstock.config.definition import (
     MAX_VALUE_CHARS,
     InvalidSetting,
     Setting,
     SettingType,
     Value,
-    shown,
     text_of,
     unknown_config,
 )
@@ -34,14 +34,14 @@ from penstock.config.values import (
 
 MIN_SEGMENT_BYTES = 1024
 OWN_PREFIX = "penstock."
-"""The start of the names of settings that Kafka does not have."""
+"""Name prefix of settings that Kafka does not have."""
 RECORD_VALIDATION = f"{OWN_PREFIX}record.validation"
-REPLICAS = ".throttled.replicas"
+THROTTLED_REPLICAS_SUFFIX = ".throttled.replicas"
 
 
 @dataclass(frozen=True, slots=True)
 class SettingSynonym:
-    """A broker setting that gives a topic setting's default, times `factor`."""
+    """A broker setting that is a topic setting's default, in a unit `factor` times larger."""
 
     name: str
     factor: int = 1
@@ -49,7 +49,7 @@ class SettingSynonym:
 
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
-    """A topic setting, and its broker settings in the order in which they count."""
+    """A topic setting and its broker settings, highest precedence first."""
 
     setting: Setting
     synonyms: tuple[SettingSynonym, ...]
@@ -68,6 +68,7 @@ def define(
     max_chars: int = MAX_VALUE_CHARS,
     reason: str = "",
 ) -> tuple[str, TopicSetting]:
+    """Return an entry of `TOPIC_SETTINGS`."""
     setting = Setting(
         name,
         kind,
@@ -87,200 +88,197 @@ def define(
 
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
-NO_TIERS = "tiered storage is not offered: all data lies in the brokers' log directories"
+NO_TIERS = "tiered storage is not supported: all data is stored in the brokers' log directories"
 
 TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
     [
         define(
             "cleanup.policy", SettingType.LIST, "delete",
-            "What becomes of old data: delete drops it by age and size, compact keeps the last record of each key.",
+            "Retention policy: delete removes old segments by age and size, compact keeps the last record of each key.",
             "log.cleanup.policy", allowed=("delete", "compact"),
         ),
         define(
             "compression.gzip.level", SettingType.INT, -1,
-            "The level for compression.type gzip: 1 to 9, or -1 for the codec's default.",
+            "Level for compression.type gzip: 1 to 9, or -1 for the codec's default.",
             "compression.gzip.level", minimum=-1, maximum=9, excluded=(0,),
         ),
         define(
             "compression.lz4.level", SettingType.INT, 9,
-            "The level for compression.type lz4: 9, the default, compresses fastest, other levels search longer.",
+            "Level for compression.type lz4. The default, 9, is the fastest; other levels compress better.",
             "compression.lz4.level", minimum=1, maximum=17,
         ),
         define(
             "compression.type", SettingType.STRING, "producer",
-            "The codec in which batches are stored. With producer they stay as they came, which costs nothing; else"
-            " batches that come in another codec are compressed anew before they are stored.",
+            "Codec in which batches are stored. With producer, batches keep the producer's codec at no cost; otherwise,"
+            " the broker recompresses batches that use another codec.",
             "compression.type", allowed=tuple(CODECS),
         ),
         define(
             "compression.zstd.level", SettingType.INT, 3,
-            "The level for compression.type zstd.",
+            "Level for compression.type zstd.",
             "compression.zstd.level", minimum=-131_072, maximum=22,
         ),
         define(
             "delete.retention.ms", SettingType.LONG, DAY_MS,
-            "How long a compacted topic keeps the record that says that a key was deleted, in ms.",
+            "Time for which a compacted topic keeps tombstones, in ms.",
             "log.cleaner.delete.retention.ms", minimum=0,
         ),
         define(
             "file.delete.delay.ms", SettingType.LONG, MINUTE_MS,
-            "How long the file of a deleted segment stays, in ms.",
+            "Time after which the files of a deleted segment are removed, in ms.",
             "log.segment.delete.delay.ms", minimum=0,
         ),
         define(
             "flush.messages", SettingType.LONG, 1,
-            "Records after which the log is forced to disk; with 1 an acknowledgement means that the batch is on disk.",
+            "Records after which the log is flushed to disk. With 1, a batch is on disk when it is acknowledged.",
             "log.flush.interval.messages", minimum=1,
         ),
         define(
             "flush.ms", SettingType.LONG, FOREVER,
-            "Time after which appended records are forced to disk, in ms.",
+            "Time after which appended records are flushed to disk, in ms.",
             "log.flush.interval.ms", minimum=0,
         ),
         define(
             "follower.replication.throttled.replicas", SettingType.LIST, "",
-            "Replicas that fetch no more than follower.replication.throttled.rate while they are not in sync, as"
+            "Replicas whose fetching is limited to follower.replication.throttled.rate while they are out of sync, as"
             " PARTITION:BROKER,... or * for all (KIP-73).",
         ),
         define(
             "index.interval.bytes", SettingType.INT, 4096,
-            "Bytes of log between two entries of the offset index.",
+            "Bytes of log between entries of the offset index.",
             "log.index.interval.bytes", minimum=0,
         ),
         define(
             "leader.replication.throttled.replicas", SettingType.LIST, "",
-            "Replicas that, while they lead, send no more than leader.replication.throttled.rate to those that are not"
-            " in sync, as PARTITION:BROKER,... or * for all (KIP-73).",
+            "Replicas that, as leader, are limited to leader.replication.throttled.rate when sending to out-of-sync"
+            " replicas, as PARTITION:BROKER,... or * for all (KIP-73).",
         ),
         define(
             "local.retention.bytes", SettingType.LONG, -2,
-            "The size of what a topic with tiered storage keeps on the broker; without effect, since there are no such"
-            " topics: retention.bytes counts.",
+            "Local retention size of topics with tiered storage. No effect, as tiered storage is not supported:"
+            " retention.bytes applies.",
             "log.local.retention.bytes", minimum=-2,
         ),
         define(
             "local.retention.ms", SettingType.LONG, -2,
-            "The age of what a topic with tiered storage keeps on the broker; without effect, since there are no such"
-            " topics: retention.ms counts.",
+            "Local retention time of topics with tiered storage. No effect, as tiered storage is not supported:"
+            " retention.ms applies.",
             "log.local.retention.ms", minimum=-2,
         ),
         define(
             "max.compaction.lag.ms", SettingType.LONG, FOREVER,
-            "Time after which a record is compacted at the latest, in ms.",
+            "Maximum time before a record becomes eligible for compaction, in ms.",
             "log.cleaner.max.compaction.lag.ms", minimum=1,
         ),
         define(
             "max.message.bytes", SettingType.INT, 1_048_588,
-            "The largest batch of records that is accepted, in bytes, as compressed.",
+            "Maximum size of a record batch after compression, in bytes.",
             "message.max.bytes", minimum=0, maximum=1 << 30,
         ),
         define(
             "message.timestamp.after.max.ms", SettingType.LONG, HOUR_MS,
-            "How far in the future a record's timestamp may lie, in ms.",
+            "Maximum difference between a record's timestamp in the future and the broker's clock, in ms.",
             "log.message.timestamp.after.max.ms", minimum=0,
         ),
         define(
             "message.timestamp.before.max.ms", SettingType.LONG, FOREVER,
-            "How far in the past a record's timestamp may lie, in ms.",
+            "Maximum difference between a record's timestamp in the past and the broker's clock, in ms.",
             "log.message.timestamp.before.max.ms", minimum=0,
         ),
         define(
             "message.timestamp.type", SettingType.STRING, "CreateTime",
-            "Whether a record has the producer's timestamp (CreateTime) or the broker's (LogAppendTime).",
+            "Timestamp of records: the producer's (CreateTime) or the broker's (LogAppendTime).",
             "log.message.timestamp.type", allowed=("CreateTime", "LogAppendTime"),
         ),
         define(
             "min.cleanable.dirty.ratio", SettingType.DOUBLE, 0.5,
-            "The part of a log that must be uncompacted before it is compacted.",
+            "Minimum ratio of uncompacted data to the whole log before the log is compacted.",
             "log.cleaner.min.cleanable.ratio", minimum=0, maximum=1,
         ),
         define(
             "min.compaction.lag.ms", SettingType.LONG, 0,
-            "Time for which a record is not compacted, in ms.",
+            "Minimum time before a record can be compacted, in ms.",
             "log.cleaner.min.compaction.lag.ms", minimum=0,
         ),
         define(
             "min.insync.replicas", SettingType.INT, 1,
-            "In-sync replicas that must have a batch before it is acknowledged; counts at most the replication factor.",
+            "Minimum ISR size for writes with acks=all; limited to the replication factor.",
             "min.insync.replicas", minimum=1,
         ),
         define(
             DELETION_POLICY, SettingType.STRING, RETAIN,
-            "What becomes of the topic when its owner goes, for whoever manages topics; brokers make nothing of it.",
+            "Whether external tools keep or delete the topic when its owner is deleted. Ignored by brokers.",
             allowed=DELETION_POLICIES,
         ),
         define(
             OWNER, SettingType.STRING, "",
-            "Whose the topic is, for whoever manages topics, such as the UID of an object; brokers make nothing of it.",
+            "Owner of the topic, such as the UID of a Kubernetes object, set by external tools. Ignored by brokers.",
             max_chars=MAX_OWNER_CHARS,
         ),
         define(
             RECORD_VALIDATION, SettingType.STRING, ENDS,
-            "How much of a produced batch is checked before it is stored, beside its header and CRC: ends decompresses"
-            " it, parses the first and the last record and, of up to 16, follows the lengths of all; all parses every"
-            " record; none leaves damaged batches to consumers.",
+            "Validation of produced batches beyond header and CRC. ends decompresses the batch and parses its first and"
+            " last record and, for up to 16 records, the lengths of all; all parses every record; none skips it, so"
+            " that consumers may receive damaged batches.",
             RECORD_VALIDATION, allowed=(NO_VALIDATION, ENDS, EVERY_RECORD),
         ),
         define(
             "preallocate", SettingType.BOOLEAN, "false",
-            "Files of segments grow as they are written; nothing else is offered.",
+            "Whether segment files are preallocated. Not supported: files grow as they are written.",
             "log.preallocate", allowed=("false",),
         ),
         define(
             "remote.log.copy.disable", SettingType.BOOLEAN, "false",
-            "Whether a topic with tiered storage copies nothing more to it; without effect, since there are no such"
-            " topics.",
+            "Whether copying to tiered storage is disabled. No effect, as tiered storage is not supported.",
         ),
         define(
             "remote.log.delete.on.disable", SettingType.BOOLEAN, "false",
-            "Whether the tiered data of a topic goes when tiered storage is switched off; without effect, since there"
-            " is no such data.",
+            "Whether disabling tiered storage deletes the tiered data. No effect, as tiered storage is not supported.",
         ),
         define(
             "remote.storage.enable", SettingType.BOOLEAN, "false",
-            "Whether the topic has tiered storage, which is not offered.", allowed=("false",), reason=NO_TIERS,
+            "Whether the topic uses tiered storage, which is not supported.", allowed=("false",), reason=NO_TIERS,
         ),
         define(
             "retention.bytes", SettingType.LONG, -1,
-            "The size to which a partition's log may grow before old segments are deleted, in bytes; -1 for no bound.",
+            "Maximum size of a partition's log before old segments are deleted, in bytes; -1 for no limit.",
             "log.retention.bytes", minimum=-1,
         ),
         define(
             "retention.ms", SettingType.LONG, 14 * DAY_MS,
-            "The age at which segments are deleted, in ms; -1 for never.",
+            "Age at which segments are deleted, in ms; -1 for never.",
             "log.retention.ms", ("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS), minimum=-1,
         ),
         define(
             "segment.bytes", SettingType.INT, 1 << 30,
-            "The size at which a new segment is begun, in bytes.",
+            "Maximum size of a segment, in bytes.",
             "log.segment.bytes", minimum=MIN_SEGMENT_BYTES,
         ),
         define(
             "segment.index.bytes", SettingType.INT, 10 << 20,
-            "The largest index of a segment; without effect: indexes grow with their segment, which segment.bytes and"
-            " segment.ms bound.",
+            "Maximum size of a segment's index. No effect: index sizes follow from segment.bytes and segment.ms.",
             "log.index.size.max.bytes", minimum=4,
         ),
         define(
             "segment.jitter.ms", SettingType.LONG, 0,
-            "The most by which segment.ms is shortened at random, in ms, so that not all logs roll at once.",
+            "Maximum random reduction of segment.ms, in ms, so that logs do not roll at the same time.",
             "log.roll.jitter.ms", ("log.roll.jitter.hours", HOUR_MS), minimum=0,
         ),
         define(
             "segment.ms", SettingType.LONG, 7 * DAY_MS,
-            "The age at which a new segment is begun, in ms.",
+            "Age at which a new segment is started, in ms.",
             "log.roll.ms", ("log.roll.hours", HOUR_MS), minimum=1,
         ),
         define(
             "unclean.leader.election.enable", SettingType.BOOLEAN, "false",
-            "Whether a replica that may lack acknowledged records can become leader when there is no other.",
+            "Whether an out-of-sync replica, which may lack acknowledged records, can become leader if no other can.",
             "unclean.leader.election.enable",
         ),
     ]
 )  # fmt: skip
 
 
-WITHOUT_EFFECT = frozenset(
+IGNORED_SETTINGS = frozenset(
     {
         "local.retention.bytes",
         "local.retention.ms",
@@ -293,17 +291,18 @@ WITHOUT_EFFECT = frozenset(
         DELETION_POLICY,
     }
 )
-"""Settings that the broker does not act on: those with one value only, those of features that Penstock does not have,
-and notes of the tools that manage topics."""
+"""Settings that the broker ignores: those with a single value, those of unsupported features, and those of external
+tools.
+"""
 
 
-def effective(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Those of a topic's own settings that `resolve` makes something of."""
-    return {name: text for name, text in overrides.items() if name not in WITHOUT_EFFECT}
+def effective_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return the overrides that affect `resolve`."""
+    return {name: text for name, text in overrides.items() if name not in IGNORED_SETTINGS}
 
 
 def topic_setting(name: str) -> Setting:
-    """Raises `InvalidSetting` for an unknown name."""
+    """Return a topic setting's definition. Raises `InvalidSetting` if it is unknown."""
     known = TOPIC_SETTINGS.get(name)
     if known is None:
         raise unknown_config("topic", name)
@@ -311,12 +310,12 @@ def topic_setting(name: str) -> Setting:
 
 
 def parse_topic_setting(name: str, text: str) -> Value:
-    """Raises `InvalidSetting` for an unknown name and for a value that it cannot have."""
+    """Return a topic setting's typed value. Raises `InvalidSetting` for an unknown name or an invalid value."""
     value = topic_setting(name).parse(text)
-    if name.endswith(REPLICAS):
+    if name.endswith(THROTTLED_REPLICAS_SUFFIX):
         config_fields(name, value)
     if name == "compression.gzip.level" and value == 0:
-        raise InvalidSetting(f"invalid value {shown(text)} for {name}: it must be -1 or a whole number from 1 to 9")
+        raise InvalidSetting(f"invalid value {quoted(text)} for {name}: it must be -1 or a whole number from 1 to 9")
     return value
 
 
@@ -326,26 +325,26 @@ def normalise_topic_setting(name: str, text: str) -> str:
 
 
 def config_fields(name: str, value: Value) -> dict[str, Any]:
-    """The fields of `TopicConfig` that a setting decides; none where only one value is offered."""
+    """Return the fields of `TopicConfig` that a setting determines; empty for ignored settings."""
     if name == "cleanup.policy":
         assert isinstance(value, tuple), "cleanup.policy is a list"
         return {"cleanup_delete": "delete" in value, "cleanup_compact": "compact" in value}
     if name == "message.timestamp.type":
         return {"message_timestamp_log_append": value == "LogAppendTime"}
-    if name in WITHOUT_EFFECT:
+    if name in IGNORED_SETTINGS:
         return {}
     if name == "compression.type":
         return {"compression_codec": CODECS[str(value)]}
     if name == RECORD_VALIDATION:
         return {"record_validation": value}
-    if name.endswith(REPLICAS):
+    if name.endswith(THROTTLED_REPLICAS_SUFFIX):
         assert isinstance(value, tuple), f"{name} is a list"
-        return {name.replace(".", "_"): replica_list(name, value)}
+        return {name.replace(".", "_"): parse_replica_list(name, value)}
     return {name.replace(".", "_"): value}
 
 
-def replica_list(name: str, words: tuple[str, ...]) -> frozenset[tuple[int, int]]:
-    """`0:1,1:2` as (partition, broker). Raises `InvalidSetting`."""
+def parse_replica_list(name: str, words: tuple[str, ...]) -> frozenset[tuple[int, int]]:
+    """Parse `0:1,1:2` into (partition, broker) pairs. Raises `InvalidSetting`."""
     if words == ("*",):
         return frozenset({EVERY_REPLICA})
     found = set()
@@ -353,15 +352,15 @@ def replica_list(name: str, words: tuple[str, ...]) -> frozenset[tuple[int, int]
         partition, _, broker = word.partition(":")
         if not (partition.isdecimal() and broker.isdecimal() and word.isascii()):
             raise InvalidSetting(
-                f"invalid value {shown(','.join(words))} for {name}: it must be * or PARTITION:BROKER, such as 0:1,"
-                " with commas between several"
+                f"invalid value {quoted(','.join(words))} for {name}: it must be * or PARTITION:BROKER, such as 0:1;"
+                " several separated by commas"
             )
         found.add((int(partition), int(broker)))
     return frozenset(found)
 
 
 def resolve(overrides: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
-    """What a topic's own settings and the defaults make together. Raises `InvalidSetting`."""
+    """Return the configuration from a topic's overrides and the defaults. Raises `InvalidSetting`."""
     if not overrides:
         return defaults
     fields: dict[str, Any] = {}
@@ -377,7 +376,7 @@ def resolve(overrides: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
 
 
 def resolve_leniently(overrides: Mapping[str, str], defaults: TopicConfig) -> tuple[TopicConfig, list[str]]:
-    """As `resolve` for what is already stored: settings that are not understood are left out, and named."""
+    """Resolve stored overrides. Invalid ones are ignored, and returned as error messages."""
     try:
         return resolve(overrides, defaults), []
     except InvalidSetting:

@@ -1,4 +1,4 @@
-"""The resolved settings of a topic, as the rooms below use them. Made by `config.topic` from names and strings."""
+"""The resolved settings of a topic. Created by `config.topic` from texts, read by the log and the replicas."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ FOREVER = (1 << 63) - 1
 DAY_MS = 86_400_000
 
 AS_PRODUCED = -1
-"""Stands for the codec that the producer chose."""
+"""Keeps the producer's codec."""
 CODECS = {"producer": AS_PRODUCED, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-"""The values of compression.type, as numbers of codecs in batches."""
+"""Values of compression.type, with the codec's number in a batch."""
 NO_VALIDATION, ENDS, EVERY_RECORD = "none", "ends", "all"
-"""The values of penstock.record.validation."""
+"""Values of penstock.record.validation."""
 
 EVERY_REPLICA = (-1, -1)
-"""In a list of replicas: all of the topic."""
+"""Element of a replica list that stands for all replicas of the topic."""
 
 
 def names_replica(listed: Collection[tuple[int, int]], partition: int, broker_id: int) -> bool:
-    """Whether a list of (partition, broker) names a replica."""
+    """Return whether a list of (partition, broker) contains a replica."""
     return (partition, broker_id) in listed or EVERY_REPLICA in listed
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """Each field is the topic setting of the same name with dots; sizes in bytes, times in ms, -1 for no bound.
+    """Each field is the topic setting of the same name. Sizes are in bytes, times in ms, -1 means unlimited.
 
-    `flush_messages` 1 means that a batch counts once fdatasync has returned for it.
+    With `flush_messages` 1, a batch is acknowledged only after fdatasync.
     """
 
     cleanup_delete: bool = True
@@ -48,7 +48,7 @@ class TopicConfig:
     message_timestamp_before_max_ms: int = FOREVER
     message_timestamp_after_max_ms: int = 3_600_000
     compression_codec: int = AS_PRODUCED
-    """The codec in which batches are stored, or AS_PRODUCED."""
+    """Codec in which batches are stored, or AS_PRODUCED."""
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
@@ -59,9 +59,10 @@ class TopicConfig:
     min_cleanable_dirty_ratio: float = 0.5
     unclean_leader_election_enable: bool = False
     leader_replication_throttled_replicas: frozenset[tuple[int, int]] = frozenset()
-    """(partition, broker), or EVERY_REPLICA."""
+    """Pairs of (partition, broker), or EVERY_REPLICA."""
     follower_replication_throttled_replicas: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def flushes_each_batch(self) -> bool:
+        """Return whether each batch is flushed before it is acknowledged."""
         return self.flush_messages <= 1

@@ -149,8 +149,8 @@ def record_identity(
     addresses = list(listening)
     config.listeners = ",".join(str(address) for address in addresses)
     config.advertised_listeners = ",".join(str(address) for address in advertised)
-    config.given[SettingSource.STATIC] = {
-        **config.given.get(SettingSource.STATIC, {}),
+    config.source_texts[SettingSource.STATIC] = {
+        **config.source_texts.get(SettingSource.STATIC, {}),
         "node.id": str(config.node_id),
         "broker.id": str(config.node_id),
         "listeners": config.listeners,
@@ -164,7 +164,7 @@ def record_identity(
 def describe_all_brokers(config: BrokerConfig) -> list[ConfigDescription]:
     """Describe what was set at run time for all brokers."""
     found = []
-    for name, value in {**cluster_wide(config), **config.given.get(SettingSource.ALL_BROKERS, {})}.items():
+    for name, value in {**cluster_wide(config), **config.source_texts.get(SettingSource.ALL_BROKERS, {})}.items():
         if name in BROKER_SETTINGS or name in KAFKA_BROKER_SETTINGS:
             synonym = ConfigSynonym(name, value, SettingSource.ALL_BROKERS)
             found.append(ConfigDescription(broker_setting(name), value, SettingSource.ALL_BROKERS, [synonym]))
@@ -176,7 +176,7 @@ def broker_synonyms(name: str, config: BrokerConfig) -> list[ConfigSynonym]:
     names = SYNONYMS_OF.get(name, (name,))
     found = []
     for source in BROKER_SOURCES:
-        texts: Mapping[str, str] = config.given.get(source, {})
+        texts: Mapping[str, str] = config.source_texts.get(source, {})
         if source is SettingSource.ALL_BROKERS and name == CLUSTER_WIDE:
             texts = {**cluster_wide(config), **texts}
         found += [
@@ -195,7 +195,7 @@ def broker_synonyms(name: str, config: BrokerConfig) -> list[ConfigSynonym]:
 
 def cluster_wide(config: BrokerConfig) -> dict[str, str]:
     """Return the setting that is described as set for all brokers even if no client set it at run time."""
-    text = config.given.get(SettingSource.STATIC, {}).get(CLUSTER_WIDE)
+    text = config.source_texts.get(SettingSource.STATIC, {}).get(CLUSTER_WIDE)
     default = BROKER_SETTINGS[CLUSTER_WIDE].default
     assert default is not None, f"{CLUSTER_WIDE} has a default"
     return {CLUSTER_WIDE: default if text is None else text.strip()}

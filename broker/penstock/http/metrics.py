@@ -18,7 +18,7 @@ from penstock.http.heartbeat import Heartbeat
 from penstock.http.lag import Lag, measure_lags
 from penstock.http.sources import Sources
 from penstock.runtime.stats import BUCKETS_S, Histogram
-from penstock.wire.apis import name_of
+from penstock.wire.apis import api_name
 
 Labels = dict[str, str]
 Value = tuple[Labels, float]
@@ -140,7 +140,7 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
             ),
             ("penstock_partition_damaged", "1 for each partition whose files are damaged.", damaged),
         ],
-        requests=[HistogramValue.from_histogram(h, api=name_of(key)) for key, h in sorted(requests.by_api.items())],
+        requests=[HistogramValue.from_histogram(h, api=api_name(key)) for key, h in sorted(requests.by_api.items())],
         flushes=HistogramValue.from_histogram(sources.flush_durations),
         partitions=[
             PartitionValue(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock import __version__
 from penstock.config.definition import InvalidSetting
-from penstock.config.listeners import ListenerAddress, advertised
+from penstock.config.listeners import ListenerAddress, advertised_listeners
 from penstock.config.options import UpOptions
 from penstock.control.broker_reports import BrokerReports, ReportedSettings, report_embedded
 from penstock.control.config_describe import record_identity
@@ -244,7 +244,9 @@ class BrokerNode:
         cluster = self.cluster
 
         def publish_endpoints(bound: list[ListenerAddress]) -> list[BrokerEndpoint]:
-            published = advertised(bound, configured_advertised(self.options, self.config), socket.gethostname())
+            published = advertised_listeners(
+                bound, configured_advertised(self.options, self.config), socket.gethostname()
+            )
             record_identity(self.config, bound, published, self.data_dir)
             return [BrokerEndpoint(a.name, a.host, a.port) for a in published]
 

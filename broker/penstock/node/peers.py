@@ -77,7 +77,7 @@ class PeerClient:
             client_id=self.client_id,
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
             request_timeout_ms=self.timeout_ms,
-            newest_used={},
+            max_used_versions={},
         )
         self.connected_to = endpoint
         return self.connection

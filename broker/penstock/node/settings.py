@@ -10,7 +10,7 @@ from penstock.config import sources
 from penstock.config.addresses import InvalidAddress, parse_host
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
-from penstock.config.listeners import ListenerAddress, advertised, parse_listeners
+from penstock.config.listeners import ListenerAddress, advertised_listeners, parse_listeners
 from penstock.config.options import UpOptions
 from penstock.runtime.linux import raise_descriptor_limit
 from penstock.server.limits import ServerLimits
@@ -63,7 +63,7 @@ def listeners_of(options: UpOptions, config: BrokerConfig) -> list[ListenerAddre
             listeners = parse_listeners(config.listeners)
         else:
             listeners = [ListenerAddress(DEFAULT_LISTENER, parse_host(options.host), options.port)]
-        advertised(listeners, configured_advertised(options, config), socket.gethostname())
+        advertised_listeners(listeners, configured_advertised(options, config), socket.gethostname())
     except (InvalidSetting, InvalidAddress) as e:
         raise StartError(str(e)) from e
     return listeners

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from uuid import UUID
 
 from penstock.config.internal_topics import INTERNAL_TOPICS
-from penstock.config.topic import effective, resolve_leniently
+from penstock.config.topic import effective_overrides, resolve_leniently
 from penstock.config.values import TopicConfig
 from penstock.state import keys
 from penstock.state.records import (
@@ -247,7 +247,7 @@ class Tables:
         return TopicView(record.name, topic_id, partitions, record.overrides, config, is_internal)
 
     def _config(self, record: TopicRecord, defaults: TopicConfig) -> TopicConfig:
-        overrides = effective(record.overrides)
+        overrides = effective_overrides(record.overrides)
         if not overrides:
             return defaults
         cache_key = tuple(sorted(overrides.items()))

@@ -187,7 +187,7 @@ class Watcher:
         all_brokers = configs.get(keys.broker_config(None), {})
         this_broker = configs.get(keys.broker_config(self.config.node_id), {})
         before = self.config.topic_defaults
-        for problem in self.config.change(all_brokers, this_broker):
+        for problem in self.config.apply_dynamic(all_brokers, this_broker):
             log.warning("invalid broker setting in the store; ignoring it", reason=problem)
         if self.config.topic_defaults != before:
             self._tables.forget_configs()

@@ -1,1 +1,1 @@
-"""The Kafka protocol as bytes: messages, record batches, compression. No sockets, no clock, no disk."""
+"""Encoding of the Kafka protocol: messages, record batches, compression. No I/O."""

@@ -1,6 +1,6 @@
-"""The APIs of the protocol: their keys, the versions that this broker speaks, the versions of their headers.
+"""The protocol's APIs: keys, supported versions, header versions.
 
-The dispatcher tells requests apart by it, the client negotiates with it.
+Used by the broker to dispatch requests and by the client to negotiate versions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class ApiKey(IntEnum):
-    """The APIs whose messages are known here; the dispatcher's routes say which of them a broker serves."""
+    """APIs whose messages are known; the dispatcher's routes define which of them the broker serves."""
 
     PRODUCE = 0
     FETCH = 1
@@ -60,7 +60,7 @@ class ApiKey(IntEnum):
 
 
 class ApiDescription(NamedTuple):
-    """Versions `first` to `last`, from `flexible_from` on with tagged fields; `name` as the protocol writes it."""
+    """Supported versions `first` to `last`; tagged fields from `flexible_from`. `name` is the protocol's."""
 
     name: str
     first: int
@@ -117,10 +117,10 @@ APIS: dict[int, ApiDescription] = {
     ApiKey.LIST_CONFIG_RESOURCES: ApiDescription("ListConfigResources", 0, 1, 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiDescription("DescribeTopicPartitions", 0, 0, 0),
 }
-"""The versions spoken. Produce is advertised from version 0 on, as several clients insist, and answered from 3 on."""
+"""Supported versions. Produce is advertised from version 0, as several clients require, and served from version 3."""
 
-ONLY_ASKED = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-"""What the client asks of other brokers, and this one does not serve."""
+CLIENT_ONLY = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""APIs that the client uses and the broker does not serve."""
 
 UNSERVED = {
     29: "DescribeAcls",
@@ -134,24 +134,24 @@ UNSERVED = {
     76: "ShareGroupHeartbeat",
     78: "ShareFetch",
 }
-"""Names for messages about requests that are turned away."""
+"""Names of APIs that are not served, for error messages."""
 
 
-def name_of(api_key: int) -> str:
-    """The name of an API for messages, also of one that nobody knows."""
+def api_name(api_key: int) -> str:
+    """Return an API's name for messages, also if the key is unknown."""
     api = APIS.get(api_key)
     return api.name if api is not None else UNSERVED.get(api_key, f"with key {api_key}")
 
 
 def request_header_version(api_key: int, version: int) -> int:
-    """1, or 2 (with tagged fields) for flexible versions; 1 for APIs that are not served."""
+    """Return 2 (with tagged fields) for flexible versions, else 1; 1 for unknown APIs."""
     api = APIS.get(api_key)
     return 2 if api is not None and version >= api.flexible_from else 1
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """0, or 1 (with tagged fields) for flexible versions; always 0 for ApiVersions, which is read before its version
-    is agreed (KIP-511).
+    """Return 1 (with tagged fields) for flexible versions, else 0. Always 0 for ApiVersions, whose version is not
+    negotiated yet (KIP-511).
     """
     api = APIS.get(api_key)
     flexible = api is not None and version >= api.flexible_from

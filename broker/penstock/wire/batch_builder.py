@@ -1,4 +1,4 @@
-"""Builds record batches (format v2), record by record. Used by the client's producer and by log compaction."""
+"""Builds record batches (format v2) record by record. Used by the client's producer and by log compaction."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ from penstock.wire.record import Header, Record
 from penstock.wire.varint import write_varlong
 
 MAGIC = 2
-SMALL = 4096
+CACHED_VARINTS = 4096
 RECORD_OVERHEAD = 36
-"""Bytes that a record needs at most beside its key, value and headers: attributes, lengths and deltas."""
+"""Maximum bytes of a record besides key, value and headers: attributes, lengths and deltas."""
 HEADER_OVERHEAD = 10
 
 
 def varlong(value: int) -> bytes:
+    """Return the zigzag varint of a number."""
     out = bytearray()
     write_varlong(out, value)
     return bytes(out)
 
 
-VARINTS = [varlong(n) for n in range(SMALL)]
-"""The varints of small numbers, which most lengths and deltas are."""
+VARINTS = [varlong(n) for n in range(CACHED_VARINTS)]
+"""Varints of small numbers, which most lengths and deltas are."""
 
 
 def varint(value: int) -> bytes:
-    return VARINTS[value] if 0 <= value < SMALL else varlong(value)
+    """Return the zigzag varint of a number, from the cache if it is small."""
+    return VARINTS[value] if 0 <= value < CACHED_VARINTS else varlong(value)
 
 
 class BatchBuilder:
-    """Collects the records of one batch in their final form; `build` puts the header before them.
+    """Collects encoded records; `build` prepends the header.
 
-    `size_bytes` is the size that the batch has so far without compression.
+    `size_bytes` is the current uncompressed size of the batch.
     """
 
     __slots__ = ("base_timestamp_ms", "body", "count", "max_timestamp_ms", "next_offset_delta")
@@ -47,6 +49,7 @@ class BatchBuilder:
 
     @property
     def size_bytes(self) -> int:
+        """Return the uncompressed size of the batch."""
         return HEADER_SIZE + len(self.body)
 
     def append(
@@ -57,11 +60,11 @@ class BatchBuilder:
         timestamp_ms: int = -1,
         offset_delta: int | None = None,
     ) -> int:
-        """Adds a record and returns its offset within the batch; raises ValueError where offsets do not rise."""
+        """Append a record and return its offset delta. Raises ValueError if offsets do not increase."""
         delta = self.next_offset_delta
         if offset_delta is not None:
             if offset_delta < delta:
-                raise ValueError(f"offset {offset_delta} of a batch comes after {delta - 1}")
+                raise ValueError(f"offset delta {offset_delta} follows {delta - 1}; offset deltas must increase")
             delta = offset_delta
         if self.base_timestamp_ms is None:
             self.base_timestamp_ms = timestamp_ms
@@ -96,14 +99,15 @@ class BatchBuilder:
         attributes: int = 0,
         max_timestamp_ms: int | None = None,
     ) -> bytes:
-        """The whole batch. `attributes` are the bits beside the codec's; `last_offset_delta` is the last record's
-        unless given. The builder may go on and build again.
+        """Return the batch. `attributes` excludes the codec bits; `last_offset_delta` defaults to the last record's.
+
+        More records can be appended afterwards, to build again.
         """
-        assert not attributes & CODEC_MASK, "the codec has an argument of its own"
+        assert not attributes & CODEC_MASK, "the codec is a separate argument"
         body = compress(codec, self.body)
         last = self.next_offset_delta - 1 if last_offset_delta is None else last_offset_delta
         if last < self.next_offset_delta - 1:
-            raise ValueError(f"the last offset {last} of a batch is before that of its last record")
+            raise ValueError(f"last_offset_delta {last} is lower than the last record's offset delta")
         batch = bytearray(HEADER_SIZE + len(body))
         HEADER.pack_into(
             batch,
@@ -129,6 +133,7 @@ class BatchBuilder:
 
 
 def encode_headers(headers: Sequence[Header]) -> bytes:
+    """Return encoded record headers with their count."""
     out = bytearray(varint(len(headers)))
     for key, value in headers:
         name = key.encode(errors="surrogateescape")
@@ -143,7 +148,7 @@ def encode_headers(headers: Sequence[Header]) -> bytes:
 
 
 def record_size_bound(key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> int:
-    """Bytes that a record takes at most in a batch, for judging beforehand whether it still fits."""
+    """Return the maximum encoded size of a record in bytes, to check beforehand whether it fits."""
     size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
     for name, content in headers:
         size += HEADER_OVERHEAD + 4 * len(name) + len(content or b"")
@@ -164,10 +169,10 @@ def build_batch(
     base_timestamp_ms: int | None = None,
     max_timestamp_ms: int | None = None,
 ) -> bytes:
-    """One batch of `records`, whose offsets must rise from `base_offset` on; those without one are numbered.
+    """Return a batch of `records`, whose offsets must increase from `base_offset`; records without one are numbered.
 
-    `last_offset_delta` and the times keep what the records no longer show: compaction gives the original ones. Raises
-    ValueError where offsets do not rise.
+    `last_offset_delta` and the timestamps preserve the original values when compaction removes records. Raises
+    ValueError if offsets do not increase.
     """
     builder = BatchBuilder(base_timestamp_ms)
     for record in records:

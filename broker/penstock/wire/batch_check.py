@@ -1,4 +1,4 @@
-"""Judges a batch that a producer sent by its header and CRC, without looking at its records. On the hot path."""
+"""Validates a produced batch by its header and CRC, without reading its records. On the hot path."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from penstock.wire.errors import ErrorCode
 
 MAGIC = 2
 OLD_MAGIC = (0, 1)
-MAGIC_AT = 16
-SMALLEST_LENGTH = 14
-"""The least that a batch's length may be in any format, in bytes."""
+MAGIC_OFFSET = 16
+MIN_LENGTH = 14
+"""Minimum batch length in any format, in bytes."""
 new = tuple.__new__
-"""What `BatchHeader._make` does, but for counting the fields."""
+"""Faster than `BatchHeader._make`, which checks the number of fields."""
 KNOWN_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 
 def validate_batch(batch: memoryview, max_message_bytes: int) -> BatchHeader | ErrorCode:
-    """The header of `batch`, all that the producer sent for a partition, where it is one sound batch; else why not.
+    """Return the header if `batch`, a partition's data in a produce request, is a single valid batch, else the error.
 
-    The count of records is held against the batch's size, by what its codec can make of it at most: a few bytes that
-    claim two thousand million offsets are refused without decompressing them.
+    The record count is checked against the maximum expansion of the codec, so that a few bytes that claim billions of
+    records are rejected without decompressing them.
     """
     size = len(batch)
     if size < HEADER_SIZE:
-        return error_of_piece(batch)
+        return truncated_batch_error(batch)
     header = HEADER.unpack_from(batch)
     (
         _,
@@ -79,11 +79,11 @@ def validate_batch(batch: memoryview, max_message_bytes: int) -> BatchHeader | E
     return new(BatchHeader, header)
 
 
-def error_of_piece(batch: memoryview) -> ErrorCode:
-    """The error for fewer bytes than a batch's header has, as Kafka's reader of batches finds it."""
+def truncated_batch_error(batch: memoryview) -> ErrorCode:
+    """Return the error for fewer bytes than a batch header, as Kafka's batch reader does."""
     if len(batch) < LENGTH_OVERHEAD:
         return ErrorCode.INVALID_RECORD
-    if int.from_bytes(batch[8:LENGTH_OVERHEAD], "big", signed=True) < SMALLEST_LENGTH:
+    if int.from_bytes(batch[8:LENGTH_OVERHEAD], "big", signed=True) < MIN_LENGTH:
         return ErrorCode.CORRUPT_MESSAGE
-    is_known = len(batch) <= MAGIC_AT or batch[MAGIC_AT] in (*OLD_MAGIC, MAGIC)
+    is_known = len(batch) <= MAGIC_OFFSET or batch[MAGIC_OFFSET] in (*OLD_MAGIC, MAGIC)
     return ErrorCode.INVALID_RECORD if is_known else ErrorCode.CORRUPT_MESSAGE

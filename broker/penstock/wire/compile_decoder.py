@@ -1,7 +1,7 @@
-"""Writes and compiles the source of a message's decoder; called by `codec` alone.
+"""Generates and compiles the source of message decoders. Called by `codec` only.
 
-Generated code has the form `def decode_X(b, o, left)`: `b` is a memoryview of the frame, `o` the offset, `left` a
-one-element list with the number of array elements that may still come. It returns (message, offset behind it).
+Generated functions have the form `def decode_X(b, o, left)`: `b` is a memoryview of the frame, `o` the offset, `left` a
+one-element list with the number of array elements that are still allowed. They return (message, end offset).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from penstock.wire.primitives import uuid_of
+from penstock.wire.primitives import cached_uuid
 from penstock.wire.schema import Field, MalformedMessage, Message
 from penstock.wire.varint import read_uvarint
 
@@ -25,35 +25,36 @@ FIXED = {
 }
 
 
-def present(cls: type[Message], version: int) -> list[Field]:
-    """The fields that a class has in a version, in wire order, without tagged ones."""
+def fields_of_version(cls: type[Message], version: int) -> list[Field]:
+    """Return a class's fields in a version, in wire order, without tagged ones."""
     return [f for f in cls.FIELDS if f.first <= version <= f.last and f.tag is None]
 
 
-def tagged(cls: type[Message], version: int) -> list[Field]:
-    """The tagged fields that a class has in a version, by tag."""
+def tagged_fields(cls: type[Message], version: int) -> list[Field]:
+    """Return a class's tagged fields in a version, sorted by tag."""
     found = [f for f in cls.FIELDS if f.first <= version <= f.last and f.tag is not None]
     return sorted(found, key=lambda f: f.tag or 0)
 
 
-def smallest(kind: str | type[Message], version: int, flexible: bool) -> int:
-    """The least bytes that a value takes: what bounds the count of an array."""
+def min_size(kind: str | type[Message], version: int, flexible: bool) -> int:
+    """Return the minimum encoded size of a value, which limits array counts."""
     if isinstance(kind, str):
         if kind in FIXED:
             return FIXED[kind][1]
         return 16 if kind == "uuid" else 1 if flexible else 2 if kind == "string" else 4
     size = 1 if flexible else 0
-    for field in present(kind, version):
+    for field in fields_of_version(kind, version):
         if field.array:
             size += 1 if flexible else 4
         elif isinstance(field.type, str) or not field.nullable:
-            size += smallest(field.type, version, flexible)
+            size += min_size(field.type, version, flexible)
         else:
             size += 1
     return max(size, 1)
 
 
 def compile_decoder(cls: type[Message], version: int, flexible: bool) -> Callable[..., Any]:
+    """Return the decoder of a class in a version."""
     writer = DecoderWriter(version, flexible)
     name = writer.structure(cls)
     exec(compile("\n".join(writer.lines), f"<decoder {cls.__name__} v{version}>", "exec"), writer.names)  # noqa: S102
@@ -61,35 +62,36 @@ def compile_decoder(cls: type[Message], version: int, flexible: bool) -> Callabl
     return result
 
 
-def bad(what: str) -> MalformedMessage:
+def malformed(what: str) -> MalformedMessage:
+    """Return a MalformedMessage. Called by generated code."""
     return MalformedMessage(what)
 
 
 class DecoderWriter:
-    """Collects the source of the functions for a message and what is nested in it."""
+    """Collects the source of the decoders of a message and its nested structures."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version, self.flexible = version, flexible
         self.lines: list[str] = []
-        self.done: dict[type[Message], str] = {}
+        self.function_names: dict[type[Message], str] = {}
         self.names: dict[str, Any] = {
             "uvarint": read_uvarint,
-            "bad": bad,
-            "cut": cut,
-            "uuid_of": uuid_of,
+            "bad": malformed,
+            "cut": raise_truncated,
+            "uuid_of": cached_uuid,
             "i16": struct.Struct(">h").unpack_from,
             "i32": struct.Struct(">i").unpack_from,
         }
 
     def structure(self, cls: type[Message]) -> str:
-        """Writes the function for `cls` once; returns its name."""
-        if cls in self.done:
-            return self.done[cls]
-        name = self.done[cls] = f"decode_{cls.__name__}"
+        """Write the decoder of `cls` once and return its name."""
+        if cls in self.function_names:
+            return self.function_names[cls]
+        name = self.function_names[cls] = f"decode_{cls.__name__}"
         self.names[cls.__name__] = cls
         body: list[str] = []
         run: list[Field] = []
-        fields = present(cls, self.version)
+        fields = fields_of_version(cls, self.version)
         for field in fields:
             if field.type in FIXED and not field.array:
                 run.append(field)
@@ -109,7 +111,7 @@ class DecoderWriter:
         return name
 
     def fixed_run(self, run: list[Field], body: list[str]) -> None:
-        """Neighbours of fixed size come out of one unpack."""
+        """Decode adjacent fixed-size fields with one unpack."""
         if not run:
             return
         layout = ">" + "".join(FIXED[str(f.type)][0] for f in run)
@@ -119,12 +121,13 @@ class DecoderWriter:
         body.append(f"o += {struct.calcsize(layout)}")
 
     def value(self, field: Field) -> list[str]:
-        """Lines that read one field into a local variable of its name."""
+        """Return lines that decode a field into a local variable of its name."""
         if field.array:
             return self.array(field)
         return self.single(field.name, field.type, field.nullable, field.name)
 
     def single(self, target: str, kind: str | type[Message], nullable: bool, what: str) -> list[str]:
+        """Return lines that decode a single value."""
         if not isinstance(kind, str):
             read = f"{target}, o = {self.structure(kind)}(b, o, left)"
             if not nullable:
@@ -139,36 +142,39 @@ class DecoderWriter:
         return self.sized(target, kind, nullable, what)
 
     def guard(self, what: str) -> str:
+        """Return the check that a value does not exceed the frame."""
         return f" if e <= len(b) else cut('{what}')"
 
     def sized(self, target: str, kind: str, nullable: bool, what: str) -> list[str]:
+        """Return lines that decode a length-prefixed value."""
         lines = self.length("i16" if kind == "string" else "i32", 2 if kind == "string" else 4)
         lines += ["if n < 0:"]
         if nullable:
             lines.append(f"    {target} = None")
         else:
             lines.append(f"    raise bad('{what} is null')")
-        take = {"string": "str(b[o:e], 'utf-8')", "bytes": "bytes(b[o:e])", "records": "b[o:e]"}[kind]
-        lines += ["else:", "    e = o + n", f"    {target} = {take}{self.guard(what)}", "    o = e"]
+        expression = {"string": "str(b[o:e], 'utf-8')", "bytes": "bytes(b[o:e])", "records": "b[o:e]"}[kind]
+        lines += ["else:", "    e = o + n", f"    {target} = {expression}{self.guard(what)}", "    o = e"]
         return lines
 
     def length(self, unpack: str, size: int) -> list[str]:
-        """Lines that read a length into `n`; -1 is null."""
+        """Return lines that decode a length into `n`; -1 is null."""
         if not self.flexible:
             return [f"n, = {unpack}(b, o)", f"o += {size}"]
         return ["n = b[o] - 1", "o += 1", "if n > 126:", "    n, o = uvarint(b, o - 1)", "    n -= 1"]
 
     def array(self, field: Field) -> list[str]:
+        """Return lines that decode an array."""
         name, kind = field.name, field.type
-        least = smallest(kind, self.version, self.flexible)
+        least = min_size(kind, self.version, self.flexible)
         lines = self.length("i32", 4)
         lines += ["if n < 0:"]
         lines.append(f"    {name} = None" if field.nullable else f"    raise bad('{name} is null')")
         lines += [
             "else:",
-            f"    if n * {least} > len(b) - o: raise bad('{name} counts more elements than the frame can hold')",
+            f"    if n * {least} > len(b) - o: raise bad('{name} has more elements than the frame can contain')",
             "    left[0] -= n",
-            "    if left[0] < 0: raise bad('it has too many elements')",
+            "    if left[0] < 0: raise bad('too many array elements')",
         ]
         if isinstance(kind, str) and kind in FIXED and kind != "bool":
             layout, size = FIXED[kind]
@@ -181,12 +187,12 @@ class DecoderWriter:
         return lines
 
     def tags(self, cls: type[Message]) -> list[str]:
-        """Lines that read known tags into `tags` and step over unknown ones."""
+        """Return lines that decode known tagged fields into `tags` and skip unknown ones."""
         lines = ["tags = None", "n = b[o]", "o += 1", "if n > 127: n, o = uvarint(b, o - 1)"]
         lines += ["tags_left = n", "while tags_left > 0:", "    tags_left -= 1"]
         lines += ["    tag, o = uvarint(b, o)", "    size, o = uvarint(b, o)", "    stop = o + size"]
         lines += ["    if stop > len(b): raise bad('a tagged field is longer than the frame')"]
-        for index, field in enumerate(tagged(cls, self.version)):
+        for index, field in enumerate(tagged_fields(cls, self.version)):
             lines.append(f"    {'el' if index else ''}if tag == {field.tag}:")
             lines += ["        " + line for line in self.value(field)]
             lines += [f"        if o != stop: raise bad('tagged field {field.name} has a wrong size')"]
@@ -195,5 +201,6 @@ class DecoderWriter:
         return lines
 
 
-def cut(what: str) -> Any:
+def raise_truncated(what: str) -> Any:
+    """Raise MalformedMessage. Called by generated code."""
     raise MalformedMessage(f"{what} is longer than the frame")

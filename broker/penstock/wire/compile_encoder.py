@@ -1,6 +1,6 @@
-"""Writes and compiles the source of a message's encoder; called by `codec` alone.
+"""Generates and compiles the source of message encoders. Called by `codec` only.
 
-Generated code has the form `def encode_X(m, out)`, which appends the message `m` to the bytearray `out`.
+Generated functions have the form `def encode_X(m, out)` and append the message `m` to the bytearray `out`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from penstock.wire.compile_decoder import FIXED, present, tagged
+from penstock.wire.compile_decoder import FIXED, fields_of_version, tagged_fields
 from penstock.wire.schema import Field, Message
 from penstock.wire.varint import write_uvarint
 
 
 def compile_encoder(cls: type[Message], version: int, flexible: bool) -> Callable[..., Any]:
+    """Return the encoder of a class in a version."""
     writer = EncoderWriter(version, flexible)
     name = writer.structure(cls)
     exec(compile("\n".join(writer.lines), f"<encoder {cls.__name__} v{version}>", "exec"), writer.names)  # noqa: S102
@@ -22,8 +23,8 @@ def compile_encoder(cls: type[Message], version: int, flexible: bool) -> Callabl
     return result
 
 
-def source_of(cls: type[Message], field: Field) -> str:
-    """The expression for a field's value: null stands as empty in a version that knows no null for it."""
+def value_expression(cls: type[Message], field: Field) -> str:
+    """Return the expression of a field's value; null is encoded as empty if the version does not allow null."""
     if field.nullable or not any(f.nullable for f in cls.FIELDS if f.name == field.name):
         return f"m.{field.name}"
     empty = "()" if field.array else "''" if field.type == "string" else "b''"
@@ -31,12 +32,12 @@ def source_of(cls: type[Message], field: Field) -> str:
 
 
 class EncoderWriter:
-    """Collects the source of the functions for a message and what is nested in it."""
+    """Collects the source of the encoders of a message and its nested structures."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version, self.flexible = version, flexible
         self.lines: list[str] = []
-        self.done: dict[type[Message], str] = {}
+        self.function_names: dict[type[Message], str] = {}
         self.names: dict[str, Any] = {
             "uvarint": write_uvarint,
             "i16": struct.Struct(">h").pack,
@@ -45,19 +46,19 @@ class EncoderWriter:
         }
 
     def structure(self, cls: type[Message]) -> str:
-        """Writes the function for `cls` once; returns its name."""
-        if cls in self.done:
-            return self.done[cls]
-        name = self.done[cls] = f"encode_{cls.__name__}"
+        """Write the encoder of `cls` once and return its name."""
+        if cls in self.function_names:
+            return self.function_names[cls]
+        name = self.function_names[cls] = f"encode_{cls.__name__}"
         body: list[str] = []
         run: list[Field] = []
-        for field in present(cls, self.version):
+        for field in fields_of_version(cls, self.version):
             if field.type in FIXED and not field.array:
                 run.append(field)
                 continue
             self.fixed_run(run, body)
             run = []
-            body += self.value(field, source_of(cls, field), "out")
+            body += self.value(field, value_expression(cls, field), "out")
         self.fixed_run(run, body)
         if self.flexible:
             body += self.tags(cls)
@@ -65,22 +66,25 @@ class EncoderWriter:
         return name
 
     def fixed_run(self, run: list[Field], body: list[str]) -> None:
-        """Neighbours of fixed size go into one pack."""
+        """Encode adjacent fixed-size fields with one pack."""
         if run:
             pack = self.packer("".join(FIXED[str(f.type)][0] for f in run))
             body.append(f"out += {pack}({', '.join('m.' + f.name for f in run)})")
 
     def packer(self, layout: str) -> str:
+        """Return the name of a pack function."""
         name = "p_" + layout.replace("?", "z")
         self.names[name] = struct.Struct(">" + layout).pack
         return name
 
     def value(self, field: Field, source: str, out: str) -> list[str]:
+        """Return lines that encode a field."""
         if field.array:
             return self.array(field, source, out)
         return self.single(field, source, out)
 
     def single(self, field: Field, source: str, out: str) -> list[str]:
+        """Return lines that encode a single value."""
         kind = field.type
         if not isinstance(kind, str):
             call = f"{self.structure(kind)}({source}, {out})"
@@ -91,9 +95,9 @@ class EncoderWriter:
             return [f"{out} += {self.packer(FIXED[kind][0])}({source})"]
         if kind == "uuid":
             return [f"{out} += {source}.bytes"]
-        take = f"{source}.encode()" if kind == "string" else source
+        expression = f"{source}.encode()" if kind == "string" else source
         lines = [
-            f"v = {take}",
+            f"v = {expression}",
             *self.length("len(v)", "i16" if kind == "string" else "i32", out),
             f"{out} += v",
         ]
@@ -103,14 +107,17 @@ class EncoderWriter:
         return [f"if {source} is None: {null_length}", "else:", *("    " + line for line in lines)]
 
     def length(self, count: str, pack: str, out: str) -> list[str]:
+        """Return lines that encode a length."""
         if not self.flexible:
             return [f"{out} += {pack}({count})"]
         return [f"n = {count} + 1", f"if n < 128: {out}.append(n)", f"else: uvarint({out}, n)"]
 
     def null(self, pack: str, out: str) -> str:
+        """Return the line that encodes null."""
         return f"{out}.append(0)" if self.flexible else f"{out} += {pack}(-1)"
 
     def array(self, field: Field, source: str, out: str) -> list[str]:
+        """Return lines that encode an array."""
         kind = field.type
         lines = self.length(f"len({source})", "i32", out)
         if isinstance(kind, str) and kind in FIXED:
@@ -123,8 +130,8 @@ class EncoderWriter:
         return [f"if {source} is None: {self.null('i32', out)}", "else:", *("    " + line for line in lines)]
 
     def tags(self, cls: type[Message]) -> list[str]:
-        """Lines that write the tagged fields which differ from their defaults, by rising tag."""
-        fields = tagged(cls, self.version)
+        """Return lines that encode tagged fields that differ from their defaults, in order of tags."""
+        fields = tagged_fields(cls, self.version)
         if not fields:
             return ["out.append(0)"]
         self.names[f"d_{cls.__name__}"] = default = cls()

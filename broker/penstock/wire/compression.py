@@ -1,8 +1,8 @@
-"""The five compression codecs of record batches. Called where somebody has to look inside a batch: the client, log
-compaction, searches by time.
+"""Compression codecs of record batches. Used where records are read: the client, log compaction, searches by timestamp,
+validation.
 
-What a stranger compressed is decompressed into a buffer whose size we choose, so that a few bytes that claim to stand
-for gigabytes cost no memory. Snappy comes raw or in the blocks of the Java library (xerial), and both are read.
+Data from peers is decompressed into bounded buffers, so that a few bytes that claim to expand to gigabytes cost no
+memory. Snappy is supported raw and in the Java library's framing (xerial).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from penstock.wire.schema import MalformedMessage
 
 
 class DecompressedTooLarge(MalformedMessage):
-    """Data stands for more bytes than the caller allows."""
+    """Data expands to more bytes than the caller allows."""
 
 
 class Codec(IntEnum):
-    """The numbers that stand in a batch's attributes."""
+    """Codec numbers in batch attributes."""
 
     NONE = 0
     GZIP = 1
@@ -32,21 +32,21 @@ class Codec(IntEnum):
 
 MODULES = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
 MAX_RATIO = (1, 1040, 22, 256, 44_000)
-"""By codec: a compressed byte stands for no more (gzip 1032; snappy 64 of 3 bytes; lz4 255; zstd 128 KiB of 3)."""
+"""Maximum expansion of a byte by codec (gzip 1032; snappy 64 from 3 bytes; lz4 255; zstd 128 KiB from 3 bytes)."""
 
 DEFAULT_LEVELS = {Codec.GZIP: 6, Codec.LZ4: 9, Codec.ZSTD: 3}
-"""Kafka's levels (KIP-390)."""
+"""Kafka's default levels (KIP-390)."""
 LZ4_FAST = 1
-LZ4_FLAGS_AT = 4
+LZ4_FLAGS_OFFSET = 4
 LZ4_FLAGS, LZ4_INDEPENDENT = 0x21, 0x20
-"""Bits of an LZ4 frame's flags: whether blocks are independent, and whether it needs a dictionary."""
+"""Flag bits of an LZ4 frame: independent blocks, dictionary."""
 
-FIRST_TRY = 8
-"""How many times its compressed size a batch is first taken to have."""
-SMALLEST_TRY = 4096
-GROWTH = 8
+INITIAL_RATIO = 8
+"""First guess of the decompressed size, relative to the compressed size."""
+MIN_BUFFER_BYTES = 4096
+GROWTH_FACTOR = 8
 OUT_OF_SPACE = "failed to write whole buffer"
-"""How cramjam words that the output does not fit."""
+"""Message of cramjam if the output buffer is too small."""
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = 16
@@ -69,10 +69,9 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
 def decompress(codec: int, data: Buffer, max_bytes: int, scratch: bytearray | None = None) -> Buffer:
     """Return the decompressed `data`, at most `max_bytes`; without a codec, `data` itself.
 
-    Data that fits into `scratch` is decompressed there, and the result is a view of it: a buffer that is used again
-    costs no new memory pages. Otherwise allocates at most `max_bytes`, and about an eighth of it while it determines
-    the size. Raises DecompressedTooLarge for more than `max_bytes`, MalformedMessage for damaged data or an unknown
-    codec.
+    Decompresses into `scratch` if it fits, and returns a view: reusing a buffer needs no new memory pages. Otherwise
+    allocates at most `max_bytes`, plus about an eighth while it determines the size. Raises DecompressedTooLarge, and
+    MalformedMessage for damaged data or an unknown codec.
     """
     if codec == Codec.NONE:
         if len(data) > max_bytes:
@@ -86,8 +85,8 @@ def decompress(codec: int, data: Buffer, max_bytes: int, scratch: bytearray | No
             raise too_large(max_bytes)
     if codec == Codec.SNAPPY:
         return decompress_snappy(data, max_bytes)
-    smallest = SMALLEST_TRY if scratch is None else len(scratch) * GROWTH
-    capacity = min(max_bytes, max(len(data) * FIRST_TRY, smallest))
+    smallest = MIN_BUFFER_BYTES if scratch is None else len(scratch) * GROWTH_FACTOR
+    capacity = min(max_bytes, max(len(data) * INITIAL_RATIO, smallest))
     while True:
         out = bytearray(capacity)
         size = decompress_into(codec, data, out)
@@ -95,12 +94,14 @@ def decompress(codec: int, data: Buffer, max_bytes: int, scratch: bytearray | No
             return memoryview(out)[:size].toreadonly()
         if capacity >= max_bytes:
             raise too_large(max_bytes)
-        capacity = min(max_bytes, capacity * GROWTH)
+        capacity = min(max_bytes, capacity * GROWTH_FACTOR)
 
 
 def decompress_into(codec: int, data: Buffer, out: bytearray | memoryview) -> int | None:
-    """How many bytes at the beginning of `out` are what `data` stands for; None where it has no room for them. What
-    stands behind them may have changed too. Raises MalformedMessage for what is damaged, or of an unknown codec."""
+    """Decompress into `out` and return the size; None if `out` is too small. Bytes behind it may change too.
+
+    Raises MalformedMessage for damaged data or an unknown codec.
+    """
     if codec == Codec.SNAPPY:
         return decompress_snappy_into(data, memoryview(out))
     if codec not in MODULES:
@@ -114,13 +115,14 @@ def decompress_into(codec: int, data: Buffer, out: bytearray | memoryview) -> in
 
 
 def too_large(max_bytes: int) -> DecompressedTooLarge:
+    """Return the error for data that expands to more than `max_bytes`."""
     return DecompressedTooLarge(f"the records decompress to more than {max_bytes} bytes")
 
 
 def compress_lz4(data: Buffer, level: int | None = None) -> bytes:
-    """A frame of blocks that do not refer to each other: the Java clients read no other.
+    """Return an LZ4 frame with independent blocks, the only kind that Java clients read.
 
-    Kafka's default level, 9, stands for the fast compressor; other levels for the one that searches longer.
+    Kafka's default level, 9, selects the fast compressor; other levels select the high compression one.
     """
     fast = level is None or level == DEFAULT_LEVELS[Codec.LZ4]
     chosen = LZ4_FAST if fast else max(level or 0, LZ4_FAST)
@@ -131,12 +133,12 @@ def compress_lz4(data: Buffer, level: int | None = None) -> bytes:
 
 def check_frame(codec: int, data: Buffer) -> None:
     """Raise MalformedMessage for frames that some Kafka clients cannot read: LZ4 with linked blocks or a dictionary."""
-    if codec == Codec.LZ4 and len(data) > LZ4_FLAGS_AT and data[LZ4_FLAGS_AT] & LZ4_FLAGS != LZ4_INDEPENDENT:
-        raise MalformedMessage("an lz4 frame with linked blocks or a dictionary; Java clients read independent blocks")
+    if codec == Codec.LZ4 and len(data) > LZ4_FLAGS_OFFSET and data[LZ4_FLAGS_OFFSET] & LZ4_FLAGS != LZ4_INDEPENDENT:
+        raise MalformedMessage("an lz4 frame with linked blocks or a dictionary, which Java clients cannot read")
 
 
 def compress_xerial(data: Buffer) -> bytes:
-    """Snappy in the framing that all Kafka clients read."""
+    """Return snappy data in the framing that all Kafka clients read."""
     view = memoryview(data)
     out = bytearray(XERIAL_MAGIC + XERIAL_VERSIONS)
     for start in range(0, max(len(view), 1), XERIAL_BLOCK):
@@ -147,26 +149,26 @@ def compress_xerial(data: Buffer) -> bytes:
 
 
 def decompress_snappy(data: Buffer, max_bytes: int) -> memoryview:
-    """Raw or in blocks; all declared sizes are judged before anything is allocated."""
+    """Decompress raw or framed snappy data. All declared sizes are checked before allocation."""
     blocks, sizes = snappy_blocks(data)
     if sum(sizes) > max_bytes:
         raise too_large(max_bytes)
     out = bytearray(sum(sizes))
-    fill_snappy(blocks, sizes, memoryview(out))
+    decompress_blocks(blocks, sizes, memoryview(out))
     return memoryview(out).toreadonly()
 
 
 def decompress_snappy_into(data: Buffer, out: memoryview) -> int | None:
-    """As `decompress_into`."""
+    """Decompress snappy data into `out`, as `decompress_into` does."""
     blocks, sizes = snappy_blocks(data)
     if sum(sizes) > len(out):
         return None
-    fill_snappy(blocks, sizes, out)
+    decompress_blocks(blocks, sizes, out)
     return sum(sizes)
 
 
 def snappy_blocks(data: Buffer) -> tuple[list[memoryview], list[int]]:
-    """The blocks, and what each declares that it decompresses to."""
+    """Return the blocks and their declared decompressed sizes."""
     view = memoryview(data)
     blocks = split_xerial(view) if bytes(view[: len(XERIAL_MAGIC)]) == XERIAL_MAGIC else [view]
     try:
@@ -175,38 +177,38 @@ def snappy_blocks(data: Buffer) -> tuple[list[memoryview], list[int]]:
         raise MalformedMessage(f"damaged snappy data: {e}") from None
 
 
-def fill_snappy(blocks: list[memoryview], sizes: list[int], place: memoryview) -> None:
-    """The blocks one behind the other. Raises MalformedMessage where one is damaged."""
+def decompress_blocks(blocks: list[memoryview], sizes: list[int], out: memoryview) -> None:
+    """Decompress the blocks consecutively. Raises MalformedMessage for a damaged block."""
     try:
         for block, size in zip(blocks, sizes, strict=True):
-            if cramjam.snappy.decompress_raw_into(block, place[:size]) != size:
-                raise MalformedMessage(f"damaged snappy data: a block has not the {size} bytes that it declares")
-            place = place[size:]
+            if cramjam.snappy.decompress_raw_into(block, out[:size]) != size:
+                raise MalformedMessage(f"damaged snappy data: a block does not have its declared size of {size} bytes")
+            out = out[size:]
     except cramjam.DecompressionError as e:
         raise MalformedMessage(f"damaged snappy data: {e}") from None
 
 
 def split_xerial(view: memoryview) -> list[memoryview]:
-    """The blocks behind their sizes."""
+    """Return the framed blocks."""
     if len(view) < XERIAL_HEADER:
-        raise MalformedMessage("damaged snappy data: the header is cut short")
+        raise MalformedMessage("damaged snappy data: truncated header")
     blocks = []
     offset = XERIAL_HEADER
     while offset < len(view):
         if offset + 4 > len(view):
-            raise MalformedMessage("damaged snappy data: a block's size is cut short")
+            raise MalformedMessage("damaged snappy data: truncated block size")
         (size,) = I32.unpack_from(view, offset)
         offset += 4
         if size <= 0 or size > len(view) - offset:
-            raise MalformedMessage(f"damaged snappy data: a block of {size} bytes where {len(view) - offset} are left")
+            raise MalformedMessage(f"damaged snappy data: a block of {size} bytes with {len(view) - offset} bytes left")
         blocks.append(view[offset : offset + size])
         offset += size
     return blocks
 
 
 def declared_size(block: memoryview) -> int:
-    """What a raw block says it decompresses to, where that is possible."""
+    """Return a raw block's declared size. Raises MalformedMessage if it is impossible."""
     declared = cramjam.snappy.decompress_raw_len(block)
     if declared > len(block) * MAX_RATIO[Codec.SNAPPY]:
-        raise MalformedMessage(f"damaged snappy data: {len(block)} bytes cannot stand for {declared}")
+        raise MalformedMessage(f"damaged snappy data: {len(block)} bytes cannot expand to {declared}")
     return declared

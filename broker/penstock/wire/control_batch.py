@@ -1,7 +1,7 @@
-"""Control batches: the markers that end a transaction in a partition (KIP-98). Written by the partition's leader when
-the transaction's coordinator asks for it; read by recovery, followers and consumers.
+"""Control batches: markers that end a transaction in a partition (KIP-98).
 
-A marker is a batch of one record: key (version i16, type i16: 0 abort, 1 commit), value (version i16, coordinator
+The partition's leader writes them on request of the transaction coordinator; recovery, followers and consumers read
+them. A marker is a batch of one record: key (version i16, type i16: 0 abort, 1 commit), value (version i16, coordinator
 epoch i32).
 """
 
@@ -21,11 +21,11 @@ VALUE = struct.Struct(">hi")
 ABORT, COMMIT = 0, 1
 VERSION = 0
 MAX_BYTES = 1024
-"""A larger control batch is none of ours."""
+"""Maximum size of a control batch that is parsed."""
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction in one partition."""
+    """The end of a producer's transaction in a partition."""
 
     producer_id: int
     producer_epoch: int
@@ -34,7 +34,7 @@ class Marker(NamedTuple):
 
 
 def build_marker(marker: Marker, now_ms: int) -> bytearray:
-    """The batch, to be stamped with its offset and leader epoch."""
+    """Return the batch, to be stamped with offset and leader epoch."""
     builder = BatchBuilder()
     key = KEY.pack(VERSION, COMMIT if marker.committed else ABORT)
     builder.append(key, VALUE.pack(VERSION, marker.coordinator_epoch), timestamp_ms=now_ms)
@@ -48,10 +48,10 @@ def build_marker(marker: Marker, now_ms: int) -> bytearray:
 
 
 def parse_marker(header: BatchHeader, batch: Buffer) -> Marker | None:
-    """What a control batch says; None where it is one of another kind. Raises MalformedMessage."""
-    assert header.is_control, f"the batch at offset {header.base_offset} holds data"
+    """Return the marker of a control batch; None for another kind. Raises MalformedMessage."""
+    assert header.is_control, f"the batch at offset {header.base_offset} is not a control batch"
     if header.producer_id < 0:
-        return None  # it ends no transaction
+        return None  # not a transaction marker
     if header.size_bytes > MAX_BYTES:
         raise MalformedMessage(f"a control batch of {header.size_bytes} bytes")
     for record in iterate_records(memoryview(batch), header, MAX_BYTES):

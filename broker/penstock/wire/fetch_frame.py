@@ -1,7 +1,6 @@
-"""Fetch responses laid out by hand, so that records can stay where they are: in a file, behind a slice.
+"""Encodes fetch responses as a list of parts, so that records can be sent from files without copying.
 
-A response is a list of parts; `records` parts are whatever the caller gives (a slice of a segment, or bytes) and are
-counted by their size alone. Versions 4 to 18.
+`records` parts are provided by the caller (a segment slice or bytes); only their size is needed. Versions 4 to 18.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ I32 = struct.Struct(">i")
 I64 = struct.Struct(">q")
 PARTITION = struct.Struct(">ihqq")
 PLAIN = struct.Struct(">ihqqqxi")
-"""A partition in a flexible version, without aborted transactions: number, error, high watermark, last stable offset,
-log start offset, preferred read replica."""
+"""Partition in a flexible version without aborted transactions: index, error, high watermark, last stable offset, log
+start offset, preferred read replica."""
 EPOCH_END = struct.Struct(">iq")
 LEADER = struct.Struct(">ii")
 
 
 class Sized(Protocol):
-    """Records somewhere else."""
+    """Records that are stored elsewhere."""
 
     size: int
 
 
 class FetchedPartition(NamedTuple):
-    """What a response says of one partition."""
+    """A partition in a fetch response."""
 
     partition: int
     error: int = 0
@@ -43,11 +42,11 @@ class FetchedPartition(NamedTuple):
     log_start_offset: int = -1
     records: Sized | None = None
     aborted: Sequence[tuple[int, int]] | None = None
-    """(producer id, first offset) of aborted transactions; None where the reader takes uncommitted data too."""
+    """Pairs of (producer id, first offset) of aborted transactions; None for read_uncommitted."""
     diverging: tuple[int, int] | None = None
-    """(epoch, end offset) where the reader's log parted from ours; from version 12 on."""
+    """Pair of (epoch, end offset) where the follower's log diverges; version 12 and later."""
     leader: tuple[int, int] | None = None
-    """(broker id, leader epoch) where the reader should turn to; from version 12 on."""
+    """Pair of (broker id, leader epoch) of the current leader; version 12 and later."""
     preferred_read_replica: int = -1
 
 
@@ -58,7 +57,7 @@ def encode_fetch_response(
     session_id: int,
     topics: Sequence[tuple[str | UUID, Sequence[FetchedPartition]]],
 ) -> list[bytearray | Sized]:
-    """The parts of the whole response frame, size field included."""
+    """Return the parts of the response frame, including the size field."""
     flexible = version >= FLEXIBLE_FROM
     current = bytearray(8)
     parts: list[bytearray | Sized] = [current]
@@ -81,7 +80,7 @@ def encode_fetch_response(
             size = 0 if records is None else records.size
             array_length(current, size, flexible)
             if size:
-                assert records is not None, "what has a size is there"
+                assert records is not None, "records with a size exist"
                 inside += len(current)
                 outside += size
                 current = bytearray()
@@ -99,6 +98,7 @@ def encode_fetch_response(
 
 
 def array_length(out: bytearray, length: int, flexible: bool) -> None:
+    """Append an array length."""
     if flexible:
         write_uvarint(out, length + 1)
     else:
@@ -106,6 +106,7 @@ def array_length(out: bytearray, length: int, flexible: bool) -> None:
 
 
 def topic_key(out: bytearray, topic: str | UUID, flexible: bool) -> None:
+    """Append a topic's name or id."""
     if isinstance(topic, UUID):
         out += topic.bytes
         return
@@ -118,7 +119,7 @@ def topic_key(out: bytearray, topic: str | UUID, flexible: bool) -> None:
 
 
 def partition_head(out: bytearray, p: FetchedPartition, version: int, flexible: bool) -> None:
-    """All of a partition's fields up to the length of its records."""
+    """Append a partition's fields up to the length of its records."""
     out += PARTITION.pack(p.partition, p.error, p.high_watermark, p.last_stable_offset)
     if version >= 5:
         out += I64.pack(p.log_start_offset)
@@ -133,6 +134,7 @@ def partition_head(out: bytearray, p: FetchedPartition, version: int, flexible: 
 
 
 def partition_tags(out: bytearray, p: FetchedPartition) -> None:
+    """Append a partition's tagged fields."""
     if p.diverging is None and p.leader is None:
         out.append(0)
         return

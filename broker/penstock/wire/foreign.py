@@ -1,6 +1,6 @@
-"""Which other protocol a peer speaks, by the four bytes where a Kafka frame has its length.
+"""Detects other protocols by the first four bytes, where a Kafka frame has its size.
 
-Called by the client and the server for a length that cannot be one.
+Called by the client and the server for an invalid size.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import struct
 from enum import Enum
 
 SIZE = struct.Struct(">i")
-HTTP_BEGINNINGS = frozenset(
+HTTP_PREFIXES = frozenset(
     {b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "}
 )
-"""Of a response, of a request's method, and of the preface of HTTP/2."""
+"""First bytes of HTTP responses, request methods, and the HTTP/2 preface."""
 TLS_RECORDS = frozenset({b"\x14\x03", b"\x15\x03", b"\x16\x03", b"\x17\x03"})
-"""Content type (change cipher spec, alert, handshake, data), and the first byte of the version."""
+"""TLS content type (change cipher spec, alert, handshake, data) and first byte of the version."""
 
 
 class ForeignProtocol(Enum):
-    """Protocols that are spoken to the wrong port now and then."""
+    """Protocols that clients mistakenly use on a Kafka port."""
 
     HTTP = "HTTP"
     TLS = "TLS"
@@ -26,9 +26,9 @@ class ForeignProtocol(Enum):
 
 
 def foreign_protocol(size: int) -> ForeignProtocol | None:
-    """The protocol whose first bytes were read as the length `size`; None if it is none of these."""
+    """Return the protocol whose first bytes were read as `size`; None if unknown."""
     first = SIZE.pack(size)
-    if first in HTTP_BEGINNINGS:
+    if first in HTTP_PREFIXES:
         return ForeignProtocol.HTTP
     if first[:2] in TLS_RECORDS:
         return ForeignProtocol.TLS

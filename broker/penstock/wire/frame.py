@@ -1,7 +1,7 @@
-"""The heads of requests and responses. The broker parses and writes them for each request.
+"""Parses request headers and encodes response headers. Called by the broker for each request.
 
-A frame is a size field (i32) and what follows it; here a request frame is meant without, a response head with its size
-field.
+A frame is a size field (i32) and its content; request frames are passed without the size field, response headers
+include it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FIXED = struct.Struct(">hhih")
 FIXED_SIZE = 10
 SIZE_AND_CORRELATION = struct.Struct(">ii")
 MAX_CLIENT_ID_BYTES = 1024
-"""Client ids end up in member ids, logs and metrics, so they are bounded."""
+"""Client ids are used in member ids, logs and metrics."""
 
 
 class RequestHeader(NamedTuple):
-    """The head of a request; its body starts at `body_offset` of the frame."""
+    """A request's header; the body starts at `body_offset` of the frame."""
 
     api_key: int
     version: int
@@ -31,31 +31,31 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: memoryview) -> RequestHeader:
-    """Reads the head of any request, known or not. Raises MalformedMessage."""
+    """Parse the header of any request, also of unknown APIs. Raises MalformedMessage."""
     if len(frame) < FIXED_SIZE:
-        raise MalformedMessage(f"a request of {len(frame)} bytes is too short for its header")
+        raise MalformedMessage(f"request of {len(frame)} bytes is shorter than its header")
     api_key, version, correlation_id, size = FIXED.unpack_from(frame)
     client_id = None
     offset = FIXED_SIZE
     if size >= 0:
         offset += size
         if size > MAX_CLIENT_ID_BYTES:
-            raise MalformedMessage(f"the client id has {size} bytes: at most {MAX_CLIENT_ID_BYTES}")
+            raise MalformedMessage(f"client id of {size} bytes is too long; at most {MAX_CLIENT_ID_BYTES}")
         if offset > len(frame):
-            raise MalformedMessage("the client id is longer than the request")
+            raise MalformedMessage("client id is longer than the request")
         try:
             client_id = str(frame[FIXED_SIZE:offset], "utf-8")
         except UnicodeDecodeError:
-            raise MalformedMessage("the client id is not UTF-8") from None
+            raise MalformedMessage("client id is not UTF-8") from None
     elif size != -1:
-        raise MalformedMessage(f"the client id has {size} bytes")
+        raise MalformedMessage(f"client id has the invalid length {size}")
     if request_header_version(api_key, version) >= 2:
         offset = skip_tags(frame, offset)
     return RequestHeader(api_key, version, correlation_id, client_id, offset)
 
 
 def skip_tags(frame: memoryview, offset: int) -> int:
-    """Steps over tagged fields (KIP-482), none of which mean anything to us in a header."""
+    """Return the offset after tagged fields (KIP-482), which are ignored in headers."""
     try:
         if frame[offset] == 0:
             return offset + 1
@@ -65,14 +65,14 @@ def skip_tags(frame: memoryview, offset: int) -> int:
             size, offset = read_uvarint(frame, offset)
             offset += size
             if offset > len(frame):
-                raise MalformedMessage("a tagged field of the header is longer than the request")
+                raise MalformedMessage("tagged field of the header is longer than the request")
     except IndexError:
-        raise MalformedMessage("the request is cut short in its header") from None
+        raise MalformedMessage("request is truncated in its header") from None
     return offset
 
 
 def request_head(api_key: int, version: int, correlation_id: int, client_id: str | None) -> bytearray:
-    """The head that a client sends, size field (0, to be filled in) included."""
+    """Return a request header, including the size field (0, to be filled in)."""
     name = None if client_id is None else client_id.encode()
     out = bytearray(4)
     out += FIXED.pack(api_key, version, correlation_id, -1 if name is None else len(name))
@@ -83,5 +83,5 @@ def request_head(api_key: int, version: int, correlation_id: int, client_id: str
 
 
 def response_head(correlation_id: int, header_version: int) -> bytes:
-    """The head of a response, size field (0, to be filled in) included."""
+    """Return a response header, including the size field (0, to be filled in)."""
     return SIZE_AND_CORRELATION.pack(0, correlation_id) + (b"\0" if header_version else b"")

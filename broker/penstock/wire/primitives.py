@@ -1,4 +1,4 @@
-"""The protocol's primitive values that Python has no name for."""
+"""Primitive values of the protocol without a Python type."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TypeAlias
 from uuid import UUID
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Bytes that are read in place."""
+"""Bytes read without copying."""
 
 
 @lru_cache(maxsize=4096)
-def uuid_of(data: bytes) -> UUID:
-    """The UUID of 16 bytes. Topic ids come again and again: the same object is found by its identity."""
+def cached_uuid(data: bytes) -> UUID:
+    """Return the UUID of 16 bytes. Cached, as topic ids repeat; equal ids are the same object."""
     return UUID(bytes=data)
 
 
 ZERO_UUID = UUID(int=0)
-"""Stands for "no topic id"."""
+"""The protocol's "no topic id"."""

@@ -1,8 +1,8 @@
-"""Produce requests read in place, and their answers: the one request whose bytes are never copied.
+"""Parses produce requests in place, without copying records, and encodes the responses.
 
-The general codec would build objects around every batch; this walks the frame and remembers where each batch lies.
-Versions 0 to 2 are read to be refused, 3 to 8 are in the old encoding, 9 to 13 in the compact one with tagged fields;
-13 names topics by id (KIP-516).
+The general codec would create objects for each batch; this parser only records where each batch is. Versions 0 to 2 are
+parsed only to be rejected, 3 to 8 use the old encoding, 9 to 13 the compact one with tagged fields; 13 uses topic ids
+(KIP-516).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIRST_SERVED = 3
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13
 MAX_PARTITIONS = 100_000
-"""Partitions that one request may name."""
+"""Partitions per request."""
 
 I16 = struct.Struct(">h")
 I32 = struct.Struct(">i")
@@ -31,8 +31,8 @@ RESULT_V3 = struct.Struct(">ihqq")
 Topic = str | UUID
 
 
-class BatchPlace(NamedTuple):
-    """Where the records for one partition lie in the frame; size -1 for null."""
+class BatchSlice(NamedTuple):
+    """Position of a partition's records in the frame; size -1 for null."""
 
     partition: int
     start: int
@@ -41,23 +41,23 @@ class BatchPlace(NamedTuple):
 
 @dataclass(slots=True)
 class ProduceFrame:
-    """A Produce request. Topics are names up to version 12, ids from 13 on."""
+    """A Produce request. Topics are names up to version 12, ids from version 13."""
 
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: list[tuple[Topic, list[BatchPlace]]]
+    topics: list[tuple[Topic, list[BatchSlice]]]
 
 
 class RecordError(NamedTuple):
-    """Why one record of a batch, by its index, has the batch refused (KIP-467)."""
+    """The reason why a record, by its index, causes the batch to be rejected (KIP-467)."""
 
     batch_index: int
     message: str
 
 
 class PartitionResult(NamedTuple):
-    """The outcome for one partition. `message` and `record_errors` go to clients of version 8 and later."""
+    """A partition's result. `message` and `record_errors` are sent in version 8 and later."""
 
     partition: int
     error: int = 0
@@ -66,52 +66,56 @@ class PartitionResult(NamedTuple):
     log_start_offset: int = -1
     message: str | None = None
     leader: tuple[int, int] | None = None
-    """(broker id, leader epoch) where the client should turn to; from version 10 on (KIP-951)."""
+    """Pair of (broker id, leader epoch) of the current leader; version 10 and later (KIP-951)."""
     record_errors: tuple[RecordError, ...] = ()
 
 
 def parse_produce(frame: memoryview, offset: int, version: int) -> ProduceFrame:
-    """Reads the request whose body starts at `offset`; raises MalformedMessage."""
+    """Parse the request whose body starts at `offset`. Raises MalformedMessage."""
     try:
         parse = parse_compact if version >= FLEXIBLE_FROM else parse_old
         request, end = parse(frame, offset, version)
     except (IndexError, struct.error):
-        raise MalformedMessage("the Produce request is cut short") from None
+        raise MalformedMessage("the Produce request is truncated") from None
     except UnicodeDecodeError:
-        raise MalformedMessage("a name in the Produce request is not UTF-8") from None
+        raise MalformedMessage("the Produce request contains a name that is not UTF-8") from None
     if end != len(frame):
         raise MalformedMessage(f"the Produce request ends at byte {end} of {len(frame)}")
     return request
 
 
 def parse_old(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, int]:
+    """Parse versions 0 to 8. Returns (request, end offset)."""
     size = len(b)
     transactional_id = None
     if version >= FIRST_SERVED:
         transactional_id, o = old_string(b, o, nullable=True)
     acks, timeout_ms = ACKS_TIMEOUT.unpack_from(b, o)
     o += 6
-    topic_count = count(I32.unpack_from(b, o)[0], size - o)
+    topic_count = check_count(I32.unpack_from(b, o)[0], size - o)
     o += 4
-    topics: list[tuple[Topic, list[BatchPlace]]] = []
-    left = MAX_PARTITIONS
+    topics: list[tuple[Topic, list[BatchSlice]]] = []
+    remaining = MAX_PARTITIONS
     for _ in range(topic_count):
         name, o = old_string(b, o, nullable=False)
-        partition_count = count(I32.unpack_from(b, o)[0], left)
-        left -= partition_count
+        partition_count = check_count(I32.unpack_from(b, o)[0], remaining)
+        remaining -= partition_count
         o += 4
-        places = []
+        batches = []
         for _ in range(partition_count):
             index, length = PARTITION.unpack_from(b, o)
             o += 8
-            places.append(BatchPlace(index, o, length))
-            o += checked(length, o, size)
-        topics.append((name or "", places))
+            batches.append(BatchSlice(index, o, length))
+            o += check_bounds(length, o, size)
+        topics.append((name or "", batches))
     return ProduceFrame(transactional_id, acks, timeout_ms, topics), o
 
 
 def parse_compact(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, int]:
-    """What mostly is one byte (no transactional id, a short name, no tags) is read without a call."""
+    """Parse versions 9 to 13. Returns (request, end offset).
+
+    Values that usually have one byte (no transactional id, a short name, no tags) are decoded inline.
+    """
     size = len(b)
     transactional_id = None
     if b[o]:
@@ -120,13 +124,13 @@ def parse_compact(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, in
         o += 1
     acks, timeout_ms = ACKS_TIMEOUT.unpack_from(b, o)
     topic_count, o = short_uvarint(b, o + 6)
-    topic_count = count(topic_count - 1, size - o)
-    topics: list[tuple[Topic, list[BatchPlace]]] = []
-    left = MAX_PARTITIONS
+    topic_count = check_count(topic_count - 1, size - o)
+    topics: list[tuple[Topic, list[BatchSlice]]] = []
+    remaining = MAX_PARTITIONS
     for _ in range(topic_count):
         topic: Topic
         if version >= TOPIC_IDS_FROM:
-            topic = UUID(bytes=bytes(b[o : o + checked(16, o, size)]))
+            topic = UUID(bytes=bytes(b[o : o + check_bounds(16, o, size)]))
             o += 16
         else:
             end = o + b[o]
@@ -137,65 +141,69 @@ def parse_compact(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, in
                 name, o = compact_string(b, o, nullable=False)
                 topic = name or ""
         partition_count, o = short_uvarint(b, o)
-        partition_count = count(partition_count - 1, left)
-        left -= partition_count
-        places = []
+        partition_count = check_count(partition_count - 1, remaining)
+        remaining -= partition_count
+        batches = []
         for _ in range(partition_count):
             (index,) = I32.unpack_from(b, o)
             length, o = read_uvarint(b, o + 4)
             length -= 1
-            places.append(BatchPlace(index, o, length))
-            o += checked(length, o, size)
+            batches.append(BatchSlice(index, o, length))
+            o += check_bounds(length, o, size)
             o = skip_tags(b, o) if b[o] else o + 1
-        topics.append((topic, places))
+        topics.append((topic, batches))
         o = skip_tags(b, o) if b[o] else o + 1
     return ProduceFrame(transactional_id, acks, timeout_ms, topics), skip_tags(b, o)
 
 
 def short_uvarint(b: memoryview, o: int) -> tuple[int, int]:
-    """An unsigned varint that mostly has one byte."""
+    """Return (value, end offset) of an unsigned varint that usually has one byte."""
     value = b[o]
     return (value, o + 1) if value < 0x80 else read_uvarint(b, o)
 
 
-def count(value: int, limit: int) -> int:
-    """A count of elements that is plausible; null counts as none."""
+def check_count(value: int, limit: int) -> int:
+    """Return an element count, 0 for null. Raises MalformedMessage if it is too large."""
     if value > limit or value > MAX_PARTITIONS:
-        raise MalformedMessage(f"the Produce request counts {value} elements")
+        raise MalformedMessage(f"the Produce request has {value} elements")
     return max(value, 0)
 
 
-def checked(length: int, offset: int, size: int) -> int:
+def check_bounds(length: int, offset: int, size: int) -> int:
+    """Return a length, 0 for null. Raises MalformedMessage if it exceeds the frame."""
     if offset + length > size:
-        raise MalformedMessage("the Produce request is cut short")
+        raise MalformedMessage("the Produce request is truncated")
     return max(length, 0)
 
 
 def old_string(b: memoryview, o: int, nullable: bool) -> tuple[str | None, int]:
+    """Return (string or None for null, end offset) in the old encoding."""
     (length,) = I16.unpack_from(b, o)
     o += 2
     if length < 0:
-        refuse_null(nullable)
+        check_nullable(nullable)
         return None, o
-    return str(b[o : o + checked(length, o, len(b))], "utf-8"), o + length
+    return str(b[o : o + check_bounds(length, o, len(b))], "utf-8"), o + length
 
 
 def compact_string(b: memoryview, o: int, nullable: bool) -> tuple[str | None, int]:
+    """Return (string or None for null, end offset) in the compact encoding."""
     length, o = read_uvarint(b, o)
     length -= 1
     if length < 0:
-        refuse_null(nullable)
+        check_nullable(nullable)
         return None, o
-    return str(b[o : o + checked(length, o, len(b))], "utf-8"), o + length
+    return str(b[o : o + check_bounds(length, o, len(b))], "utf-8"), o + length
 
 
-def refuse_null(nullable: bool) -> None:
+def check_nullable(nullable: bool) -> None:
+    """Raise MalformedMessage for null unless it is allowed."""
     if not nullable:
         raise MalformedMessage("a topic in the Produce request has no name")
 
 
 def skip_tags(b: memoryview, o: int) -> int:
-    """Steps over tagged fields, none of which mean anything to us in a Produce request."""
+    """Return the offset after tagged fields, which are ignored."""
     number = b[o]
     o += 1
     if number == 0:
@@ -206,14 +214,14 @@ def skip_tags(b: memoryview, o: int) -> int:
         number -= 1
         _, o = read_uvarint(b, o)
         length, o = read_uvarint(b, o)
-        o += checked(length, o, len(b))
+        o += check_bounds(length, o, len(b))
     return o
 
 
 def encode_produce_response(
     correlation_id: int, version: int, topics: list[tuple[Topic, list[PartitionResult]]]
 ) -> bytearray:
-    """The whole response frame, size field included, for versions 0 to 13."""
+    """Return the response frame, including the size field, for versions 0 to 13."""
     out = bytearray(8)
     if version >= FLEXIBLE_FROM:
         encode_compact(out, version, topics)
@@ -224,6 +232,7 @@ def encode_produce_response(
 
 
 def encode_old(out: bytearray, version: int, topics: list[tuple[Topic, list[PartitionResult]]]) -> None:
+    """Append the response body for versions 0 to 8."""
     out += I32.pack(len(topics))
     for topic, results in topics:
         assert isinstance(topic, str), topic
@@ -248,6 +257,7 @@ def encode_old(out: bytearray, version: int, topics: list[tuple[Topic, list[Part
 
 
 def encode_compact(out: bytearray, version: int, topics: list[tuple[Topic, list[PartitionResult]]]) -> None:
+    """Append the response header's tags and the body for versions 9 to 13."""
     out.append(0)  # no tags in the response header
     write_uvarint(out, len(topics) + 1)
     for topic, results in topics:

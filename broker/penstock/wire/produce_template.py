@@ -1,9 +1,9 @@
-"""Produce requests that begin as an earlier one did: what a producer repeats is read once.
+"""Fast parser for produce requests that start with the same bytes as an earlier one of the connection.
 
-From its client id to the topic's name, a producer's requests are the same bytes again and again. A `ProduceTemplate` is
-learnt from a request that the general parser has read. Of one that begins with the same bytes it only reads the
-partitions, and it knows what stands around the result in the answer. What it does not know (several topics,
-transactions, the encoding before version 9, tagged fields) is left to the general parser: a likeness refuses nothing.
+From the client id to the topic name, a producer's requests usually repeat. A `ProduceTemplate` is learnt from a request
+that the general parser has read. For requests with the same prefix, it parses only the partitions, and has the constant
+bytes of the response ready. Requests it does not support (several topics, transactions, versions before 9, tagged
+fields) go to the general parser: a template never rejects a request.
 """
 
 from __future__ import annotations
@@ -13,59 +13,71 @@ import struct
 from penstock.wire.produce_frame import (
     FLEXIBLE_FROM,
     RESULT,
-    BatchPlace,
+    BatchSlice,
     PartitionResult,
     ProduceFrame,
     Topic,
     encode_produce_response,
 )
 
-CORRELATION_AT, BEHIND = 4, 8
-"""The one field of the head that differs, and what follows it."""
-PLACE = struct.Struct(">iBBBB")
-"""A partition's index, and its batch's size plus one: a varint, which has no more bytes below 256 MiB."""
-ONE = 2
-"""How one partition is counted."""
+CORRELATION_OFFSET, AFTER_CORRELATION = 4, 8
+"""Offset of the correlation id, the only header field that changes, and the offset after it."""
+PARTITION_HEADER = struct.Struct(">iBBBB")
+"""Partition index, and batch size + 1 as a varint of up to four bytes (below 256 MiB)."""
+ONE_PARTITION = 2
+"""Encoded count of one partition."""
 NO_TAGS = bytes(3)
-"""Behind the last batch: of its partition, its topic, and the request."""
+"""Empty tagged fields of partition, topic and request after the last batch."""
 MAX_PARTITIONS = 126
-"""So many are counted in one byte."""
-ANSWER_TAIL = 9
-"""The bytes behind the result in an answer for one partition."""
-MISSES = 8
-"""After so many requests that are not alike in the beginning, another one is learnt from."""
+"""Largest count that is encoded in one byte."""
+RESPONSE_TAIL_BYTES = 9
+"""Bytes after the result in a response for one partition."""
+MAX_MISSES = 8
+"""Consecutive requests that do not match before another template is learnt."""
 
 
 class ProduceTemplate:
-    """What requests of a connection have in common."""
+    """The common prefix of a connection's produce requests."""
 
     __slots__ = (
-        "acks", "answer_head", "answer_size", "answer_tail", "answer_whole", "before", "behind", "end", "head",
-        "misses_left", "timeout_ms", "topic", "version",
+        "acks",
+        "before",
+        "behind",
+        "end",
+        "head",
+        "misses_left",
+        "response_head",
+        "response_layout",
+        "response_size",
+        "response_tail",
+        "timeout_ms",
+        "topic",
+        "version",
     )  # fmt: skip
 
     def __init__(self, frame: memoryview, end: int, version: int, topic: Topic, acks: int, timeout_ms: int) -> None:
-        """The name or id of the request's only topic ends at `end` of its frame."""
+        """`end` is where the name or id of the request's only topic ends."""
         self.topic, self.acks, self.timeout_ms, self.version = topic, acks, timeout_ms, version
-        self.before, self.behind = bytes(frame[:CORRELATION_AT]), bytes(frame[BEHIND:end])
+        self.before, self.behind = bytes(frame[:CORRELATION_OFFSET]), bytes(frame[AFTER_CORRELATION:end])
         self.end = end
-        self.head = struct.Struct(f">{CORRELATION_AT}si{end - BEHIND}sBiBBBB")
-        """All of a request for one partition up to its batch's size."""
-        self.misses_left = MISSES
-        answer = bytes(encode_produce_response(0, version, [(topic, [PartitionResult(0)])]))
-        self.answer_head = answer[BEHIND : -ANSWER_TAIL - RESULT.size]
-        self.answer_tail = answer[-ANSWER_TAIL:]
-        self.answer_size = len(answer) - 4
-        self.answer_whole = struct.Struct(f">ii{len(self.answer_head)}sihqqq{ANSWER_TAIL}s")
+        self.head = struct.Struct(f">{CORRELATION_OFFSET}si{end - AFTER_CORRELATION}sBiBBBB")
+        """Layout of a request for one partition, up to the batch size."""
+        self.misses_left = MAX_MISSES
+        response = bytes(encode_produce_response(0, version, [(topic, [PartitionResult(0)])]))
+        self.response_head = response[AFTER_CORRELATION : -RESPONSE_TAIL_BYTES - RESULT.size]
+        self.response_tail = response[-RESPONSE_TAIL_BYTES:]
+        self.response_size = len(response) - 4
+        self.response_layout = struct.Struct(f">ii{len(self.response_head)}sihqqq{RESPONSE_TAIL_BYTES}s")
 
-    def single(self, frame: memoryview) -> tuple[int, int, int, int] | None:
-        """(correlation id, partition, where its batch begins, the batch's size) of a request for one partition; None
-        for one that is not alike, or that this cannot read."""
+    def read_single(self, frame: memoryview) -> tuple[int, int, int, int] | None:
+        """Parse a request for one partition: (correlation id, partition, batch start, batch size). None if it does not
+        match.
+        """
         head = self.head
         if len(frame) < head.size:
             return None
-        before, correlation_id, behind, counted, index, a, b, c, d = head.unpack_from(frame)
-        if behind != self.behind or counted != ONE or before != self.before:
+        before, correlation_id, behind, partition_count, index, a, b, c, d = head.unpack_from(frame)
+        if behind != self.behind or partition_count != ONE_PARTITION or before != self.before:
             return None
         start = head.size
         if a < 0x80:
@@ -87,20 +99,20 @@ class ProduceTemplate:
         self.misses_left = 0
         return correlation_id, index, start, size
 
-    def places(self, frame: memoryview) -> list[BatchPlace] | None:
-        """Where the batches of a request lie; None for one that is not alike, or that this cannot read."""
+    def read_batches(self, frame: memoryview) -> list[BatchSlice] | None:
+        """Return the batch positions of a request; None if it does not match."""
         o = self.end
-        if frame[BEHIND:o].tobytes() != self.behind or frame[:CORRELATION_AT].tobytes() != self.before:
+        if frame[AFTER_CORRELATION:o].tobytes() != self.behind or frame[:CORRELATION_OFFSET].tobytes() != self.before:
             return None
         try:
             left = frame[o] - 1
             if not 0 < left <= MAX_PARTITIONS:
                 return None
             o += 1
-            places = []
+            batches = []
             while left:
                 left -= 1
-                index, a, b, c, d = PLACE.unpack_from(frame, o)
+                index, a, b, c, d = PARTITION_HEADER.unpack_from(frame, o)
                 if a < 0x80:
                     size, o = a, o + 5
                 elif b < 0x80:
@@ -113,7 +125,7 @@ class ProduceTemplate:
                     return None
                 if not size:
                     return None
-                places.append(BatchPlace(index, o, size - 1))
+                batches.append(BatchSlice(index, o, size - 1))
                 o += size
                 if frame[o - 1]:
                     return None
@@ -122,33 +134,37 @@ class ProduceTemplate:
         is_whole = len(frame) == o + 2 and not frame[o] and not frame[o + 1]
         if is_whole:
             self.misses_left = 0
-        return places if is_whole else None
+        return batches if is_whole else None
 
-    def misses(self) -> bool:
-        """Whether a request that is not alike should be learnt from: the last one was alike, or too many were not."""
+    def should_relearn(self) -> bool:
+        """Count a request that does not match. Returns whether to learn a template from it: the previous one matched,
+        or too many have not.
+        """
         self.misses_left -= 1
         return self.misses_left < 0
 
-    def answer(self, correlation_id: int, partition: int, base_offset: int, time_ms: int, start_offset: int) -> bytes:
-        """The whole frame that says that the batch for the only partition was taken."""
-        return self.answer_whole.pack(
-            self.answer_size, correlation_id, self.answer_head, partition, 0, base_offset, time_ms, start_offset,
-            self.answer_tail,
+    def encode_response(
+        self, correlation_id: int, partition: int, base_offset: int, time_ms: int, start_offset: int
+    ) -> bytes:
+        """Return the response frame for a batch that was appended."""
+        return self.response_layout.pack(
+            self.response_size, correlation_id, self.response_head, partition, 0, base_offset, time_ms, start_offset,
+            self.response_tail,
         )  # fmt: skip
 
 
-def learn(frame: memoryview, version: int, request: ProduceFrame) -> ProduceTemplate | None:
-    """What requests like this one have in common; None for those that are not taken up."""
+def learn_template(frame: memoryview, version: int, request: ProduceFrame) -> ProduceTemplate | None:
+    """Return the template of a request; None if requests like it are not supported."""
     if version < FLEXIBLE_FROM or request.transactional_id is not None or len(request.topics) != 1:
         return None
-    ((topic, places),) = request.topics
-    if not 0 < len(places) <= MAX_PARTITIONS:
+    ((topic, batches),) = request.topics
+    if not 0 < len(batches) <= MAX_PARTITIONS:
         return None
-    # Before the first batch stand the count of partitions, the first one's index, and the batch's size plus one.
-    size_bytes = max((places[0].size + 1).bit_length() + 6, 7) // 7
-    end = places[0].start - size_bytes - 4 - 1
+    # The first batch follows the partition count, the first partition index, and the batch size + 1.
+    size_bytes = max((batches[0].size + 1).bit_length() + 6, 7) // 7
+    end = batches[0].start - size_bytes - 4 - 1
     found = ProduceTemplate(frame, end, version, topic, request.acks, request.timeout_ms)
-    if found.places(frame) != places:
+    if found.read_batches(frame) != batches:
         return None
-    found.misses_left = MISSES
+    found.misses_left = MAX_MISSES
     return found

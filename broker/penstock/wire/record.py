@@ -1,4 +1,4 @@
-"""A record by itself: what the client's users, log compaction and searches by time hold in their hands."""
+"""The record type of the client, log compaction and searches by timestamp."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Header = tuple[str, bytes | None]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """`timestamp_ms` counts from 1970, -1 is none; `offset` -1 is "not assigned yet"."""
+    """A record. `timestamp_ms` is in ms since the epoch, -1 for none; `offset` is -1 if not assigned."""
 
     offset: int = -1
     timestamp_ms: int = -1

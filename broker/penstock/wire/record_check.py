@@ -1,10 +1,9 @@
-"""Checks that the records of a batch are what its header says. Called by `replica.inspection` for batches of producers.
+"""Validates that a batch's records match its header. Called by `replica.inspection` for produced batches.
 
-A consumer stops at a batch whose records it cannot tell apart, and stays there. Parsing every record costs a broker as
-much as everything else that it does with small records, so `check_ends` does a bounded amount of work for a batch: it
-parses the first and the last record, and follows the lengths between them where there are few. The last record of a
-larger batch is found from behind, by its offset. That tells a batch with the wrong number of records, or with something
-else than records, from a sound one; damage in the middle of a large batch is found by `parse_records` only.
+A consumer that cannot parse a batch is stuck there. But parsing all records doubles a broker's cost per small record,
+so `check_ends` does bounded work per batch: it parses the first and last record, and follows the record lengths in
+between if there are few. In larger batches the last record is found from the end, by its offset. This detects batches
+with a wrong record count or with other data; only `parse_records` detects damage in the middle of a large batch.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ from penstock.wire.schema import MalformedMessage
 from penstock.wire.varint import read_varlong, write_varlong
 
 MAX_PARSED = 2
-"""Batches with at most as many records have all of them parsed."""
+"""Record count up to which all records are parsed."""
 MAX_STEPS = 16
-"""Batches with at most as many records have all lengths followed."""
+"""Record count up to which all record lengths are followed."""
 TAIL_BYTES = 4 * 1024
-"""The part of a batch in which the last record is searched for first."""
+"""Bytes at the end of a batch that are searched for the last record first."""
 MAX_CANDIDATES = 64
-"""Places that look like the last record's offset and are tried before the whole batch is walked."""
+"""Matches of the last record's offset that are tried before all record lengths are followed."""
 MAX_GROWN_BYTES = 4
-"""By how many bytes the last record of a batch of equal records may be longer than the first."""
+"""Bytes by which the last record of equal records may be longer than the first."""
 DENSE_BYTES = 512
-"""Batches with fewer bytes a record are copied before they are walked: an index into `bytes` is cheaper."""
-SMALLEST_LENGTH = (SMALLEST_RECORD - 1) << 1
-"""The length of the smallest record as it is written."""
+"""Average record size below which data is copied before following lengths: indexing `bytes` is faster."""
+MIN_ENCODED_LENGTH = (SMALLEST_RECORD - 1) << 1
+"""Encoded length of the smallest record."""
 MAX_VARINT_BYTES = 10
 new = tuple.__new__
-"""What `RecordShape` does, without a call in Python."""
+"""Faster than `RecordShape(...)`."""
 MAX_LENGTH_BYTES = 5
 
 
 class RecordShape(NamedTuple):
-    """What `parse_record` finds out about a record. `end` is the position behind it."""
+    """What `parse_record` returns. `end` is the end offset."""
 
     end: int
     offset_delta: int
@@ -48,7 +47,7 @@ class RecordShape(NamedTuple):
 
 
 def check_ends(data: Buffer, count: int, last_offset_delta: int) -> None:
-    """Check the decompressed records `data` of a batch by a bounded number of them. Raises MalformedMessage."""
+    """Validate the decompressed records `data` with bounded work. Raises MalformedMessage."""
     size = check_size(data, count)
     if count <= MAX_PARSED:
         for _ in parse_records(data, count, last_offset_delta):
@@ -66,19 +65,19 @@ def check_ends(data: Buffer, count: int, last_offset_delta: int) -> None:
 
 
 def ends_with(data: Buffer, start: int | None, last_offset_delta: int) -> bool:
-    """Whether a record with the batch's last offset begins at `start` and ends where `data` ends."""
+    """Return whether a record with the last offset delta starts at `start` and ends with `data`."""
     if start is None:
         return False
     size = len(data)
     try:
         last = parse_record(data, start, size)
     except (IndexError, MalformedMessage):
-        return False  # the bytes of a value may look like a record: the walk decides
+        return False  # bytes of a value may look like a record: follow the lengths instead
     return last.end == size and last.offset_delta == last_offset_delta
 
 
 def parse_records(data: Buffer, count: int, last_offset_delta: int) -> Iterator[RecordShape]:
-    """Parse all records. Raises MalformedMessage, at the latest at the record."""
+    """Yield the shapes of all records. Raises MalformedMessage, at the latest at the damaged record."""
     size = check_size(data, count)
     offset = 0
     shape = None
@@ -94,7 +93,7 @@ def parse_records(data: Buffer, count: int, last_offset_delta: int) -> Iterator[
 
 
 def check_size(data: Buffer, count: int) -> int:
-    """The size of `data` in bytes. Raises MalformedMessage where `count` records do not fit into it."""
+    """Return the size of `data` in bytes. Raises MalformedMessage if `count` records do not fit."""
     size = len(data)
     if count < 1 or count * SMALLEST_RECORD > size:
         raise MalformedMessage(f"{count} records in {size} bytes")
@@ -102,33 +101,36 @@ def check_size(data: Buffer, count: int) -> int:
 
 
 def check_delta(shape: RecordShape, index: int, last_offset_delta: int) -> None:
+    """Raise MalformedMessage if the record's offset delta is out of range."""
     if not 0 <= shape.offset_delta <= last_offset_delta:
         raise MalformedMessage(f"record {index} has the offset {shape.offset_delta}, the last is {last_offset_delta}")
 
 
 def check_last(shape: RecordShape, last_offset_delta: int) -> None:
+    """Raise MalformedMessage if the last record does not have the last offset delta."""
     if shape.offset_delta != last_offset_delta:
         raise MalformedMessage(f"the last record has the offset {shape.offset_delta}, not {last_offset_delta}")
 
 
 def parse(data: Buffer, offset: int, end: int, index: int) -> RecordShape:
+    """Parse a record as `parse_record` does; errors name its index."""
     try:
         return parse_record(data, offset, end)
     except IndexError:
-        raise MalformedMessage(f"record {index} is cut short") from None
+        raise MalformedMessage(f"record {index} is truncated") from None
     except MalformedMessage as e:
         raise MalformedMessage(f"record {index}: {e}") from None
 
 
 def parse_record(data: Buffer, offset: int, end: int) -> RecordShape:
-    """Parse the record at `offset` of `data`, which ends at `end`. Raises MalformedMessage, IndexError.
+    """Parse the record at `offset`, which must end by `end`. Raises MalformedMessage, IndexError.
 
-    Numbers of one byte are read in place.
+    Decodes one-byte numbers inline.
     """
     size, at = read_varlong(data, offset)
     stop = at + size
     if size < SMALLEST_RECORD - 1 or stop > end:
-        raise MalformedMessage(f"a length of {size} bytes where {end - at} are left")
+        raise MalformedMessage(f"a length of {size} bytes with {end - at} bytes left")
     timestamp_delta_ms = data[at + 1]
     if timestamp_delta_ms < 0x80:
         timestamp_delta_ms = (timestamp_delta_ms >> 1) ^ -(timestamp_delta_ms & 1)
@@ -165,12 +167,12 @@ def parse_record(data: Buffer, offset: int, end: int) -> RecordShape:
     else:
         at += 1
     if at != stop:
-        raise MalformedMessage("its fields do not add up to its length")
+        raise MalformedMessage("its fields do not match its length")
     return new(RecordShape, (stop, offset_delta, timestamp_delta_ms, has_key))
 
 
 def parse_headers(data: Buffer, at: int, stop: int, count: int) -> int:
-    """The position behind `count` headers."""
+    """Return the offset after `count` headers."""
     if not 0 < count <= MAX_HEADERS or count * 2 > stop - at:
         raise MalformedMessage(f"{count} headers")
     for _ in range(count):
@@ -188,29 +190,29 @@ def parse_headers(data: Buffer, at: int, stop: int, count: int) -> int:
 
 
 def walk_lengths(data: Buffer, count: int) -> int:
-    """Where the last of `count` records begins. Raises MalformedMessage where there are not exactly as many."""
+    """Return where the last of `count` records starts. Raises MalformedMessage if there are not exactly that many."""
     size = len(data)
-    start, at = step(data, 0, count, size)
+    start, at = follow_lengths(data, 0, count, size)
     if at != size:
-        raise MalformedMessage(f"{size - at} bytes follow record {count - 1}, the last that the batch claims")
+        raise MalformedMessage(f"{size - at} bytes follow record {count - 1}, the last one")
     return start
 
 
-def step(data: Buffer, at: int, count: int, size: int) -> tuple[int, int]:
-    """(where the last of `count` records begins, the position behind it), by lengths alone, from `at` on.
+def follow_lengths(data: Buffer, at: int, count: int, size: int) -> tuple[int, int]:
+    """Follow `count` record lengths from `at`. Returns (start, end) of the last record.
 
-    Lengths of one and two bytes are read in place. Raises MalformedMessage.
+    Decodes lengths of one and two bytes inline. Raises MalformedMessage.
     """
     start = at
     for index in range(count):
         if at >= size:
-            raise MalformedMessage(f"{index} records where the batch claims {count}")
+            raise MalformedMessage(f"{index} records instead of {count}")
         start = at
         low = data[at]
         if low < 0x80:
             at += 1 + (low >> 1)
-            if low & 1 or low < SMALLEST_LENGTH:
-                raise MalformedMessage(f"record {index} has a length that no record can have")
+            if low & 1 or low < MIN_ENCODED_LENGTH:
+                raise MalformedMessage(f"record {index} has an invalid length")
         else:
             high = data[at + 1] if at + 1 < size else 0x80
             if high < 0x80 and not low & 1:
@@ -218,28 +220,28 @@ def step(data: Buffer, at: int, count: int, size: int) -> tuple[int, int]:
             else:
                 at = skip_length(data, at, index)
     if at > size:
-        raise MalformedMessage(f"record {count - 1} is cut short")
+        raise MalformedMessage(f"record {count - 1} is truncated")
     return start, at
 
 
 def skip_length(data: Buffer, at: int, index: int) -> int:
-    """The position behind the record at `at`, by its length of several bytes. Raises MalformedMessage."""
+    """Return the end of the record at `at`, whose length has several bytes. Raises MalformedMessage."""
     try:
         signed, at = read_varlong(data, at)
     except IndexError:
-        raise MalformedMessage(f"record {index} is cut short") from None
+        raise MalformedMessage(f"record {index} is truncated") from None
     except MalformedMessage as e:
         raise MalformedMessage(f"record {index}: {e}") from None
     if signed < SMALLEST_RECORD - 1:
-        raise MalformedMessage(f"record {index} has a length that no record can have")
+        raise MalformedMessage(f"record {index} has an invalid length")
     return at + signed
 
 
 def find_last(data: Buffer, count: int, first_size: int) -> int | None:
-    """Return where the record with the offset `count` - 1 begins that ends where `data` ends; None if not found soon.
+    """Return the start of the record with offset delta `count` - 1 that ends with `data`; None if not found quickly.
 
-    Most batches hold records of one size, so the search begins where such a record would begin. The second attempt
-    searches backwards for the bytes of the offset, and accepts a place if the length in front of it fits.
+    Most batches have records of equal size, so the expected start is tried first. Then the encoded offset delta is
+    searched from the end, and a match is accepted if the length before it fits.
     """
     size = len(data)
     pattern = bytearray()
@@ -255,7 +257,7 @@ def find_last(data: Buffer, count: int, first_size: int) -> int | None:
         at = tail.rfind(pattern, 0, end)
         if at < 3:
             return None
-        # The attributes are 0 and stand two bytes in front, or further where the timestamp has more bytes.
+        # The attributes byte, 0, is two bytes before, or further if the timestamp delta has several bytes.
         if not tail[at - 2] or tail[at - 2] >= 0x80:
             found = record_start(tail, at, window)
             if found is not None:
@@ -265,7 +267,7 @@ def find_last(data: Buffer, count: int, first_size: int) -> int | None:
 
 
 def record_end(data: Buffer, start: int) -> int:
-    """Return the end of a record that begins at `start`, as its length gives it; -1 if no length stands there."""
+    """Return the end of the record at `start` by its length; -1 if there is no valid length."""
     try:
         length, behind = read_varlong(data, start)
     except (IndexError, MalformedMessage):
@@ -274,7 +276,7 @@ def record_end(data: Buffer, start: int) -> int:
 
 
 def record_start(data: bytes, offset_at: int, end: int) -> int | None:
-    """Where a record begins whose offset stands at `offset_at` and which reaches up to `end`."""
+    """Return the start of a record whose offset delta is at `offset_at` and which ends at `end`."""
     if offset_at < 3 or data[offset_at - 1] >= 0x80:
         return None
     attributes_at = offset_at - 2
@@ -285,13 +287,13 @@ def record_start(data: bytes, offset_at: int, end: int) -> int | None:
             if start is not None:
                 return start
         if data[attributes_at] < 0x80:
-            return None  # the timestamp cannot reach over a byte that ends a number
+            return None  # a varint cannot continue past its last byte
         attributes_at -= 1
     return None
 
 
 def length_start(data: bytes, behind: int, end: int) -> int | None:
-    """Where a length begins that stands in front of `behind` and leads from there to `end`."""
+    """Return the start of a length that ends before `behind` and leads from there to `end`."""
     if data[behind - 1] >= 0x80:
         return None
     start = behind - 1

@@ -1,7 +1,7 @@
-"""The records inside batches (format v2): how they are read, and the door to what writes and judges batches.
+"""Reads the records in batches (format v2), and re-exports what writes and validates batches.
 
-The broker calls `validate_batch` for each batch that comes in and otherwise leaves records alone; the client, log
-compaction and searches by time read and write them.
+The broker only calls `validate_batch` for each produced batch; the client, log compaction and searches by timestamp
+read and write records.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ __all__ = [
 
 MAGIC = 2
 NULL = 1
-"""The length -1 in zigzag order."""
+"""Length -1 in zigzag encoding."""
 ATTRIBUTES = BatchHeader._fields.index("attributes")
 LAST_OFFSET_DELTA = BatchHeader._fields.index("last_offset_delta")
 BASE_TIMESTAMP = BatchHeader._fields.index("base_timestamp_ms")
 MAX_HEADERS = 10_000
-"""Headers that one record may have."""
+"""Headers per record."""
 
 
 def iterate_batches(buffer: Buffer, check_crc: bool = True) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches that stand one behind the other in `buffer`, each with its header and as a view of all its bytes.
+    """Yield each batch in `buffer` with its header, as a view.
 
-    A batch that is cut short at the end is left out, as answers to Fetch end so. Raises MalformedMessage.
+    A truncated last batch is ignored, as in fetch responses. Raises MalformedMessage.
     """
     view = memoryview(buffer)
     offset, end = 0, len(view)
@@ -62,26 +62,27 @@ def iterate_batches(buffer: Buffer, check_crc: bool = True) -> Iterator[tuple[Ba
         if header.magic != MAGIC:
             raise MalformedMessage(f"batch at offset {header.base_offset} has format {header.magic}, not {MAGIC}")
         if size < HEADER_SIZE:
-            raise MalformedMessage(f"batch at offset {header.base_offset} claims to have {size} bytes")
+            raise MalformedMessage(f"batch at offset {header.base_offset} has an invalid size of {size} bytes")
         if size > end - offset:
             return
         batch = view[offset : offset + size]
         if check_crc and checksum(batch, 0, size) != header.crc:
-            raise MalformedMessage(f"batch at offset {header.base_offset} has a wrong CRC")
+            raise MalformedMessage(f"batch at offset {header.base_offset} has an invalid CRC")
         yield header, batch
         offset += size
 
 
 def iterate_records(batch: memoryview, header: BatchHeader, max_decompressed_bytes: int) -> Iterator[Record]:
-    """The records of the one batch in `batch`, header included. Raises MalformedMessage, at the latest at the record.
+    """Yield the records of one batch, given with its header. Raises MalformedMessage, at the latest at the damaged
+    record.
 
-    Keys and values are copies. The CRC is not looked at.
+    Keys and values are copies. The CRC is not verified.
     """
     data = decompress(header.codec, batch[HEADER_SIZE:], max_decompressed_bytes)
     data = data if isinstance(data, bytes) else bytes(data)
     count = header.record_count
     if count < 0 or count * SMALLEST_RECORD > len(data):
-        raise MalformedMessage(f"a batch claims {count} records in {len(data)} bytes")
+        raise MalformedMessage(f"a batch with {count} records in {len(data)} bytes")
     offset = 0
     for index in range(count):
         try:
@@ -94,14 +95,14 @@ def iterate_records(batch: memoryview, header: BatchHeader, max_decompressed_byt
 
 
 def read_record(data: bytes, offset: int, header: BatchHeader) -> tuple[Record, int]:
-    """(record, offset behind it). Raises MalformedMessage, IndexError.
+    """Return (record, end offset). Raises MalformedMessage, IndexError.
 
-    Numbers of one byte are read in place: this is where consumers spend their time.
+    Decodes one-byte numbers inline: this is the consumer's hot path.
     """
     size, offset = read_varlong(data, offset)
     end = offset + size
     if size < SMALLEST_RECORD - 1 or end > len(data):
-        raise MalformedMessage(f"a record of {size} bytes where {len(data) - offset} are left")
+        raise MalformedMessage(f"a record of {size} bytes with {len(data) - offset} bytes left")
     timestamp_delta, offset = read_varlong(data, offset + 1)
     offset_delta = data[offset]
     if offset_delta < 0x80:
@@ -110,7 +111,9 @@ def read_record(data: bytes, offset: int, header: BatchHeader) -> tuple[Record, 
     else:
         offset_delta, offset = read_varlong(data, offset)
     if not 0 <= offset_delta <= header[LAST_OFFSET_DELTA]:
-        raise MalformedMessage(f"a record at {offset_delta} in a batch whose last is at {header.last_offset_delta}")
+        raise MalformedMessage(
+            f"a record with offset delta {offset_delta} in a batch with last offset delta {header.last_offset_delta}"
+        )
     if data[offset] == NULL:
         key = None
         offset += 1
@@ -124,7 +127,7 @@ def read_record(data: bytes, offset: int, header: BatchHeader) -> tuple[Record, 
         count, offset = read_varlong(data, offset)
         headers, offset = read_headers(data, offset, end, count)
     if offset != end:
-        raise MalformedMessage("a record's parts do not add up to its size")
+        raise MalformedMessage("a record whose fields do not match its size")
     if header[ATTRIBUTES] & LOG_APPEND_TIME:
         timestamp_ms = header.max_timestamp_ms
     else:
@@ -133,20 +136,21 @@ def read_record(data: bytes, offset: int, header: BatchHeader) -> tuple[Record, 
 
 
 def read_headers(data: bytes, offset: int, end: int, count: int) -> tuple[tuple[Header, ...], int]:
+    """Return (headers, end offset). Raises MalformedMessage."""
     if not 0 < count <= MAX_HEADERS or count * 2 > end - offset:
-        raise MalformedMessage(f"a record claims {count} headers")
+        raise MalformedMessage(f"a record with {count} headers")
     headers = []
     for _ in range(count):
         key, offset = read_bytes(data, offset, end)
         value, offset = read_bytes(data, offset, end)
         if key is None:
-            raise MalformedMessage("a record has a header without a key")
+            raise MalformedMessage("a record with a header without a key")
         headers.append((key.decode(errors="surrogateescape"), value))
     return tuple(headers), offset
 
 
 def read_bytes(data: bytes, offset: int, end: int) -> tuple[bytes | None, int]:
-    """Bytes behind their length, -1 for null."""
+    """Return (bytes or None for null, end offset)."""
     size = data[offset]
     offset += 1
     if size < 0x80:
@@ -155,9 +159,9 @@ def read_bytes(data: bytes, offset: int, end: int) -> tuple[bytes | None, int]:
         size, offset = read_varlong(data, offset - 1)
     if size < 0:
         if size != -1:
-            raise MalformedMessage(f"a length of {size} in a record")
+            raise MalformedMessage(f"a record with a length of {size}")
         return None, offset
     stop = offset + size
     if stop > end:
-        raise MalformedMessage(f"{size} bytes in a record that has {end - offset} left")
+        raise MalformedMessage(f"a record with a field of {size} bytes and {end - offset} bytes left")
     return data[offset:stop], stop

@@ -1,7 +1,7 @@
-"""How a message looks on the wire, version by version; the generated classes in `messages/` are made of this.
+"""Schema of messages by version; base of the generated classes in `messages/`.
 
-One class stands for a message over all versions: a field that a version lacks keeps its default when decoded and is
-left out when encoded.
+One class represents all versions of a message: a field that a version lacks keeps its default when decoded and is
+omitted when encoded.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import msgspec
 
 
 class Field(NamedTuple):
-    """One field of a message in the versions `first` to `last`.
+    """A field of a message in the versions `first` to `last`.
 
-    `type` is a primitive's name (`int8` … `int64`, `uint16`, `float64`, `bool`, `string`, `bytes`, `records`,
-    `uuid`) or
-    a nested message class. A field with a `tag` is written only where it differs from its default (KIP-482). A field
-    whose rules changed between versions has several entries.
+    `type` is a primitive's name (`int8` … `int64`, `uint16`, `float64`, `bool`, `string`, `bytes`, `records`, `uuid`)
+    or a nested message class. A field with a `tag` is encoded only if it differs from its default (KIP-482). A field
+    whose rules differ between versions has several entries.
     """
 
     name: str
@@ -30,16 +29,16 @@ class Field(NamedTuple):
 
 
 class Message(msgspec.Struct):
-    """Base of every message and of every structure nested in one."""
+    """Base class of messages and nested structures."""
 
     FIELDS: ClassVar[tuple[Field, ...]] = ()
 
 
 class Payload(Message):
-    """A whole request, response or embedded document, with the versions in which it exists.
+    """A request, response or embedded message, with its versions.
 
-    `FLEXIBLE_FROM` is the first version in the compact encoding with tagged fields; none where that is past `VERSIONS`.
-    `KEY` is the API key, -1 for documents that travel inside a `bytes` field.
+    `FLEXIBLE_FROM` is the first version with compact encoding and tagged fields; beyond `VERSIONS` if there is none.
+    `KEY` is the API key, -1 for messages embedded in a `bytes` field.
     """
 
     KEY: ClassVar[int] = -1
@@ -48,4 +47,4 @@ class Payload(Message):
 
 
 class MalformedMessage(ValueError):
-    """Bytes that are no message of the version they claim to be."""
+    """Bytes that are not a valid message of the expected version."""

@@ -1,4 +1,4 @@
-"""Variable-length integers: seven bits a byte, the lowest first; signed ones in zigzag order."""
+"""Variable-length integers: seven bits per byte, lowest first; signed ones in zigzag encoding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from penstock.wire.schema import MalformedMessage
 
 
 def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
-    """(value, offset behind it) of an unsigned varint of at most 32 bits."""
+    """Return (value, end offset) of an unsigned varint of up to 32 bits. Raises MalformedMessage."""
     value = shift = 0
     while shift < 35:
         byte = buffer[offset]
@@ -22,9 +22,9 @@ def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
-    """Appends an unsigned varint."""
-    assert 0 <= value < 1 << 32, f"{value} is no unsigned 32-bit number"
-    if 0x4000 <= value < 0x200000:  # most sizes of records
+    """Append an unsigned varint."""
+    assert 0 <= value < 1 << 32, f"{value} is not an unsigned 32-bit number"
+    if 0x4000 <= value < 0x200000:  # typical sizes of records fields
         out += bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
         return
     while value > 0x7F:
@@ -34,7 +34,7 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 
 def read_varlong(buffer: Buffer, offset: int) -> tuple[int, int]:
-    """(value, offset behind it) of a signed varint of at most 64 bits."""
+    """Return (value, end offset) of a signed varint of up to 64 bits. Raises MalformedMessage."""
     value = shift = 0
     while shift < 70:
         byte = buffer[offset]
@@ -49,8 +49,8 @@ def read_varlong(buffer: Buffer, offset: int) -> tuple[int, int]:
 
 
 def write_varlong(out: bytearray, value: int) -> None:
-    """Appends a signed varint of at most 64 bits."""
-    assert -(1 << 63) <= value < 1 << 63, f"{value} is no signed 64-bit number"
+    """Append a signed varint of up to 64 bits."""
+    assert -(1 << 63) <= value < 1 << 63, f"{value} is not a signed 64-bit number"
     zigzag = (value << 1) ^ (value >> 63)
     while zigzag > 0x7F:
         out.append(zigzag & 0x7F | 0x80)

@@ -146,7 +146,7 @@ async def removable(cluster) -> str | None:
 async def test_a_draining_broker_tells_when_it_is_empty(cluster) -> None:
     assert await removable(cluster) is None
     config = cluster.config
-    config.change({}, {"broker.draining": "true"})
+    config.apply_dynamic({}, {"broker.draining": "true"})
     assert await removable(cluster) == "false"
     await cluster.admin.delete(cluster.view.topics["t"])
     assert await removable(cluster) == "true"

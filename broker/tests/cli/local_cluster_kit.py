@@ -39,7 +39,7 @@ def stand_in(options: UpOptions) -> list[str]:
 def be_supervisor(directory: str, brokers: int, *flags: str) -> int:
     options = UpOptions(data_dir=directory, port=0, http_port=None)
     cluster = LocalCluster(options, brokers, restart="restart" in flags)
-    supervisor = ClusterSupervisor(cluster, stand_in, stop_s=1.0 if "hasty" in flags else 60.0)
+    supervisor = ClusterSupervisor(cluster, stand_in, stop_timeout_s=1.0 if "hasty" in flags else 60.0)
     try:
         return asyncio.run(supervisor.run())
     except CommandError as e:

@@ -47,7 +47,7 @@ def test_addresses_in_tables_and_documents_have_brackets(alone: Cli, ready: tupl
 def test_the_http_port_given_as_bootstrap_is_called_so(alone: Cli, ready: tuple[str, str]) -> None:
     said = alone("topic", "list", "--bootstrap", ready[1])
     assert said.code == 5
-    assert f"{ready[1]}: the port answers in HTTP; give the port of a Kafka listener" in said.err
+    assert f"{ready[1]}: the port speaks HTTP; use the port of a Kafka listener" in said.err
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_the_http_port_given_as_bootstrap_is_called_so(alone: Cli, ready: tuple[
         (["--advertise", "host:9092"], "the listener's name is missing"),
         (["--advertise", "PLAINTEXT://host"], "the port is missing"),
         (["--advertise", "PLAINTEXT://::1:9092"], "an IPv6 address needs brackets"),
-        (["--advertise", "PLAINTEXT://0.0.0.0:9092"], "cannot be reached"),
-        (["--advertise", "OTHER://host:9092"], "listeners are only PLAINTEXT"),
-        (["--set", "advertised.listeners=OTHER://host:9092"], "listeners are only PLAINTEXT"),
+        (["--advertise", "PLAINTEXT://0.0.0.0:9092"], "clients cannot connect to"),
+        (["--advertise", "OTHER://host:9092"], 'listener "OTHER" does not exist; use one of PLAINTEXT'),
+        (["--set", "advertised.listeners=OTHER://host:9092"], 'listener "OTHER" does not exist; use one of PLAINTEXT'),
         (["--listener", "host:9092"], "the listener's name is missing"),
         (["--host", "localhost:9092"], "a host has no port"),
         (["--http-host", "http://localhost"], "a host has no port"),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.demo.flights import Totals
-from penstock.cli.demo.tally import DeliveryTally, verdict
+from penstock.cli.demo.tally import DeliveryTally, check_tally
 
 Change = Callable[[DeliveryTally, dict[int, int]], object]
 
@@ -36,7 +36,7 @@ def failed(change: Change, lag: int = 0, reported: dict[int, int] | None = None)
     tally, expected = fine()
     lost = {1: 1}
     change(tally, lost)
-    checks = verdict(tally, expected, [3, 3], lost, reported or {1: 1}, lag)
+    checks = check_tally(tally, expected, [3, 3], lost, reported or {1: 1}, lag)
     return [check.what for check in checks if not check.holds]
 
 

@@ -42,7 +42,7 @@ def test_a_reset_without_yes_shows_the_plan_and_changes_nothing(cli: Cli, group:
     outcome = cli("group", "reset-offsets", group, "--topic", topic, "--to-earliest")
     assert outcome.code == 0
     assert [topic, "0", "10", "0"] in [line.split() for line in outcome.lines]
-    assert "--yes executes it" in outcome.out
+    assert "execute the plan with --yes" in outcome.out
     assert committed(cli, group)[0] == 10
 
 

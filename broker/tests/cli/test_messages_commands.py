@@ -113,14 +113,14 @@ def test_a_copy_has_the_headers_of_its_original_whatever_they_hold(cli: Cli, top
 def test_produce_creates_a_topic_unless_it_must_not(cli: Cli, name: str) -> None:
     refused = cli("produce", name, "--no-auto-create", stdin="one\n")
     assert refused.code != 0
-    assert f"topic '{name}' does not exist" in refused.err
+    assert f'topic "{name}" does not exist' in refused.err
     assert name not in cli("topic", "list").out
     assert cli("produce", name, stdin="one\n").code == 0
     assert cli("consume", name).lines == ["one"]
 
 
 def test_consume_creates_no_topic(cli: Cli, name: str) -> None:
-    assert f"topic '{name}' does not exist" in cli("consume", name).err
+    assert f'topic "{name}" does not exist' in cli("consume", name).err
     assert name not in cli("topic", "list").out
 
 
@@ -139,12 +139,12 @@ def test_produce_stops_when_a_message_is_refused_though_its_input_goes_on(cli: C
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "no JSON"),
-        ("5", 'no object with a "value"'),
+        ("{", "invalid JSON"),
+        ("5", 'not a JSON object with a "value"'),
         ('{"value": "v", "partition": "x"}', '"partition"'),
-        ('{"value": "v", "headers": 5}', "neither an object nor a list"),
-        ('{"value": "v", "headers": [{"value": "x"}]}', 'no object with a "key"'),
-        ('{"value": "v", "headers": [{"key": "x", "value_base64": "?"}]}', "no base64"),
+        ('{"value": "v", "headers": 5}', "must be an object, or a list"),
+        ('{"value": "v", "headers": [{"value": "x"}]}', 'must be an object with a "key"'),
+        ('{"value": "v", "headers": [{"key": "x", "value_base64": "?"}]}', "is not valid base64"),
     ],
 )
 def test_a_document_that_cannot_be_sent_is_named_by_its_line(cli: Cli, topic: str, line: str, says: str) -> None:
@@ -159,7 +159,7 @@ def test_a_partition_that_the_target_does_not_have_is_named_with_the_cure(cli: C
     outcome = cli("produce", topic, "--format", "json", stdin=lines)
     assert outcome.code == 2
     assert "standard input, line 2" in outcome.err
-    assert "has no partition 2: it has 2" in outcome.err
+    assert f'partition "2" does not exist: topic "{topic}" has 2 partitions' in outcome.err
     assert "--ignore-partition" in outcome.err
 
 
@@ -263,8 +263,8 @@ def test_a_batch_that_cannot_be_read_stops_reading_or_is_left_out(cli: Cli, topi
         assert part in stopped.err
     skipped = cli("consume", topic, "--on-damaged-batch", "skip")
     assert (skipped.code, skipped.lines) == (0, ["one", "two"])
-    assert f'left out topic "{topic}", partition 0, offsets 1 to 3: ' in skipped.err
-    assert "1 damaged batches were left out" in skipped.err
+    assert f'skipped batch of topic "{topic}", partition 0, offsets 1 to 3: ' in skipped.err
+    assert "1 damaged batches were skipped" in skipped.err
 
 
 def test_a_damaged_batch_is_named_and_cut_out_of_a_brokers_files(alone: Cli, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_damaged_batch_is_named_and_cut_out_of_a_brokers_files(alone: Cli, tmp
     assert f"penstock log cut {path} --offset 0" in shown.out
     saved = tmp_path / "saved"
     cut = alone("log", "cut", str(path), "--offset", "0", "--save", str(saved))
-    assert (cut.code, cut.out) == (0, f"offsets 0 to 2 were cut out; their bytes are in {saved}\n")
+    assert (cut.code, cut.out) == (0, f"removed offsets 0 to 2; their bytes are saved in {saved}\n")
     assert saved.read_bytes() == garbage()
     assert alone("log", "dump", str(path), "--records").code == 0
     again = alone("log", "cut", str(path), "--offset", "0")
@@ -301,10 +301,10 @@ def test_a_member_has_not_finished_while_its_group_is_divided_anew(bootstrap: st
             joining = asyncio.create_task(third.getmany(timeout_ms=60_000))
             while reader.assignment:
                 await reader.getmany(timeout_ms=50)
-            # The one that asks for nothing has not rejoined, so that nobody is told anything.
+            # The member that does not poll has not rejoined, so the rebalance cannot complete.
             assert not await ConsumeRun(
                 reader, ConsumeOptions([], "readers", None, False, False, False, None, False)
-            ).finished()
+            ).has_reached_ends()
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)
 

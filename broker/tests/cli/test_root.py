@@ -36,7 +36,7 @@ def test_an_unreachable_broker_ends_with_code_5_and_the_cure(alone: Cli) -> None
 
 def test_an_address_that_is_none_is_explained(alone: Cli) -> None:
     outcome = alone("status", "--bootstrap", "here:there")
-    assert (outcome.code, 'write "host:port"' in " ".join(outcome.err.split())) == (2, True)
+    assert (outcome.code, 'use "host:port"' in " ".join(outcome.err.split())) == (2, True)
 
 
 def printing_to(out: int, *command: str, buffered: bool) -> tuple[int, str]:

@@ -43,7 +43,7 @@ def test_describing_as_text_shows_partitions_and_settings(cli: Cli, topic: str) 
 def test_a_topic_that_is_there_is_refused_with_code_4_unless_that_is_fine(cli: Cli, topic: str) -> None:
     again = cli("topic", "create", topic)
     assert again.code == 4
-    assert f"topic '{topic}' exists already" in again.err
+    assert f'topic "{topic}" already exists' in again.err
     assert cli("topic", "create", topic, "--if-not-exists").code == 0
 
 

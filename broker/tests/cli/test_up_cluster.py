@@ -1,4 +1,4 @@
-"""`penstock up` for clusters: which flags go together, what each broker is told, how lines are shown."""
+"""`penstock up` for clusters: which flags go together, the options each broker gets, how lines are printed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock.cli import up as module
 from penstock.cli import up_checks
 from penstock.cli.local_cluster import etcd
 from penstock.cli.local_cluster.console import MAX_LINE_BYTES, Console, LineSplitter
-from penstock.cli.local_cluster.plan import LocalCluster, by_hand, command
-from penstock.cli.local_cluster.processes import how_it_ended
+from penstock.cli.local_cluster.plan import LocalCluster, broker_command, manual_command
+from penstock.cli.local_cluster.processes import exit_text
 from penstock.config.options import UpOptions
 
 Up = Callable[..., tuple[int, str]]
@@ -31,7 +31,7 @@ def up(monkeypatch: pytest.MonkeyPatch) -> Up:
     def begin(*what: object) -> NoReturn:
         pytest.fail(f"it would have started {what}")
 
-    monkeypatch.setattr(module, "run_in_place_of_this", begin)
+    monkeypatch.setattr(module, "exec_broker", begin)
     monkeypatch.setattr("penstock.cli.local_cluster.command.run", begin)
 
     def call(*arguments: str) -> tuple[int, str]:
@@ -47,16 +47,16 @@ def up(monkeypatch: pytest.MonkeyPatch) -> Up:
         (["--etcd", URL], "--etcd needs --id"),
         (["--etcd", URL, "--id", "-1"], "--id"),
         (["--id", "1", "--set", "node.id=2"], "contradict each other"),
-        (["--etcd-user", "me"], "--etcd-user says how to reach an etcd"),
-        (["--etcd-key", "file"], "--etcd-key says how to reach an etcd"),
-        (["--restart"], "--restart is for --brokers"),
+        (["--etcd-user", "me"], "--etcd-user needs --etcd"),
+        (["--etcd-key", "file"], "--etcd-key needs --etcd"),
+        (["--restart"], "--restart needs --brokers"),
         (["--brokers", "0"], "--brokers"),
         (["--brokers", "3", "--id", "1"], "leave --id out"),
-        (["--brokers", "3", "--listener", "A://127.0.0.1:1"], "one broker's"),
+        (["--brokers", "3", "--listener", "A://127.0.0.1:1"], "cannot be used with --brokers"),
         (["--brokers", "3", "--port", "65534"], "--port 65534"),
         (["--brokers", "3", "--http-port", "65534"], "--http-port 65534"),
-        (["--brokers", "3", "--port", "8081"], "move them apart"),
-        (["--brokers", "3", "--etcd-user", "me"], "give --etcd URL too"),
+        (["--brokers", "3", "--port", "8081"], "choose ports further apart"),
+        (["--brokers", "3", "--etcd-user", "me"], "set --etcd URL"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(up: Up, tmp_path: Path, arguments: list[str], says: str) -> None:
@@ -70,9 +70,9 @@ def test_flags_that_do_not_go_together_are_refused(up: Up, tmp_path: Path, argum
     [
         (["state.db.adopted"], [], "was moved into a cluster"),
         (["state.db"], ["--etcd", URL, "--id", "1"], "penstock cluster adopt --data"),
-        (["etcd/member/"], [], "is a local cluster's"),
-        (["meta.json"], ["--brokers", "3"], "is the directory of one broker"),
-        (["state.db"], ["--brokers", "3"], "is the directory of one broker"),
+        (["etcd/member/"], [], "belongs to a local cluster"),
+        (["meta.json"], ["--brokers", "3"], "belongs to a single broker"),
+        (["state.db"], ["--brokers", "3"], "belongs to a single broker"),
     ],
 )
 def test_the_directory_of_another_kind_of_broker_is_refused(
@@ -112,7 +112,7 @@ def test_the_id_may_come_from_any_source_of_settings(
 
 def test_each_broker_has_its_own_directory_ports_and_id() -> None:
     cluster = LocalCluster(UpOptions(data_dir="d", port=9092, http_port=8080, settings={"num.partitions": "6"}), 3)
-    third = cluster.broker(3, [URL], "auto")
+    third = cluster.broker_options(3, [URL], "auto")
     assert third.data_dir == "d/3"
     assert (third.port, third.http_port, third.listeners) == (9094, 8082, ["PLAINTEXT://127.0.0.1:9094"])
     assert third.settings["node.id"] == "3"
@@ -122,51 +122,55 @@ def test_each_broker_has_its_own_directory_ports_and_id() -> None:
 
 
 def test_free_ports_and_no_http_stay_what_they_are() -> None:
-    options = LocalCluster(UpOptions(port=0, http_port=0), 2).broker(2, [URL], "text")
+    options = LocalCluster(UpOptions(port=0, http_port=0), 2).broker_options(2, [URL], "text")
     assert (options.port, options.http_port, options.log_format) == (0, 0, "text")
-    assert LocalCluster(UpOptions(http_port=None), 2).broker(2, [URL], "text").http_port is None
+    assert LocalCluster(UpOptions(http_port=None), 2).broker_options(2, [URL], "text").http_port is None
 
 
 def test_an_etcd_that_was_there_before_is_left_to_its_owner() -> None:
-    options = LocalCluster(UpOptions(etcd=["http://10.0.0.1:2379"]), 2).broker(1, ["http://10.0.0.1:2379"], "text")
+    options = LocalCluster(UpOptions(etcd=["http://10.0.0.1:2379"]), 2).broker_options(
+        1, ["http://10.0.0.1:2379"], "text"
+    )
     assert "etcd.managed" not in options.settings
 
 
 def test_an_address_of_ipv6_is_a_listener() -> None:
-    assert LocalCluster(UpOptions(host="::1"), 1).broker(1, [URL], "text").listeners == ["PLAINTEXT://[::1]:9092"]
+    assert LocalCluster(UpOptions(host="::1"), 1).broker_options(1, [URL], "text").listeners == [
+        "PLAINTEXT://[::1]:9092"
+    ]
 
 
 def test_etcd_has_its_usual_ports_unless_somebody_else_has_or_free_ones_are_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     usual = tuple(etcd.free_ports(2))
-    monkeypatch.setattr(etcd, "USUAL_PORTS", usual)
-    assert etcd.choose_ports(wants_usual=True) == usual
-    assert etcd.choose_ports(wants_usual=False) != usual
+    monkeypatch.setattr(etcd, "DEFAULT_PORTS", usual)
+    assert etcd.choose_ports(use_defaults=True) == usual
+    assert etcd.choose_ports(use_defaults=False) != usual
     with socket.create_server((etcd.HOST, usual[1])):
-        client, peer = etcd.choose_ports(wants_usual=True)
+        client, peer = etcd.choose_ports(use_defaults=True)
     assert not {client, peer} & set(usual)
 
 
 def test_data_of_brokers_that_are_not_started_is_noticed(tmp_path: Path) -> None:
     for name in ("1", "2", "5", "etcd", "x7"):
         (tmp_path / name).mkdir()
-    assert LocalCluster(UpOptions(data_dir=str(tmp_path)), 2).others() == [5]
-    assert LocalCluster(UpOptions(data_dir=str(tmp_path / "none")), 2).others() == []
+    assert LocalCluster(UpOptions(data_dir=str(tmp_path)), 2).unstarted_brokers() == [5]
+    assert LocalCluster(UpOptions(data_dir=str(tmp_path / "none")), 2).unstarted_brokers() == []
 
 
 def test_the_command_by_hand_says_the_same_as_the_supervisors() -> None:
     given = UpOptions(data_dir="a b", host="127.0.0.2", settings={"num.partitions": "6"}, etcd_ca_file="ca.pem")
     cluster = LocalCluster(given, 3)
-    options = cluster.broker(2, [URL], "text")
-    words = shlex.split(by_hand(options))
+    options = cluster.broker_options(2, [URL], "text")
+    words = shlex.split(manual_command(options))
     assert words[:4] == ["penstock", "up", "--etcd", URL]
     pairs = dict(zip(words[2::2], words[3::2], strict=True))
     assert (pairs["--id"], pairs["--etcd-ca"]) == ("2", "ca.pem")
     assert pairs["--data"] == "a b/2"
     assert (pairs["--host"], pairs["--port"], pairs["--http-port"]) == ("127.0.0.2", "9093", "8081")
     assert "num.partitions=6" in words
-    assert command(options)[1:3] == ["-m", "penstock.node"]
+    assert broker_command(options)[1:3] == ["-m", "penstock.node"]
 
 
 class Terminal(io.StringIO):
@@ -192,18 +196,18 @@ def test_lines_come_whole_however_they_are_cut() -> None:
     assert lines.feed(b"o\r\n\xc3") == ["two"]
     assert lines.feed(b"\xa4\n") == ["ä"]
     assert lines.feed(b"rest") == []
-    assert (lines.end(), lines.end()) == (["rest"], [])
+    assert (lines.flush(), lines.flush()) == (["rest"], [])
 
 
 def test_a_line_without_an_end_is_shown_in_pieces() -> None:
     lines = LineSplitter()
     shown = lines.feed(b"x" * (2 * MAX_LINE_BYTES + 5))
     assert [len(line) for line in shown] == [MAX_LINE_BYTES, MAX_LINE_BYTES]
-    assert lines.end() == ["x" * 5]
+    assert lines.flush() == ["x" * 5]
 
 
 @pytest.mark.parametrize(
-    ("code", "says"), [(0, "ended with exit code 0"), (-9, "was ended by SIGKILL"), (-200, "was ended by signal 200")]
+    ("code", "says"), [(0, "exited with code 0"), (-9, "was killed by SIGKILL"), (-200, "was killed by signal 200")]
 )
 def test_the_way_a_process_ended_is_told_in_words(code: int, says: str) -> None:
-    assert how_it_ended(code) == says
+    assert exit_text(code) == says

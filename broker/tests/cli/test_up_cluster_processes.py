@@ -74,7 +74,7 @@ def test_with_restart_it_is_started_again_at_the_same_address(tmp_path: Path) ->
         address = cluster.ready()["bootstrap"].split(",")[1]
         before = cluster.pids()
         os.kill(before["broker-2"], signal.SIGKILL)
-        cluster.until_said("broker-2", "it is started again")
+        cluster.until_said("broker-2", "restarting it")
         cluster.until_said("broker-2 |", f"ready kafka={address}", times=2)
         after = cluster.pids()
         assert after.keys() == before.keys()
@@ -95,7 +95,7 @@ def test_a_killed_etcd_comes_back_with_restart_and_with_what_it_held(tmp_path: P
         etcd = cluster.ready()["etcd"]
         before = cluster.pids()["etcd"]
         os.kill(before, signal.SIGTERM)
-        cluster.until_said("etcd", "it is started again")
+        cluster.until_said("etcd", "restarting it")
         cluster.until(lambda: cluster.pids().get("etcd", before) != before and answers(etcd))
         assert cluster.end() == 0
         assert len(cluster.lines_with("etcd answers 200")) == 3, f"at {etcd} again"
@@ -108,14 +108,14 @@ def test_when_all_brokers_have_ended_it_ends_too(tmp_path: Path) -> None:
         for name in NAMES[:3]:
             os.kill(pids[name], signal.SIGKILL)
         assert cluster.ended() == 1
-        cluster.until_said("all brokers have ended")
+        cluster.until_said("all brokers have exited")
         until_gone(list(pids.values()))
 
 
 def test_a_broker_that_does_not_start_ends_the_whole_with_its_last_lines(tmp_path: Path) -> None:
     with started(tmp_path, environment={"STANDIN_3": "fail"}) as cluster:
         assert cluster.ended() == 1
-        cluster.until_said("broker-3 did not start", "exit code 1")
+        cluster.until_said("broker-3 did not start", "exited with code 1")
         cluster.until_said("broker-3 | no good")
         assert cluster.out == []
 
@@ -125,7 +125,7 @@ def test_a_broker_that_does_not_end_is_killed_and_counts_as_a_failure(tmp_path: 
         cluster.ready()
         pids = cluster.pids()
         assert cluster.end() == 1
-        assert cluster.lines_with("broker-1 has not ended after 1 s")
+        assert cluster.lines_with("broker-1 has not exited after 1 s")
         until_gone(list(pids.values()))
 
 
@@ -193,7 +193,7 @@ def test_it_is_not_tried_for_ever(tmp_path: Path) -> None:
     _, environment = etcd_whose_port_is_taken(tmp_path, times=100)
     with started(tmp_path / "data", environment=environment) as cluster:
         assert cluster.ended() == 1
-        cluster.until_said("etcd did not start", "its last lines say why")
+        cluster.until_said("etcd did not start", "see its last log lines")
 
 
 def test_a_signal_while_etcd_starts_ends_it(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_consumer_reads_on_while_a_broker_is_killed_and_a_second_start_has_it_
         pids = cluster.pids()
         acknowledged = produce(producer, range(1000, 2000))
         os.kill(pids["broker-2"], signal.SIGKILL)
-        cluster.until_said("broker-2", "SIGKILL", "start it again with")
+        cluster.until_said("broker-2", "SIGKILL", "restart it with")
         acknowledged()
         reader.until(2000)
         produce(producer, range(2000, 3000))()

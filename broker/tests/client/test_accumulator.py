@@ -18,7 +18,7 @@ def full_queue(batches: int) -> Accumulator:
     """An accumulator whose queue for `TP` holds so many batches of one record."""
     accumulator = Accumulator(100, MemoryBudget(10_000))
     for number in range(batches):
-        assert accumulator.memory.take_now(90)
+        assert accumulator.memory.try_acquire(90)
         accumulator.append(TP, None, b"%d" % number * 20, (), 0, 90)
     accumulator.queues[TP].due = True
     accumulator.queues[TP].recovering = False
@@ -34,21 +34,21 @@ async def test_a_record_that_does_not_fit_opens_the_next_batch() -> None:
 async def test_the_first_batch_travels_alone() -> None:
     queue = full_queue(2).queues[TP]
     queue.recovering = True
-    queue.take(idempotent=True)
-    assert not queue.ready
+    queue.pop_batch(idempotent=True)
+    assert not queue.is_ready
 
 
 async def test_sequences_follow_each_other_without_gaps() -> None:
     accumulator = full_queue(3)
     queue = accumulator.queues[TP]
-    assert [queue.take(idempotent=True).sequence for _ in range(3)] == [0, 1, 2]
+    assert [queue.pop_batch(idempotent=True).sequence for _ in range(3)] == [0, 1, 2]
 
 
 async def test_batches_that_come_back_in_any_order_wait_in_their_old_order() -> None:
     for seed in range(20):
         accumulator = full_queue(5)
         queue = accumulator.queues[TP]
-        taken = [queue.take(idempotent=True) for _ in range(4)]
+        taken = [queue.pop_batch(idempotent=True) for _ in range(4)]
         random.Random(seed).shuffle(taken)
         for batch in taken:
             queue.put_back(batch)
@@ -57,31 +57,31 @@ async def test_batches_that_come_back_in_any_order_wait_in_their_old_order() -> 
 
 async def test_after_a_failure_nothing_is_taken_until_what_is_under_way_has_been_answered() -> None:
     queue = full_queue(4).queues[TP]
-    first, second = queue.take(idempotent=True), queue.take(idempotent=True)
+    first, second = queue.pop_batch(idempotent=True), queue.pop_batch(idempotent=True)
     queue.put_back(first)
-    assert not queue.ready
+    assert not queue.is_ready
     queue.put_back(second)
-    assert queue.ready
-    assert queue.take(idempotent=True) is first
-    assert not queue.ready, "one at a time until one succeeds"
+    assert queue.is_ready
+    assert queue.pop_batch(idempotent=True) is first
+    assert not queue.is_ready, "one at a time until one succeeds"
 
 
 async def test_a_batch_that_came_back_waits_for_later_ones_even_when_one_of_them_succeeded() -> None:
     queue = full_queue(4).queues[TP]
-    first, second, third = (queue.take(idempotent=True) for _ in range(3))
+    first, second, third = (queue.pop_batch(idempotent=True) for _ in range(3))
     queue.put_back(first)
     queue.in_flight.remove(second)
     queue.recovering = False
-    assert not queue.ready
+    assert not queue.is_ready
     queue.in_flight.remove(third)
-    assert queue.take(idempotent=True) is first
+    assert queue.pop_batch(idempotent=True) is first
 
 
 async def test_a_delivery_knows_its_offset_within_the_batch() -> None:
     accumulator = Accumulator(1000, MemoryBudget(10_000))
     deliveries = []
     for _ in range(3):
-        accumulator.memory.take_now(50)
+        accumulator.memory.try_acquire(50)
         deliveries.append(accumulator.append(TP, None, b"v", (), 17, 50)[0])
     (batch,) = accumulator.outstanding
     accumulator.finish(batch, BatchResult(100, -1))
@@ -94,7 +94,7 @@ async def test_a_delivery_that_failed_raises_for_each_of_its_records() -> None:
     accumulator = full_queue(1)
     (batch,) = accumulator.outstanding
     delivery = accumulator.append(TP, None, b"", (), 0, 1)[0]
-    accumulator.memory.take_now(1)
+    accumulator.memory.try_acquire(1)
     accumulator.finish(batch, DeliveryFailed("no"))
     with pytest.raises(DeliveryFailed, match="no"):
         await delivery
@@ -104,7 +104,7 @@ async def test_cancelling_one_who_awaits_a_delivery_does_not_cancel_the_others()
     accumulator = full_queue(1)
     (batch,) = accumulator.outstanding
     delivery = accumulator.append(TP, None, b"", (), 0, 1)[0]
-    accumulator.memory.take_now(1)
+    accumulator.memory.try_acquire(1)
 
     async def wait() -> int:
         return (await delivery).offset
@@ -119,19 +119,19 @@ async def test_cancelling_one_who_awaits_a_delivery_does_not_cancel_the_others()
 
 async def test_memory_is_given_in_the_order_of_asking() -> None:
     memory = MemoryBudget(100)
-    assert memory.take_now(80)
-    large, small = asyncio.create_task(memory.take(60)), asyncio.create_task(memory.take(10))
+    assert memory.try_acquire(80)
+    large, small = asyncio.create_task(memory.acquire(60)), asyncio.create_task(memory.acquire(10))
     await asyncio.sleep(0)
-    assert not memory.take_now(5), "nobody overtakes those who wait"
-    memory.give_back(80)
+    assert not memory.try_acquire(5), "no caller overtakes those that wait"
+    memory.release(80)
     await asyncio.gather(large, small)
     assert memory.used_bytes == 70
 
 
 async def test_one_who_stops_waiting_for_memory_leaves_no_trace() -> None:
     memory = MemoryBudget(100)
-    memory.take_now(80)
-    large, small = asyncio.create_task(memory.take(60)), asyncio.create_task(memory.take(10))
+    memory.try_acquire(80)
+    large, small = asyncio.create_task(memory.acquire(60)), asyncio.create_task(memory.acquire(10))
     await asyncio.sleep(0)
     large.cancel()
     await asyncio.gather(large, return_exceptions=True)
@@ -141,10 +141,10 @@ async def test_one_who_stops_waiting_for_memory_leaves_no_trace() -> None:
 
 async def test_memory_granted_in_the_moment_of_cancelling_goes_back() -> None:
     memory = MemoryBudget(100)
-    memory.take_now(80)
-    waiting = asyncio.create_task(memory.take(60))
+    memory.try_acquire(80)
+    waiting = asyncio.create_task(memory.acquire(60))
     await asyncio.sleep(0)
-    memory.give_back(80)
+    memory.release(80)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert memory.used_bytes == 0
@@ -152,11 +152,11 @@ async def test_memory_granted_in_the_moment_of_cancelling_goes_back() -> None:
 
 async def test_one_who_stopped_waiting_when_memory_came_back_leaves_it_to_the_next() -> None:
     memory = MemoryBudget(100)
-    assert memory.take_now(100)
-    first, second = asyncio.create_task(memory.take(60)), asyncio.create_task(memory.take(50))
+    assert memory.try_acquire(100)
+    first, second = asyncio.create_task(memory.acquire(60)), asyncio.create_task(memory.acquire(50))
     await asyncio.sleep(0)
     first.cancel()
-    memory.give_back(100)
+    memory.release(100)
     with pytest.raises(asyncio.CancelledError):
         await first
     await second

@@ -31,12 +31,12 @@ from penstock.client import (
     UnknownTopic,
     UnsupportedByBroker,
 )
-from penstock.client.admin.lag import parts_by_offsets
-from penstock.client.admin.topics import CREATED_PARTITIONS, parts_by_partitions
+from penstock.client.admin.lag import chunk_by_offsets
+from penstock.client.admin.topics import MAX_CREATED_PARTITIONS, chunk_by_partitions
 from penstock.client.backoff import Backoff
 from penstock.client.cluster import ClusterConnections
 from penstock.client.connection import ClientConnection
-from penstock.client.many import all_or_raise, ask_each, of_nodes
+from penstock.client.many import all_or_raise, request_by_node, request_each
 
 OWNER = "penstock.owner"
 LIST_OFFSETS, OFFSET_FETCH, FIND_COORDINATOR, DELETE_TOPICS = 2, 9, 10, 20
@@ -51,7 +51,7 @@ def failed(answer: object) -> ErrorCode:
 
 
 class Asked:
-    """Something that answers as it is told, and remembers what it was asked for."""
+    """Responds as configured, and records what was requested."""
 
     def __init__(self, *failures: Mapping[str, ClientError] | ClientError) -> None:
         self.failures = list(failures)
@@ -78,15 +78,15 @@ WRONG = BrokerError(ErrorCode.INVALID_CONFIG)
 
 async def test_requests_are_of_bounded_size_and_answers_in_the_order_of_what_was_asked() -> None:
     asked = Asked()
-    answers = await ask_each(cluster_of(), ["cc", "a", "bbb", "a"], asked, at_a_time=2)
+    answers = await request_each(cluster_of(), ["cc", "a", "bbb", "a"], asked, chunk_size=2)
     assert asked.parts == [["cc", "a"], ["bbb"]]
     assert list(answers.items()) == [("cc", 2), ("a", 1), ("bbb", 3)]
-    assert await ask_each(cluster_of(), [], asked, at_a_time=2) == {}
+    assert await request_each(cluster_of(), [], asked, chunk_size=2) == {}
 
 
 async def test_only_what_failed_for_a_while_is_asked_for_again() -> None:
     asked = Asked({"a": LATE, "b": WRONG}, ConnectionFailed("gone"))
-    answers = await ask_each(cluster_of(), "abc", asked, at_a_time=3)
+    answers = await request_each(cluster_of(), "abc", asked, chunk_size=3)
     assert asked.parts == [["a", "b", "c"], ["a"], ["a"]]
     assert answers == {"a": 1, "b": WRONG, "c": 1}
 
@@ -94,17 +94,17 @@ async def test_only_what_failed_for_a_while_is_asked_for_again() -> None:
 async def test_a_part_that_fails_as_a_whole_is_no_failure_of_the_others() -> None:
     gone = UnsupportedByBroker("old")
     asked = Asked(gone)
-    assert await ask_each(cluster_of(), "abc", asked, at_a_time=2) == {"a": gone, "b": gone, "c": 1}
+    assert await request_each(cluster_of(), "abc", asked, chunk_size=2) == {"a": gone, "b": gone, "c": 1}
 
 
 async def test_what_does_not_pass_is_answered_with_its_last_error_once_time_is_over() -> None:
     asked = Asked(*[{"a": LATE}] * 1000)
-    assert await ask_each(cluster_of(timeout_ms=20), "a", asked, at_a_time=2) == {"a": LATE}
+    assert await request_each(cluster_of(timeout_ms=20), "a", asked, chunk_size=2) == {"a": LATE}
     assert len(asked.parts) > 1
 
 
 async def test_where_nobody_answers_the_time_is_spent_once_and_not_for_each_part() -> None:
-    gone = ConnectionFailed("nobody there")
+    gone = ConnectionFailed("no broker there")
     parts = []
 
     async def ask(part: list[int]) -> dict[int, int | ClientError]:
@@ -112,7 +112,7 @@ async def test_where_nobody_answers_the_time_is_spent_once_and_not_for_each_part
         time.sleep(0.03)  # as if it had waited, with the loop's clock going on
         raise gone
 
-    answers = await ask_each(cluster_of(timeout_ms=20), range(100), ask, at_a_time=1)
+    answers = await request_each(cluster_of(timeout_ms=20), range(100), ask, chunk_size=1)
     assert answers == dict.fromkeys(range(100), gone)
     assert len(parts) == 1
 
@@ -121,7 +121,7 @@ async def test_something_of_which_a_broker_says_nothing_is_an_error_of_its_own()
     async def ask(part: list[str]) -> dict[str, int | ClientError]:
         return {"a": 0}
 
-    answers = await ask_each(cluster_of(), "ab", ask, at_a_time=2)
+    answers = await request_each(cluster_of(), "ab", ask, chunk_size=2)
     assert answers["a"] == 0
     assert failed(answers["b"]) is ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -134,7 +134,7 @@ async def test_a_broker_that_fails_fails_its_part_alone() -> None:
             raise gone
         return dict.fromkeys(part, node_id)
 
-    assert await of_nodes({1: ["a"], 2: ["b", "c"]}, ask) == {"a": gone, "b": 2, "c": 2}
+    assert await request_by_node({1: ["a"], 2: ["b", "c"]}, ask) == {"a": gone, "b": 2, "c": 2}
 
 
 def test_the_first_error_is_raised_where_every_answer_is_needed() -> None:
@@ -145,14 +145,14 @@ def test_the_first_error_is_raised_where_every_answer_is_needed() -> None:
 
 
 def test_topics_of_one_request_have_no_more_partitions_than_a_broker_takes() -> None:
-    topics = [NewTopic("a", CREATED_PARTITIONS - 1), NewTopic("b"), NewTopic("c", 2), NewTopic("d", 9 * 10**6)]
-    assert [list(part) for part in parts_by_partitions(topics)] == [["a", "b"], ["c"], ["d"]]
+    topics = [NewTopic("a", MAX_CREATED_PARTITIONS - 1), NewTopic("b"), NewTopic("c", 2), NewTopic("d", 9 * 10**6)]
+    assert [list(part) for part in chunk_by_partitions(topics)] == [["a", "b"], ["c"], ["d"]]
 
 
 def test_offsets_of_one_request_are_no_more_than_a_broker_looks_at() -> None:
     a, b, c = (TopicPartition(name, 0) for name in "abc")
     offsets = {a: range(3000), b: range(3000), c: range(9000)}
-    parts = [{tp: len(those) for tp, those in part.items()} for part in parts_by_offsets(offsets, offsets)]
+    parts = [{tp: len(those) for tp, those in part.items()} for part in chunk_by_offsets(offsets, offsets)]
     assert parts == [{a: 3000}, {b: 3000}, {c: 5000}]
 
 

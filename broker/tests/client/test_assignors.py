@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client.assignors import (
-    KNOWN,
+    ASSIGNORS,
     Assignment,
     AssignorMember,
     CooperativeStickyAssignor,
@@ -35,7 +35,7 @@ def again(members: list[AssignorMember], assignment: Assignment, generation: int
 
 
 def settle(partitions: Mapping[str, int], members: list[AssignorMember]) -> tuple[list[AssignorMember], int]:
-    """Rebalances until nothing moves any more; returns the members and how many rounds that took."""
+    """Rebalance until nothing moves; return the members and the number of rounds."""
     for round_ in range(1, 10):
         assignment = CooperativeStickyAssignor().assign(partitions, members)
         after = again(members, assignment, round_)
@@ -45,12 +45,12 @@ def settle(partitions: Mapping[str, int], members: list[AssignorMember]) -> tupl
     raise AssertionError("the group does not come to rest")
 
 
-@given(TOPICS, MEMBERS, st.sampled_from(sorted(KNOWN)))
+@given(TOPICS, MEMBERS, st.sampled_from(sorted(ASSIGNORS)))
 def test_each_partition_goes_to_exactly_one_member_that_subscribes_to_it(
     partitions: dict[str, int], subscriptions: list[frozenset[str]], name: str
 ) -> None:
     members = group(subscriptions)
-    assignment = KNOWN[name].assign(partitions, members)
+    assignment = ASSIGNORS[name].assign(partitions, members)
     assert assignment.keys() == {m.member_id for m in members}
     given_out = [tp for share in assignment.values() for tp in share]
     subscribed = {topic for m in members for topic in m.topics}
@@ -62,7 +62,7 @@ def test_each_partition_goes_to_exactly_one_member_that_subscribes_to_it(
 @given(TOPICS, st.integers(1, 6), st.sampled_from(["roundrobin", "cooperative-sticky"]))
 def test_equal_subscriptions_get_equal_shares(partitions: dict[str, int], count: int, name: str) -> None:
     members = group([frozenset("abcd")] * count)
-    sizes = [len(share) for share in KNOWN[name].assign(partitions, members).values()]
+    sizes = [len(share) for share in ASSIGNORS[name].assign(partitions, members).values()]
     assert max(sizes) - min(sizes) <= 1
 
 

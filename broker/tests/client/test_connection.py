@@ -100,15 +100,15 @@ async def test_a_broker_that_knows_only_the_oldest_version_question_is_asked_aga
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (framed(struct.pack(">i", 99) + b"\0" * 10), "answer 99 where 1 is next"),
-        (struct.pack(">i", -5), "-5 bytes"),
-        (struct.pack(">i", 2**31 - 1), "2147483647 bytes"),
+        (framed(struct.pack(">i", 99) + b"\0" * 10), "response 99 instead of 1"),
+        (struct.pack(">i", -5), "invalid response length -5"),
+        (struct.pack(">i", 2**31 - 1), "invalid response length 2147483647"),
         (framed(struct.pack(">i", 1)), "ApiVersionsResponse"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers in HTTP; give the port of a Kafka listener"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP; use the port of a Kafka listener"),
         (b"\x15\x03\x03\x00\x02\x02\x46", "this is a TLS port"),
         (b"\x16\x03\x01\x00\x02\x02\x46", "this is a TLS port"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "answers in SSH"),
-        (b"-ERR unknown command\r\n", "does a Kafka broker listen on this port"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "speaks SSH"),
+        (b"-ERR unknown command\r\n", "check that a Kafka broker listens on this port"),
     ],
 )
 async def test_nonsense_ends_the_connection_with_a_reason(answer: bytes, says: str) -> None:

@@ -49,7 +49,7 @@ async def heard(bootstrap: str, timeout_ms: float = 10_000, silent: Named | None
     try:
         if silent is not None:
             silent.is_silent = True
-        answers = await cluster.call_everyone(MetadataRequest(topics=[]), MetadataResponse, timeout_ms)
+        answers = await cluster.call_all(MetadataRequest(topics=[]), MetadataResponse, timeout_ms)
         return {place: answer.controller_id for place, answer in answers.items()}
     finally:
         await cluster.close()

@@ -1,4 +1,4 @@
-"""What is fetched, when, and from whom, where the answers can be told in advance."""
+"""What is fetched, when, and from which broker, with scripted responses."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_iteration_fetches_ahead_before_the_buffer_is_empty() -> None:
     replicas = FetchedFrom(100, 200)
     async with polling_of(replicas, SMALL) as polling:
         await iterate(polling, 1)
-        state = polling.positions.of(TP)
+        state = polling.positions.state(TP)
         await until(lambda: state.buffered_bytes >= 1024)
         for _ in range(20):
             fetched = state.fetch_offset

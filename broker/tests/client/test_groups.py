@@ -18,14 +18,14 @@ from penstock.client import (
     RebalanceListener,
     TopicPartition,
 )
-from penstock.client.assignors import find
+from penstock.client.assignors import find_assignor
 from penstock.client.cluster import ClusterConnections
 from penstock.client.membership import GroupOptions
 from penstock.client.positions import Positions
 from penstock.client.rebalancing import Rebalancing
 
 SESSION_MS = 60_000
-"""Longer than a busy machine stands still: nobody is thrown out who lives."""
+"""Longer than a busy machine stalls, so that no live member is removed."""
 
 
 def consumer_of(bootstrap: str, group: str, **options: object) -> Consumer:
@@ -173,14 +173,14 @@ async def test_a_second_rebalance_that_is_wanted_during_the_first_stops_no_recor
     async def nothing() -> None:
         return None
 
-    group = GroupOptions("g", [find("cooperative-sticky")])
+    group = GroupOptions("g", [find_assignor("cooperative-sticky")])
     rebalancing = Rebalancing(ClusterConnections("127.0.0.1:1"), group, Positions(), lambda: None, nothing)
-    assert rebalancing.interrupts, "a member joins first"
+    assert rebalancing.must_step, "a member joins first"
     rebalancing._task = asyncio.create_task(asyncio.sleep(0))
     rebalancing.membership.request_rejoin()
-    assert not rebalancing.interrupts
+    assert not rebalancing.must_step
     await rebalancing._task
-    assert rebalancing.interrupts
+    assert rebalancing.must_step
 
 
 async def test_a_member_that_dies_is_replaced_when_its_session_is_over(bootstrap: str, topic: str, name: str) -> None:
@@ -214,7 +214,7 @@ async def test_two_members_with_one_instance_id_cannot_both_stay(bootstrap: str,
         async with reading(consumer_of(bootstrap, name, group_instance_id="a"), topic) as two:
             await until(shared([two]))
             assert one.task is not None
-            with pytest.raises(GroupFenced, match="'a'"):
+            with pytest.raises(GroupFenced, match='as "a"'):
                 await one.task
 
 

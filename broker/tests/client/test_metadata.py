@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from penstock.client.backoff import Backoff
-from penstock.client.metadata import MetadataCache, merge
+from penstock.client.metadata import MetadataCache, merge_metadata
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.metadata import (
     MetadataResponse,
@@ -25,30 +25,30 @@ def answer(leader: int, epoch: int, *, error: int = 0, topic_id: int = 1) -> Met
 
 
 def test_an_older_leader_epoch_does_not_replace_a_newer_one() -> None:
-    newer = merge(MetadataCache(), answer(leader=1, epoch=5), ["t"])
-    assert merge(newer, answer(leader=0, epoch=4), ["t"]).leader("t", 0) == 1
-    assert merge(newer, answer(leader=0, epoch=6), ["t"]).leader("t", 0) == 0
+    newer = merge_metadata(MetadataCache(), answer(leader=1, epoch=5), ["t"])
+    assert merge_metadata(newer, answer(leader=0, epoch=4), ["t"]).leader("t", 0) == 1
+    assert merge_metadata(newer, answer(leader=0, epoch=6), ["t"]).leader("t", 0) == 0
 
 
 def test_a_topic_that_was_made_anew_begins_its_epochs_anew() -> None:
-    old = merge(MetadataCache(), answer(leader=1, epoch=5, topic_id=1), ["t"])
-    assert merge(old, answer(leader=0, epoch=0, topic_id=2), ["t"]).leader("t", 0) == 0
+    old = merge_metadata(MetadataCache(), answer(leader=1, epoch=5, topic_id=1), ["t"])
+    assert merge_metadata(old, answer(leader=0, epoch=0, topic_id=2), ["t"]).leader("t", 0) == 0
 
 
 def test_a_topic_that_is_gone_leaves_its_error() -> None:
-    known = merge(MetadataCache(), answer(0, 0), ["t"])
-    gone = merge(known, answer(0, 0, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ["t"])
+    known = merge_metadata(MetadataCache(), answer(0, 0), ["t"])
+    gone = merge_metadata(known, answer(0, 0, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ["t"])
     assert gone.partition_count("t") == 0
     assert gone.errors["t"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_an_answer_about_some_topics_keeps_the_others() -> None:
-    known = merge(MetadataCache(), answer(0, 0), ["t"])
-    assert merge(known, MetadataResponse(brokers=[], topics=[]), ["other"]).partition_count("t") == 1
+    known = merge_metadata(MetadataCache(), answer(0, 0), ["t"])
+    assert merge_metadata(known, MetadataResponse(brokers=[], topics=[]), ["other"]).partition_count("t") == 1
 
 
 def test_a_leader_that_is_no_known_broker_is_none() -> None:
-    assert merge(MetadataCache(), answer(leader=9, epoch=0), ["t"]).leader("t", 0) == -1
+    assert merge_metadata(MetadataCache(), answer(leader=9, epoch=0), ["t"]).leader("t", 0) == -1
 
 
 def test_backoff_doubles_to_its_bound_within_its_jitter() -> None:

@@ -43,11 +43,11 @@ def state_at(offset: int) -> PartitionState:
 
 
 def fill(state: PartitionState, *batches: bytes, aborted: list[AbortedTransaction] | None = None) -> None:
-    state.fill(memoryview(b"".join(batches)), aborted, aborted is not None)
+    state.append_batches(memoryview(b"".join(batches)), aborted, aborted is not None)
 
 
 def offsets(state: PartitionState) -> list[int]:
-    return [record.offset for record in state.take(1000)]
+    return [record.offset for record in state.read_records(1000)]
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -61,9 +61,9 @@ def test_records_before_the_position_are_left_out_of_a_batch_that_begins_earlier
 def test_taking_a_few_leaves_the_position_behind_them() -> None:
     state = state_at(0)
     fill(state, batch(0, 3), batch(3, 3))
-    assert [r.offset for r in state.take(4)] == [0, 1, 2, 3]
+    assert [r.offset for r in state.read_records(4)] == [0, 1, 2, 3]
     assert state.position == 4
-    record = state.next()
+    record = state.next_record()
     assert record is not None
     assert record.offset == 4
 
@@ -81,10 +81,10 @@ def test_a_damaged_batch_takes_no_good_record_with_it_and_is_passed_by_seeking_a
     assert offsets(state) == [0, 1]
     for _ in range(2):
         with pytest.raises(MalformedMessage):
-            state.take(1000)
+            state.read_records(1000)
         assert state.position == 2
     with pytest.raises(MalformedMessage):
-        state.next()
+        state.next_record()
     assert state.position == 2
     state.seek(4)
     fill(state, batch(4, 1))
@@ -102,7 +102,7 @@ def test_damaged_batches_are_left_out_and_named_where_that_is_asked_for() -> Non
         (TP, 0, 1), (TP, 4, 6), (TP, 7, 7), (TP, 9, 10),
     ]  # fmt: skip
     assert all("damaged gzip data" in found.reason for found in skipped)
-    assert state.next() is None
+    assert state.next_record() is None
     assert state.buffered_bytes == 0
 
 
@@ -120,7 +120,7 @@ def test_control_batches_are_never_handed_out_and_move_the_position_on() -> None
     state = state_at(0)
     fill(state, batch(0, 2), marker(2, 7, commit=True))
     assert offsets(state) == [0, 1]
-    assert state.take(1) == []
+    assert state.read_records(1) == []
     assert state.position == 3
 
 
@@ -152,15 +152,15 @@ def test_an_assignment_keeps_the_state_of_what_stays() -> None:
     positions = Positions()
     other = TopicPartition("t", 1)
     assert positions.assign([TP]) == {TP}
-    positions.of(TP).seek(5)
+    positions.state(TP).seek(5)
     assert positions.assign([TP, other]) == {other}
-    assert positions.of(TP).position == 5
+    assert positions.state(TP).position == 5
     positions.assign([other])
     with pytest.raises(IllegalState, match="t-0 is not assigned"):
-        positions.of(TP)
+        positions.state(TP)
 
 
-def test_no_partition_is_always_the_first_in_turn() -> None:
+def test_no_partition_is_always_the_first_rotated() -> None:
     positions = Positions()
     positions.assign(TopicPartition("t", p) for p in range(3))
-    assert {positions.in_turn()[0].tp.partition for _ in range(3)} == {0, 1, 2}
+    assert {positions.rotated()[0].tp.partition for _ in range(3)} == {0, 1, 2}

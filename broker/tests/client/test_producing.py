@@ -68,7 +68,7 @@ async def test_records_that_the_broker_names_fail_and_the_others_are_sent_again(
         for number, delivery in enumerate(deliveries):
             if number % 10 == 3:
                 assert isinstance(delivery.exception(), DeliveryFailed)
-                with pytest.raises(DeliveryFailed, match="a record was refused"):
+                with pytest.raises(DeliveryFailed, match="a record was rejected"):
                     await delivery
             else:
                 assert delivery.exception() is None
@@ -167,7 +167,7 @@ async def test_a_topic_that_a_consumer_names_is_created_unless_it_must_not_be(
 
 async def test_a_partition_that_is_not_there_is_an_error(bootstrap: str, topic: str) -> None:
     async with Producer(bootstrap) as producer:
-        with pytest.raises(ValueError, match="no partition 4: it has 4"):
+        with pytest.raises(ValueError, match=r'partition "4" does not exist: topic ".*" has 4'):
             await producer.send(topic, b"v", partition=4)
         await (await producer.send(topic, b"v", partition=3))
 
@@ -206,10 +206,10 @@ async def test_cancelling_a_send_that_waits_for_room_takes_its_record_back(boots
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"acks": 7}, "acks is 7"),
-        ({"acks": 1, "idempotent": True}, "acks='all'"),
-        ({"max_in_flight": 6}, "max_in_flight is 6"),
-        ({"compression": "brotli"}, "unknown compression 'brotli'"),
+        ({"acks": 7}, 'invalid acks "7"'),
+        ({"acks": 1, "idempotent": True}, 'needs acks="all"'),
+        ({"max_in_flight": 6}, 'invalid max_in_flight "6"'),
+        ({"compression": "brotli"}, 'unknown compression "brotli"'),
         ({"bootstrap": "nowhere:x"}, "host:port"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.config.addresses import InvalidAddress, join_host_port, parse_bootstrap, parse_host
 from penstock.config.definition import InvalidSetting
-from penstock.config.listeners import advertised, parse_listeners
+from penstock.config.listeners import advertised_listeners, parse_listeners
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_bootstrap_servers_are_read_in_every_form(text: str, found: list[tuple[s
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", 'write "host:port,host:port"'),
-        (" , ,", 'write "host:port,host:port"'),
-        ("::1", 'an IPv6 address needs brackets; write "[::1]:9092"'),
-        ("::1:45392", 'write "[::1]:45392"'),
-        ("2001:db8::1:9092", 'write "[2001:db8::1]:9092"'),
-        ("PLAINTEXT://::1:9092", 'write "[::1]:9092"'),
+        ("", 'use "host:port,host:port"'),
+        (" , ,", 'use "host:port,host:port"'),
+        ("::1", 'an IPv6 address needs brackets; use "[::1]:9092"'),
+        ("::1:45392", 'use "[::1]:45392"'),
+        ("2001:db8::1:9092", 'use "[2001:db8::1]:9092"'),
+        ("PLAINTEXT://::1:9092", 'use "[::1]:9092"'),
         ("[127.0.0.1]:9092", "brackets enclose an IPv6 address"),
         ("[::1]9092", "brackets enclose an IPv6 address"),
         ("[::1", "brackets enclose an IPv6 address"),
@@ -58,8 +58,8 @@ def test_bootstrap_servers_are_read_in_every_form(text: str, found: list[tuple[s
         ("a:" + "9" * 5000, "the port must be a number from 1 to 65535"),
         (":9092", "the host is missing"),
         ("9092", "the host is missing"),
-        ("a:1;b:2", "separate several by commas"),
-        ("a b", "separate several by commas"),
+        ("a:1;b:2", "several separated by commas"),
+        ("a b", "several separated by commas"),
         ("a:9092/", "an address has no path"),
         ("user@a:1", "is not a host name"),
         ("a..b:1", "is not a host name"),
@@ -133,9 +133,9 @@ def test_listeners_are_read_in_every_form(text: str, found: list[str]) -> None:
         (",", "no listener is given"),
         ("h:9092", "the listener's name is missing"),
         ("://h:9092", "the listener's name is missing"),
-        ("a.b://h:9092", "a name has only letters"),
+        ("a.b://h:9092", "a name consists of letters"),
         ("A://h", "the port is missing"),
-        ("A://::1:9092", 'an IPv6 address needs brackets; write "[::1]:9092"'),
+        ("A://::1:9092", 'an IPv6 address needs brackets; use "[::1]:9092"'),
         ("A://[:::]:9092", "is not an IPv6 address"),
         ("A://h:70000", "the port must be a number from 0 to 65535"),
         ("A://h h:1", "is not a host name"),
@@ -144,6 +144,6 @@ def test_listeners_are_read_in_every_form(text: str, found: list[str]) -> None:
 )
 def test_an_invalid_listener_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
-        advertised(parse_listeners("A://h:1"), text, "box")
+        advertised_listeners(parse_listeners("A://h:1"), text, "box")
     assert why in str(refused.value)
     assert "advertised.listeners" in str(refused.value)

@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 
+from penstock.config.addresses import quoted
 from penstock.config.broker import BROKER_SETTINGS, TOPIC_SETTING_OF, BrokerConfig, parse_broker_setting
 from penstock.config.definition import InvalidSetting, Setting, SettingType
 from penstock.config.topic import (
@@ -61,7 +62,7 @@ TOPIC_EXAMPLES: dict[str, tuple[str, list[str]]] = {
 
 def test_a_text_that_is_too_long_is_refused_by_its_length() -> None:
     resolve({"penstock.owner": "x" * 100}, TopicConfig())
-    with pytest.raises(InvalidSetting, match=r"penstock\.owner has 101 characters: at most 100"):
+    with pytest.raises(InvalidSetting, match=r"penstock\.owner is too long: 101 characters; use at most 100"):
         resolve({"penstock.owner": "x" * 101}, TopicConfig())
 
 
@@ -80,7 +81,7 @@ def test_a_topic_setting_refuses_a_bad_value_by_name_value_and_what_is_allowed(n
     with pytest.raises(InvalidSetting) as refused:
         parse_topic_setting(name, bad)
     assert name in str(refused.value)
-    assert repr(bad) in str(refused.value)
+    assert quoted(bad) in str(refused.value)
     assert "must be" in str(refused.value)
 
 
@@ -213,15 +214,15 @@ def test_changes_at_run_time_are_taken_in_and_told() -> None:
     config = BrokerConfig.from_texts({"log.retention.ms": "1"})
     told: list[int] = []
     config.subscribe(lambda: told.append(config.topic_defaults.retention_ms))
-    assert config.change({"log.retention.ms": "2"}, {}) == []
-    assert config.change({"log.retention.ms": "2"}, {"log.retention.ms": "3"}) == []
-    assert config.change({}, {}) == []
+    assert config.apply_dynamic({"log.retention.ms": "2"}, {}) == []
+    assert config.apply_dynamic({"log.retention.ms": "2"}, {"log.retention.ms": "3"}) == []
+    assert config.apply_dynamic({}, {}) == []
     assert told == [2, 3, 1]
 
 
 def test_a_setting_in_the_store_that_makes_no_sense_is_left_out_and_named() -> None:
     config = BrokerConfig()
-    problems = config.change({"log.retention.ms": "x", "max.partitions": "5", "absent": "1"}, {})
+    problems = config.apply_dynamic({"log.retention.ms": "x", "max.partitions": "5", "absent": "1"}, {})
     assert len(problems) == 2
     assert config.max_partitions == 5
     assert config.topic_defaults.retention_ms == 14 * DAY_MS
@@ -231,7 +232,7 @@ def test_a_setting_in_the_store_that_makes_no_sense_is_left_out_and_named() -> N
 @pytest.mark.parametrize("text", ["abc", "1.5", "", "9" * 30, "-2", "0x10", "\udcff"])
 def test_a_topic_default_in_another_unit_that_makes_no_sense_is_left_out_and_named(name: str, text: str) -> None:
     config = BrokerConfig()
-    problems = config.change({name: text, "max.partitions": "5"}, {})
+    problems = config.apply_dynamic({name: text, "max.partitions": "5"}, {})
     assert len(problems) == 1
     assert name in problems[0]
     assert config.max_partitions == 5
@@ -240,7 +241,7 @@ def test_a_topic_default_in_another_unit_that_makes_no_sense_is_left_out_and_nam
 
 def test_a_fixed_setting_in_the_store_changes_nothing() -> None:
     config = BrokerConfig()
-    config.change({"num.partitions": "9"}, {"node.id": "4"})
+    config.apply_dynamic({"num.partitions": "9"}, {"node.id": "4"})
     assert (config.num_partitions, config.node_id) == (1, 0)
 
 

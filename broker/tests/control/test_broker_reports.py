@@ -43,9 +43,9 @@ def test_a_place_is_printable_text_of_bounded_length(name: str, bad: str) -> Non
 
 def test_what_is_set_at_run_time_counts_before_what_was_given_at_the_start() -> None:
     config = BrokerConfig.from_texts({RACK: "file"})
-    config.change({}, {RACK: "store", DOMAIN: "store/n1"})
+    config.apply_dynamic({}, {RACK: "store", DOMAIN: "store/n1"})
     assert ReportedSettings.from_config(config) == ReportedSettings("store", "store/n1", False)
-    config.change({}, {})
+    config.apply_dynamic({}, {})
     assert ReportedSettings.from_config(config) == ReportedSettings("file", "file", False)
 
 
@@ -104,12 +104,12 @@ async def test_the_newest_settings_are_shown_last_and_again_while_the_store_is_a
     reports = BrokerReports(config, report)
     reports.start(ReportedSettings.from_config(config))
     for rack in ("a", "b", "c"):
-        config.change({}, {RACK: rack})
+        config.apply_dynamic({}, {RACK: rack})
         await asyncio.sleep(0)
     held.set()
     await until(lambda: written[-1:] == ["c"] and reports._task is None)
     assert written == ["a", "c"], "one write at a time; what was overtaken is not written"
-    config.change({}, {RACK: "c", "replica.lag.time.max.ms": "5"})
+    config.apply_dynamic({}, {RACK: "c", "replica.lag.time.max.ms": "5"})
     await asyncio.sleep(0)
     assert written == ["a", "c"], "other settings write nothing"
     await reports.close()

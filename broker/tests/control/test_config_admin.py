@@ -91,7 +91,7 @@ async def test_an_unknown_name_is_refused_in_kafkas_words(cluster, topic) -> Non
     assert (created.error, created.message) == (ErrorCode.INVALID_CONFIG, "Unknown topic config name: x")
     outcome = await change(cluster, ("retention.mss", SET, "1"), kind=ConfigResource.BROKER, name="0")
     assert outcome.error is ErrorCode.INVALID_CONFIG
-    assert outcome.message.startswith("unknown broker setting 'retention.mss'; did you mean")
+    assert outcome.message.startswith('unknown broker setting "retention.mss"; did you mean')
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_change_of_settings_forgives_what_was_counted_by_the_old_rate() -> Non
     throttles.following.charge(1 << 30, 1, 0.0)
     throttles.leading.charge(1 << 30, 1, 0.0)
     assert not throttles.following.is_open(1, 1000.0)
-    config.change({"follower.replication.throttled.rate": "1000000"}, {})
+    config.apply_dynamic({"follower.replication.throttled.rate": "1000000"}, {})
     assert throttles.following.is_open(1, 1000.0)
     assert throttles.leading.is_open(1, 1000.0)
 

@@ -56,7 +56,7 @@ async def copies_batch_by_batch(cluster: Cluster, leaps: Leaps, follower: int, s
 @pytest.mark.parametrize("side", [1, 3], ids=["leader", "follower"])
 async def test_a_replica_that_is_being_added_is_held_back_by_either_sides_bound(cluster: Cluster, side: int) -> None:
     leaps = Leaps()
-    cluster[side].config.change({MOVING: "1"}, {})
+    cluster[side].config.apply_dynamic({MOVING: "1"}, {})
     await cluster.create(replicas=(1, 2))
     await written(cluster)
     await add_third(cluster)
@@ -67,7 +67,7 @@ async def test_a_replica_that_is_being_added_is_held_back_by_either_sides_bound(
 
 async def test_one_bound_is_for_all_partitions_that_a_broker_copies(cluster: Cluster) -> None:
     leaps = Leaps()
-    cluster[3].config.change({MOVING: "1"}, {})
+    cluster[3].config.apply_dynamic({MOVING: "1"}, {})
     await cluster.create(replicas=(1, 2), partitions=3)
     for index in range(3):
         leader = cluster[1].leader("t", index)
@@ -89,7 +89,7 @@ async def test_one_bound_is_for_all_partitions_that_a_broker_copies(cluster: Clu
 async def test_who_is_in_sync_is_not_held_back(cluster: Cluster) -> None:
     Leaps()
     for broker in cluster.brokers.values():
-        broker.config.change({MOVING: "1"}, {})
+        broker.config.apply_dynamic({MOVING: "1"}, {})
     await cluster.create(replicas=(1, 2))
     await written(cluster)
     await add_third(cluster)
@@ -102,13 +102,13 @@ async def test_who_is_in_sync_is_not_held_back(cluster: Cluster) -> None:
 
 async def test_a_bound_that_is_lifted_no_longer_holds(cluster: Cluster) -> None:
     for broker in cluster.brokers.values():
-        broker.config.change({MOVING: "1"}, {})
+        broker.config.apply_dynamic({MOVING: "1"}, {})
     await cluster.create(replicas=(1, 2))
     await written(cluster)
     await add_third(cluster)
     await until(lambda: cluster[3].end() == 3)
     for broker in cluster.brokers.values():
-        broker.config.change({}, {})
+        broker.config.apply_dynamic({}, {})
     await cluster.in_sync(1, 2, 3)
 
 
@@ -132,7 +132,7 @@ async def test_a_listed_follower_that_fell_out_of_sync_is_bounded_by_either_side
             await cluster.create(replicas=(1, 2))
         await list_replicas(cluster, **{listed: replica})
         for broker in cluster.brokers.values():
-            broker.config.change({rate: "1"}, {})
+            broker.config.apply_dynamic({rate: "1"}, {})
         cluster.cut(2, 1)
         start = cluster[1].end()
         for _ in range(3):
@@ -152,7 +152,7 @@ async def test_a_follower_that_lacks_too_many_records_leaves_before_its_time(clu
     leader = cluster[1].leader()
     leader.append(batch_of(5))
     await cluster.settled()
-    cluster[1].config.change({"replica.lag.max.messages": "5"}, {})
+    cluster[1].config.apply_dynamic({"replica.lag.max.messages": "5"}, {})
     cluster[1].keeper.check_leaders()
     await moments()
     assert leader.isr is not None

@@ -11,7 +11,7 @@ from kio.schema.request_header.v2 import header as v2
 from kio.serial import entity_reader
 from wire_kit import payloads
 
-from penstock.wire.apis import APIS, NEVER, ApiKey, name_of, request_header_version, response_header_version
+from penstock.wire.apis import APIS, NEVER, ApiKey, api_name, request_header_version, response_header_version
 from penstock.wire.frame import MAX_CLIENT_ID_BYTES, RequestHeader, parse_request_header, request_head, response_head
 from penstock.wire.schema import MalformedMessage
 
@@ -71,15 +71,15 @@ def test_a_client_id_is_bounded() -> None:
         parse_request_header(memoryview(frame(3, 1, 1, longest + "x")))
     with pytest.raises(MalformedMessage, match="UTF-8"):
         parse_request_header(memoryview(struct.pack(">hhih", 3, 1, 1, 2) + b"\xff\xfe"))
-    with pytest.raises(MalformedMessage, match="has -2 bytes"):
+    with pytest.raises(MalformedMessage, match="invalid length -2"):
         parse_request_header(memoryview(struct.pack(">hhih", 3, 1, 1, -2)))
 
 
 def test_a_request_that_nobody_knows_still_has_a_head() -> None:
     parsed = parse_request_header(memoryview(frame(999, 5, 3, "c")))
     assert (parsed.api_key, parsed.version, parsed.client_id) == (999, 5, "c")
-    assert name_of(999) == "with key 999"
-    assert name_of(36) == "SaslAuthenticate"
+    assert api_name(999) == "with key 999"
+    assert api_name(36) == "SaslAuthenticate"
 
 
 def test_the_table_agrees_with_the_messages() -> None:

@@ -11,8 +11,8 @@ from penstock.wire import codec
 from penstock.wire.apis import ApiKey
 from penstock.wire.frame import parse_request_header, request_head
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from penstock.wire.produce_frame import BatchPlace, PartitionResult, Topic, encode_produce_response, parse_produce
-from penstock.wire.produce_template import MISSES, ProduceTemplate, learn
+from penstock.wire.produce_frame import BatchSlice, PartitionResult, Topic, encode_produce_response, parse_produce
+from penstock.wire.produce_template import MAX_MISSES, ProduceTemplate, learn_template
 from penstock.wire.schema import MalformedMessage
 
 VERSIONS = range(9, 14)
@@ -32,7 +32,7 @@ def frame_of(
 def learnt(frame: bytearray) -> ProduceTemplate | None:
     view = memoryview(frame)
     header = parse_request_header(view)
-    return learn(view, header.version, parse_produce(view, header.body_offset, header.version))
+    return learn_template(view, header.version, parse_produce(view, header.body_offset, header.version))
 
 
 def known(version: int, topic: str = "flights") -> ProduceTemplate:
@@ -41,12 +41,12 @@ def known(version: int, topic: str = "flights") -> ProduceTemplate:
     return found
 
 
-def read(likeness: ProduceTemplate, frame: memoryview) -> list[BatchPlace] | None:
+def read(template: ProduceTemplate, frame: memoryview) -> list[BatchSlice] | None:
     """Where the batches lie. One that is alone is found in the short way too, and nothing else is."""
-    places = likeness.places(frame)
+    places = template.read_batches(frame)
     alone = places[0] if places is not None and len(places) == 1 else None
     correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
-    assert likeness.single(frame) == (None if alone is None else (correlation_id, *alone))
+    assert template.read_single(frame) == (None if alone is None else (correlation_id, *alone))
     return places
 
 
@@ -57,12 +57,12 @@ def test_a_batch_is_found_where_it_lies(version: int, size: int) -> None:
     frame = frame_of(version, [batch], correlation_id=99)
     found = learnt(frame)
     assert found is not None, "a request of any size can be learnt from"
-    for likeness in (found, known(version)):
-        places = read(likeness, memoryview(frame))
+    for template in (found, known(version)):
+        places = read(template, memoryview(frame))
         assert places is not None
         ((index, start, length),) = places
         assert (index, frame[start : start + length]) == (0, batch)
-        assert (likeness.acks, likeness.timeout_ms, likeness.version) == (-1, 1500, version)
+        assert (template.acks, template.timeout_ms, template.version) == (-1, 1500, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -71,56 +71,56 @@ def test_each_of_several_batches_is_found(version: int, count: int) -> None:
     frame = memoryview(frame_of(version, [bytes([i]) * (60 + i) for i in range(count)]))
     header = parse_request_header(frame)
     ((topic, places),) = parse_produce(frame, header.body_offset, version).topics
-    likeness = known(version)
-    assert read(likeness, frame) == places
-    assert likeness.topic == topic
+    template = known(version)
+    assert read(template, frame) == places
+    assert template.topic == topic
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_another_head_is_not_alike(version: int) -> None:
-    likeness = known(version)
+    template = known(version)
     frame = frame_of(version, [bytes(80)])
-    assert read(likeness, memoryview(frame)) is not None
-    for at in (*range(4), *range(8, likeness.end)):
+    assert read(template, memoryview(frame)) is not None
+    for at in (*range(4), *range(8, template.end)):
         other = frame.copy()
         other[at] ^= 1
-        assert read(likeness, memoryview(other)) is None, f"byte {at} differs"
+        assert read(template, memoryview(other)) is None, f"byte {at} differs"
     for at in range(4, 8):
         other = frame.copy()
         other[at] ^= 1
-        assert read(likeness, memoryview(other)) is not None, "a correlation id is always another"
+        assert read(template, memoryview(other)) is not None, "a correlation id is always another"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("sizes", [(80, 300), (80,), (300,)])
 def test_a_request_that_is_cut_or_longer_is_left_to_the_general_parser(version: int, sizes: tuple[int, ...]) -> None:
-    likeness = known(version)
+    template = known(version)
     frame = frame_of(version, [bytes(size) for size in sizes])
     for end in range(len(frame)):
-        assert read(likeness, memoryview(frame[:end])) is None
-    assert read(likeness, memoryview(frame + b"\0")) is None
+        assert read(template, memoryview(frame[:end])) is None
+    assert read(template, memoryview(frame + b"\0")) is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("sizes", [(80, 300), (300,)])
 def test_what_it_reads_of_damaged_requests_the_general_parser_reads_too(version: int, sizes: tuple[int, ...]) -> None:
     rng = random.Random(version)
-    likeness = known(version)
+    template = known(version)
     frame = frame_of(version, [bytes(size) for size in sizes])
     taken = 0
     for _ in range(20_000):
         damaged = frame.copy()
         for _ in range(rng.randrange(1, 4)):
-            damaged[rng.randrange(likeness.end, len(damaged))] = rng.choice(
+            damaged[rng.randrange(template.end, len(damaged))] = rng.choice(
                 (0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256))
             )
         view = memoryview(damaged)
-        places = read(likeness, view)
+        places = read(template, view)
         if places is None:
             continue
         taken += 1
         header = parse_request_header(view)
-        assert parse_produce(view, header.body_offset, version).topics == [(likeness.topic, places)]
+        assert parse_produce(view, header.body_offset, version).topics == [(template.topic, places)]
     assert taken > 100, "most damage is in the batches, which are not looked at here"
 
 
@@ -132,10 +132,10 @@ def test_requests_of_other_kinds_are_not_taken_up(version: int) -> None:
     assert learnt(frame_of(version, [bytes(70)] * 127)) is None
     tagged = frame_of(version, [bytes(80)])[:-1] + b"\x01\xce\x0f\x03abc"
     assert learnt(tagged) is None
-    likeness = known(version)
-    assert read(likeness, memoryview(frame_of(version, [None]))) is None
-    assert read(likeness, memoryview(frame_of(version, [bytes(70)] * 127))) is None
-    assert read(likeness, memoryview(tagged)) is None
+    template = known(version)
+    assert read(template, memoryview(frame_of(version, [None]))) is None
+    assert read(template, memoryview(frame_of(version, [bytes(70)] * 127))) is None
+    assert read(template, memoryview(tagged)) is None
 
 
 def test_the_old_encoding_is_left_to_the_general_parser() -> None:
@@ -145,25 +145,27 @@ def test_the_old_encoding_is_left_to_the_general_parser() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("topic", ["t", "flights", "a" * 126, "a" * 249])
 def test_the_answer_is_that_of_the_general_encoder(version: int, topic: str) -> None:
-    likeness = known(version, topic)
+    template = known(version, topic)
     called: Topic = UUID(int=len(topic)) if version >= 13 else topic
     result = PartitionResult(5, 0, 1 << 40, 1_700_000_000_000, 77)
     general = encode_produce_response(-7, version, [(called, [result])])
-    assert likeness.answer(-7, 5, 1 << 40, 1_700_000_000_000, 77) == general
+    assert template.encode_response(-7, 5, 1 << 40, 1_700_000_000_000, 77) == general
 
 
 def test_it_is_learnt_anew_after_a_request_that_was_alike_or_many_that_were_not() -> None:
-    likeness = known(9)
-    assert [likeness.misses() for _ in range(MISSES + 1)] == [False] * MISSES + [True], "it was never of use"
-    for finds in (ProduceTemplate.places, ProduceTemplate.single):
-        likeness = known(9)
-        assert finds(likeness, memoryview(frame_of(9, [bytes(80)]))) is not None
-        assert likeness.misses(), "the producer has gone on to something else"
+    template = known(9)
+    assert [template.should_relearn() for _ in range(MAX_MISSES + 1)] == [False] * MAX_MISSES + [True], (
+        "it was never of use"
+    )
+    for finds in (ProduceTemplate.read_batches, ProduceTemplate.read_single):
+        template = known(9)
+        assert finds(template, memoryview(frame_of(9, [bytes(80)]))) is not None
+        assert template.should_relearn(), "the producer has gone on to something else"
 
 
 def test_malformed_requests_stay_malformed_for_the_general_parser() -> None:
     """What a likeness leaves alone is refused there, with the reason."""
     frame = memoryview(frame_of(9, [bytes(80)])[:-4])
-    assert known(9).places(frame) is None
+    assert known(9).read_batches(frame) is None
     with pytest.raises(MalformedMessage):
         parse_produce(frame, parse_request_header(frame).body_offset, 9)

@@ -111,7 +111,7 @@ def test_the_last_record_has_to_have_the_last_offset(count: int) -> None:
 
 def test_records_that_all_claim_the_first_offset_are_counted_by_their_lengths() -> None:
     record = build_batch([Record(value=b"v")])[61:]
-    with pytest.raises(MalformedMessage, match="300 records where the batch claims 301"):
+    with pytest.raises(MalformedMessage, match="300 records instead of 301"):
         check_ends(record * 300, 301, 300)
 
 

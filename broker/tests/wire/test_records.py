@@ -1,4 +1,4 @@
-"""Record batches are read and written as other implementations do, and hostile ones are told apart."""
+"""Record batches are read and written as other implementations do, and hostile ones are rejected."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def test_a_batch_keeps_what_compaction_left_of_it() -> None:
 
 
 def test_offsets_that_do_not_rise_are_refused() -> None:
-    with pytest.raises(ValueError, match="comes after"):
+    with pytest.raises(ValueError, match="must increase"):
         build_batch([Record(5), Record(5)], base_offset=5)
-    with pytest.raises(ValueError, match="before that of its last"):
+    with pytest.raises(ValueError, match="is lower than the last record"):
         build_batch([Record(5)], base_offset=0, last_offset_delta=4)
 
 
@@ -139,7 +139,7 @@ def test_a_partial_batch_at_the_end_is_left_out() -> None:
 def test_batches_that_are_damaged_or_of_another_format_are_told() -> None:
     batch = bytearray(build_batch([Record(value=b"1" * 50)]))
     batch[80] ^= 1
-    with pytest.raises(MalformedMessage, match="wrong CRC"):
+    with pytest.raises(MalformedMessage, match="invalid CRC"):
         list(iterate_batches(batch))
     assert len(list(iterate_batches(batch, check_crc=False))) == 1
     batch[16] = 1
@@ -147,7 +147,7 @@ def test_batches_that_are_damaged_or_of_another_format_are_told() -> None:
         list(iterate_batches(batch))
     batch[16] = 2
     struct.pack_into(">i", batch, 8, -5)
-    with pytest.raises(MalformedMessage, match="claims to have 7 bytes"):
+    with pytest.raises(MalformedMessage, match="invalid size of 7 bytes"):
         list(iterate_batches(batch))
 
 
@@ -274,7 +274,7 @@ def test_a_decompression_bomb_costs_an_error_and_no_memory(codec: Codec) -> None
 
 def test_a_count_without_records_is_refused_before_any_is_read() -> None:
     header: BatchHeader = read_header(GOOD)._replace(record_count=1 << 30)
-    with pytest.raises(MalformedMessage, match="claims 1073741824 records"):
+    with pytest.raises(MalformedMessage, match="a batch with 1073741824 records"):
         next(iterate_records(memoryview(GOOD), header, MIB))
 
 
@@ -284,8 +284,8 @@ def test_a_count_without_records_is_refused_before_any_is_read() -> None:
         ("0c00000001010e", "headers"),  # 7 headers that are not there
         ("0c0000000101ff", "damaged"),  # a varint without an end
         ("0c000000010500", "a length of -3"),
-        ("0c000000010800", "has 1 left"),
-        ("0c00000202010100", "in a batch whose last"),  # an offset past the batch's last
+        ("0c000000010800", "1 bytes left"),
+        ("0c00000202010100", "in a batch with last offset delta"),  # an offset past the batch's last
         ("0a000000010100", "add up|left"),  # a size that does not fit
         ("7f000000010100", "a record of -64 bytes"),
         ("fe0f000000010100", "a record of"),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.config.broker import BROKER_SETTINGS
-from penstock.config.definition import LIMITS, MAX_VALUE_CHARS, InvalidSetting, Setting, unknown
+from penstock.config.definition import INTEGER_RANGES, MAX_VALUE_CHARS, InvalidSetting, Setting, unknown_setting
 from penstock.config.definition import SettingType as Type
 from penstock.config.topic import TOPIC_SETTINGS, parse_topic_setting
 from penstock_operator.model.fields import Rule
@@ -112,7 +112,7 @@ def _problems(config: Mapping[str, str], known: Mapping[str, Setting], owned: Ma
             if _is_reserved(name):
                 raise InvalidSetting(f"{name} cannot be set here: penstock.* is reserved for the operator")
             if name not in known:
-                raise unknown(name, known)
+                raise unknown_setting(name, known)
             known[name].parse(value)
             if name in TOPIC_SETTINGS and known[name] is TOPIC_SETTINGS[name].setting:
                 parse_topic_setting(name, value)
@@ -171,7 +171,7 @@ def _check(setting: Setting, value: str) -> str | None:
     if setting.kind is Type.LIST:
         words = "|".join(setting.allowed)
         return f"type({value}) == string && {value}.matches('^ *(({words})( *, *({words}))* *)?$')" if words else None
-    low, high = LIMITS.get(setting.kind, (float("-inf"), float("inf")))
+    low, high = INTEGER_RANGES.get(setting.kind, (float("-inf"), float("inf")))
     low, high = (b if a is None else a for a, b in ((setting.minimum, low), (setting.maximum, high)))
     shape = r"^-?\\d*[.]?\\d+$" if setting.kind is Type.DOUBLE else r"^-?\\d+$"
     is_number = f"type({value}) == int || {value}.matches('{shape}')"

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Run the program. Never returns."""
-    from penstock.cli.ending import run_to_the_end
+    from penstock.cli.process_exit import run_to_the_end
     from penstock_spark.cli.root import command
 
     run_to_the_end(partial(command(), prog_name="penstock-spark"))

@@ -6,7 +6,7 @@ The memory is used again for the next group: pages that are fresh cost more than
 
 from __future__ import annotations
 
-from penstock.wire.compression import FIRST_TRY, GROWTH, SMALLEST_TRY, decompress_into, too_large
+from penstock.wire.compression import GROWTH_FACTOR, INITIAL_RATIO, MIN_BUFFER_BYTES, decompress_into, too_large
 from penstock.wire.primitives import Buffer
 from penstock_spark.decode.varints import PADDING, Bytes
 
@@ -35,7 +35,7 @@ class Arena:
     def put_decompressed(self, codec: int, records: Buffer, max_bytes: int) -> int:
         """Appends what `records` stand for, and says how many bytes that is. Raises MalformedMessage where there are
         more than `max_bytes`, or they are damaged. Allocates as `compression.decompress` does."""
-        room = min(max_bytes, max(len(records) * FIRST_TRY, SMALLEST_TRY))
+        room = min(max_bytes, max(len(records) * INITIAL_RATIO, MIN_BUFFER_BYTES))
         while True:
             if self.size + room + PADDING > len(self._data):
                 self._grow(room)
@@ -47,7 +47,7 @@ class Arena:
             room = end - self.size
             if room >= max_bytes:
                 raise too_large(max_bytes)
-            room = min(max_bytes, room * GROWTH)
+            room = min(max_bytes, room * GROWTH_FACTOR)
 
     def source(self) -> Bytes:
         """All of it. Valid until the next call of anything else."""

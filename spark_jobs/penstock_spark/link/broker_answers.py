@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.client import BrokerError, ErrorCode, TopicPartition
-from penstock.client.cluster import ClusterConnections, Place
+from penstock.client.cluster import BrokerRef, ClusterConnections
 from penstock.client.errors import error_code
 from penstock.client.metadata import MetadataCache, topic_info
 from penstock.client.types import Node, PartitionInfo, TopicInfo
@@ -69,7 +69,7 @@ class BrokerAnswers:
 
     brokers: Mapping[int, Node]
     """All brokers in any response, at the address that most responses have."""
-    views: Mapping[Place, View]
+    views: Mapping[BrokerRef, View]
 
     def broker_views(self) -> list[View]:
         """Return the views of known brokers, without those of bootstrap addresses, which may be the same brokers."""
@@ -162,13 +162,13 @@ def merge_views(views: list[TopicInfo | None], known: TopicPartitions, before: T
     return replace(same[0], partitions=partitions)
 
 
-async def _query_all(cluster: ClusterConnections, request: MetadataRequest) -> dict[Place, MetadataResponse]:
+async def _query_all(cluster: ClusterConnections, request: MetadataRequest) -> dict[BrokerRef, MetadataResponse]:
     """Query all brokers, including ones that only the responses name."""
-    answers = await cluster.call_everyone(request, MetadataResponse, RESPONSE_TIMEOUT_MS)
+    answers = await cluster.call_all(request, MetadataResponse, RESPONSE_TIMEOUT_MS)
     named = _named_by(answers.values())
     if not named.keys() <= cluster.metadata.brokers.keys():
         cluster.metadata = replace(cluster.metadata, brokers=named)
-        answers |= await cluster.call_everyone(request, MetadataResponse, RESPONSE_TIMEOUT_MS)
+        answers |= await cluster.call_all(request, MetadataResponse, RESPONSE_TIMEOUT_MS)
     sound = {place: answer for place, answer in answers.items() if not answer.error_code}
     if not sound:
         raise BrokerError(next(answer.error_code for answer in answers.values()), "metadata")

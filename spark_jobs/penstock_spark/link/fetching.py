@@ -13,7 +13,7 @@ from uuid import UUID
 from penstock.client import BrokerError, ClientError, ErrorCode, TopicPartition
 from penstock.client.cluster import ClusterConnections
 from penstock.client.connection import MAX_RESPONSE_BYTES, ClientConnection
-from penstock.client.offsets import EARLIEST, LATEST, ask_leader
+from penstock.client.offsets import EARLIEST, LATEST, list_offsets_at
 from penstock.client.types import TopicInfo
 from penstock.wire.errors import RETRIABLE
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
@@ -284,7 +284,7 @@ class RangeFetch:
         """Return the leader's log start and log end. Raises `ClientError`."""
         leader = self.cluster.metadata.leader(*self._tp)
         first, last = await asyncio.gather(
-            *(ask_leader(self.cluster, leader, {self._tp: what}, READ_UNCOMMITTED) for what in (EARLIEST, LATEST))
+            *(list_offsets_at(self.cluster, leader, {self._tp: what}, READ_UNCOMMITTED) for what in (EARLIEST, LATEST))
         )
         for _, error in (first, last):
             if error is not None:

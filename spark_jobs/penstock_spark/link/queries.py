@@ -9,8 +9,8 @@ from types import MappingProxyType
 from penstock.client import BrokerError, ClientError, ErrorCode, TopicPartition
 from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import check
-from penstock.client.metadata import MetadataCache, merge
-from penstock.client.offsets import ask_leader
+from penstock.client.metadata import MetadataCache, merge_metadata
+from penstock.client.offsets import list_offsets_at
 from penstock.client.types import TopicInfo
 from penstock.wire.messages.metadata import MetadataResponse
 from penstock_spark.link.broker_answers import (
@@ -117,7 +117,7 @@ def merge_answer(
         controller_id=answer.controller_id,
         topics=[topic for topic in answer.topics if topic.name in sound],
     )
-    cluster.metadata = merge(cluster.metadata, part, sorted(sound))
+    cluster.metadata = merge_metadata(cluster.metadata, part, sorted(sound))
     return doubtful
 
 
@@ -161,7 +161,7 @@ class OffsetQuery:
             else:
                 del self._left[tp]
         answers = await asyncio.gather(
-            *(ask_leader(self.cluster, node, part, self.isolation) for node, part in by_leader.items()),
+            *(list_offsets_at(self.cluster, node, part, self.isolation) for node, part in by_leader.items()),
             return_exceptions=True,
         )
         for answer in answers:

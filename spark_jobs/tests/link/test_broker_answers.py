@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from penstock.client import BrokerError, ErrorCode, TopicPartition
-from penstock.client.cluster import ClusterConnections, Place
-from penstock.client.metadata import MetadataCache, merge
+from penstock.client.cluster import BrokerRef, ClusterConnections
+from penstock.client.metadata import MetadataCache, merge_metadata
 from penstock.client.types import Node
 from penstock.wire.messages.metadata import (
     MetadataResponse,
@@ -48,12 +48,12 @@ CONTRADICTIONS = pytest.mark.parametrize(
 class Told(ClusterConnections):
     """Its brokers say what a test has them say; those that are not known are not asked."""
 
-    def __init__(self, answers: dict[Place, MetadataResponse], any_: MetadataResponse | None = None) -> None:
+    def __init__(self, answers: dict[BrokerRef, MetadataResponse], any_: MetadataResponse | None = None) -> None:
         super().__init__("bootstrap:1")
         self.answers, self.any = answers, any_
         self.metadata = MetadataCache(brokers={A: Node(A, "host-1", A)})
 
-    async def call_everyone(self, request: Any, response: Any, timeout_ms: float) -> Any:
+    async def call_all(self, request: Any, response: Any, timeout_ms: float) -> Any:
         return {p: a for p, a in self.answers.items() if not isinstance(p, int) or p in self.metadata.brokers}
 
     async def call_any(self, request: Any, response: Any) -> Any:
@@ -74,7 +74,7 @@ async def test_the_newest_leader_counts_whoever_says_it(order: tuple[int, ...]) 
 
 async def test_what_was_known_is_not_replaced_by_what_is_older() -> None:
     cluster = Told({A: says(A, 4), B: says(B, 5)})
-    cluster.metadata = merge(MetadataCache(), says(C, 6), ["t"])
+    cluster.metadata = merge_metadata(MetadataCache(), says(C, 6), ["t"])
     await asked(cluster)
     assert cluster.metadata.leader("t", 0) == C
 
@@ -92,8 +92,8 @@ async def test_what_contradicts_what_was_seen_counts_for_nothing_while_one_knows
 @CONTRADICTIONS
 async def test_a_loss_that_most_do_not_confirm_is_to_be_asked_for_again(contradiction: MetadataResponse) -> None:
     for answers in ({A: contradiction}, {A: contradiction, ("bootstrap", 1): contradiction}):
-        cluster = Told(cast(dict[Place, MetadataResponse], answers))
-        cluster.metadata = merge(MetadataCache(), says(B, 5), ["t"])
+        cluster = Told(cast(dict[BrokerRef, MetadataResponse], answers))
+        cluster.metadata = merge_metadata(MetadataCache(), says(B, 5), ["t"])
         with pytest.raises(BrokerError, match=r'"t".* 1 of 3 brokers') as caught:
             await asked(cluster)
         assert caught.value.retriable
@@ -104,7 +104,7 @@ async def test_a_loss_that_most_do_not_confirm_is_to_be_asked_for_again(contradi
 @CONTRADICTIONS
 async def test_a_loss_that_most_confirm_is_one(contradiction: MetadataResponse) -> None:
     cluster = Told({A: contradiction, C: contradiction})
-    cluster.metadata = merge(MetadataCache(), says(B, 5), ["t"])
+    cluster.metadata = merge_metadata(MetadataCache(), says(B, 5), ["t"])
     await asked(cluster)
     info = cluster.metadata.topics.get("t")
     assert info is None or info.topic_id == OTHER_ID or len(info.partitions) == 1
@@ -153,7 +153,7 @@ async def test_a_broker_that_refuses_to_tell_says_nothing_about_the_topic() -> N
 async def test_one_brokers_word_does_not_replace_what_is_known(contradiction: MetadataResponse) -> None:
     """Not for a moment: somebody else may look while all the others are asked."""
     cluster = Told({A: contradiction}, any_=contradiction)
-    cluster.metadata = merge(MetadataCache(), says(B, 5), ["t"])
+    cluster.metadata = merge_metadata(MetadataCache(), says(B, 5), ["t"])
     with pytest.raises(BrokerError, match="1 of 3"):
         await queries.query_topics(cluster, ["t"], KNOWN)
     assert cluster.metadata.leader("t", 1) == B
@@ -162,7 +162,7 @@ async def test_one_brokers_word_does_not_replace_what_is_known(contradiction: Me
 async def test_leaders_of_what_a_pattern_takes_are_learnt_with_all_topics() -> None:
     """Or the old ones would be asked for offsets as long as they answer."""
     cluster = Told({}, any_=says(B, 5))
-    cluster.metadata = merge(MetadataCache(), says(A, 4), ["t"])
+    cluster.metadata = merge_metadata(MetadataCache(), says(A, 4), ["t"])
     assert await queries.topics(cluster, None, KNOWN) == KNOWN
     assert cluster.metadata.leader("t", 0) == B
 

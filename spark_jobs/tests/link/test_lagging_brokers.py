@@ -31,8 +31,8 @@ class BehindTheTimes(ClusterConnections):
     lag: Lag
     all_lag = 0
 
-    async def call_everyone(self, request: Any, response: Any, timeout_ms: float) -> Any:
-        answers = await super().call_everyone(request, response, timeout_ms)
+    async def call_all(self, request: Any, response: Any, timeout_ms: float) -> Any:
+        answers = await super().call_all(request, response, timeout_ms)
         self.all_lag -= 1
         if self.all_lag >= 0:
             for answer in answers.values():

@@ -135,7 +135,7 @@ def test_a_group_with_members_is_not_committed_for(
 def test_what_kept_a_commit_from_being_taken_is_said(link_to: LinkTo, penstock: Broker, topic: MakeTopic) -> None:
     name = topic()
     delete_topic(penstock.bootstrap, name)
-    with pytest.raises(Unavailable, match=f"after 1000 ms; group 'lag', {name}-0: UNKNOWN_TOPIC_OR_PARTITION"):
+    with pytest.raises(Unavailable, match=f'after 1000 ms; group "lag", {name}-0: UNKNOWN_TOPIC_OR_PARTITION'):
         link_to(penstock.bootstrap, give_up_ms=1_000).commit("lag", {TopicPartition(name, 0): 1})
 
 
@@ -190,14 +190,14 @@ def test_brokers_that_cannot_be_reached_are_given_up_with_their_address() -> Non
 
 def test_a_certificate_file_that_is_not_there_is_named() -> None:
     link = Link.to(ConnectionOptions("127.0.0.1:1", tls=Tls(ca_file="/nowhere.pem")))
-    with pytest.raises(Refused, match=r"'/nowhere\.pem' cannot be read"):
+    with pytest.raises(Refused, match=r'"/nowhere\.pem" cannot be read'):
         link.topics(None)
     link.close()
 
 
 def test_a_broker_that_knows_no_sasl_is_not_asked_twice(penstock: Broker) -> None:
     link = Link.to(ConnectionOptions(penstock.bootstrap, sasl=Sasl("PLAIN", "alice", "geheim"), give_up_ms=60_000))
-    with pytest.raises(Refused, match="knows no SASL") as caught:
+    with pytest.raises(Refused, match="does not support SASL") as caught:
         link.topics(None)
     assert "geheim" not in str(caught.value)
     link.close()

@@ -46,7 +46,7 @@ def test_a_topic_is_created_by_the_first_of_several_tasks(penstock: Broker, fres
 
 def test_no_topic_is_created_where_the_options_forbid_it(penstock: Broker, fresh_name: Callable[[], str]) -> None:
     name = fresh_name()
-    with pytest.raises(Refused, match=f"topic '{name}' does not exist: create it first"):
+    with pytest.raises(Refused, match=f'topic "{name}" does not exist; create it with'):
         write(penstock, name, 0, **FORBIDDEN)
     link = Link.to(SinkOptions.parse({"kafka.bootstrap.servers": penstock.bootstrap}).connection)
     assert not link.topics([name])

@@ -18,8 +18,8 @@ os.environ.setdefault("TYPER_USE_RICH", "0")
 import typer
 
 from penstock.cli import up as up_module
-from penstock.cli.ending import run_to_the_end
 from penstock.cli.local_cluster import command as local_cluster
+from penstock.cli.process_exit import run_to_the_end
 from penstock.cli.root import app
 from penstock.config.options import UpOptions
 from penstock.node.broker import BrokerNode
@@ -94,13 +94,13 @@ class Programs:
     def __init__(self) -> None:
         self.penstock = typer.main.get_command(app)
         self.spark = spark_command()
-        self._before = up_module.run_in_place_of_this, local_cluster.run
-        up_module.run_in_place_of_this = check_node  # type: ignore[assignment]
+        self._before = up_module.exec_broker, local_cluster.run
+        up_module.exec_broker = check_node  # type: ignore[assignment]
         local_cluster.run = lambda cluster: 0
 
     def close(self) -> None:
         """Has brokers be started again."""
-        up_module.run_in_place_of_this, local_cluster.run = self._before
+        up_module.exec_broker, local_cluster.run = self._before
 
     def run(self, path: Sequence[str], arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> Ended:
         """`penstock PATH ARGUMENTS`."""

@@ -111,7 +111,7 @@ class PlainReader:
         connection = self.connections.get(address)
         if connection is None or connection.closed:
             connection = self.connections[address] = await ClientConnection.open(
-                *address, connect_timeout_ms=TIMEOUT_MS, request_timeout_ms=TIMEOUT_MS, newest_used=NEWEST_USED
+                *address, connect_timeout_ms=TIMEOUT_MS, request_timeout_ms=TIMEOUT_MS, max_used_versions=NEWEST_USED
             )
         return connection
 

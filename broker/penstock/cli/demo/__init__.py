@@ -1,1 +1,1 @@
-"""`penstock demo`: real flights through a real broker, and a consumer group that loses a member."""
+"""`penstock demo`: produces and consumes a real data set, and kills a member of the consumer group."""

@@ -1,4 +1,4 @@
-"""The command itself: starts a broker where none is named, tells the story, shows what came of it, cleans up."""
+"""The `penstock demo` command: starts a broker unless one is given, runs the scenario, prints results, cleans up."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from penstock.cli.root import make_app
 app = make_app()
 
 PARTITIONS = 6
-SESSION_MS = 6_000
-"""The shortest that brokers accept by default. A member that lives is not to be thrown out by a busy machine."""
+SESSION_TIMEOUT_MS = 6_000
+"""The brokers' default minimum. Longer than a live member's pauses on a busy machine."""
 
 
 @app.command()
@@ -35,22 +35,23 @@ def demo(
             "--bootstrap",
             "-b",
             metavar="HOST:PORT",
-            help="Use this broker, instead of starting one in a temporary directory.",
+            help="Use this broker instead of starting one in a temporary directory.",
         ),
     ] = None,
 ) -> None:
-    """Send 336,776 real flights through a broker, and have a consumer group lose a member while it reads them.
+    """Send 336,776 real flights through a broker, and kill a member of the consumer group that reads them.
 
-    Three processes of one group share the partitions; one is killed (SIGKILL) midway, the others take over. At the end
-    everything is checked against the data set: nothing missing, repeats only past the killed member's last commit,
-    and the same table. Exit code 0 says that all of it holds. Nothing is left behind.
+    Three processes of one group share the partitions. One is killed (SIGKILL) midway, and the others take over. The
+    result is then verified against the data set: no record is missing, records repeat only after the killed member's
+    last commit, and the aggregates are equal. The exit code is 0 if all checks hold. All data is removed at the end.
 
     Example: `penstock demo`
     """
-    run(tell(bootstrap))
+    run(run_demo(bootstrap))
 
 
-async def tell(bootstrap: str | None) -> None:
+async def run_demo(bootstrap: str | None) -> None:
+    """Run the scenario, print its results, and remove its data. Raises `CommandError` if a check fails."""
     task = asyncio.current_task()
     assert task is not None, "the demo runs in a task"
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -65,18 +66,19 @@ async def tell(bootstrap: str | None) -> None:
             stack.push_async_callback(broker.close)
             bootstrap = broker.address
             print(f"broker {bootstrap}, data in {directory}", flush=True)
-            story = BrokerDemo(bootstrap, directory, data, topic, PARTITIONS, SESSION_MS)
+            scenario = BrokerDemo(bootstrap, directory, data, topic, PARTITIONS, SESSION_TIMEOUT_MS)
         else:
             topic = f"penstock-demo-{secrets.token_hex(4)}"
-            story = BrokerDemo(bootstrap, directory, data, topic, PARTITIONS, SESSION_MS)
-            stack.push_async_callback(story.remove)
-        result = await story.run()
+            scenario = BrokerDemo(bootstrap, directory, data, topic, PARTITIONS, SESSION_TIMEOUT_MS)
+            stack.push_async_callback(scenario.remove)
+        result = await scenario.run()
     show(result)
     if not all(check.holds for check in result.checks()):
-        raise CommandError("the demo failed: see the checks above")
+        raise CommandError("the demo failed; see the checks above")
 
 
 def show(result: DemoResult) -> None:
+    """Print the results as tables."""
     totals = result.tally.totals()
     print_table(
         ("carrier", "flights", "mean arrival delay (min)"),

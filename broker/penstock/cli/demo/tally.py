@@ -1,4 +1,4 @@
-"""What the demo's consumers reported, record by record, and whether it is right. No I/O: `story` feeds and asks."""
+"""Counts the records that the demo's consumers report, and checks the result. No I/O; used by `scenario`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ Row = tuple[str, int | None]
 
 @dataclass(slots=True)
 class PartitionTally:
-    """One partition: its records by offset, who reported each offset how often, in order of arrival."""
+    """Records of one partition by offset, with repeated and changed offsets in order of arrival."""
 
     rows: dict[int, Row] = field(default_factory=dict)
     repeats: list[int] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
 
     def add(self, offset: int, row: Row) -> None:
+        """Count a reported record."""
         if offset not in self.rows:
             self.rows[offset] = row
             return
@@ -28,14 +29,14 @@ class PartitionTally:
 
 
 class DeliveryTally:
-    """All partitions of the demo's topic."""
+    """Reported records of all partitions."""
 
     def __init__(self, partition_count: int) -> None:
         self.partitions = [PartitionTally() for _ in range(partition_count)]
         self.by_member: dict[str, int] = {}
 
     def add(self, member: str, partition: int, first_offset: int, rows: list[Row]) -> None:
-        """Records of consecutive offsets."""
+        """Count records with consecutive offsets."""
         tally = self.partitions[partition]
         for offset, row in enumerate(rows, first_offset):
             tally.add(offset, row)
@@ -43,34 +44,37 @@ class DeliveryTally:
 
     @property
     def distinct(self) -> int:
+        """Return the number of distinct records."""
         return sum(len(p.rows) for p in self.partitions)
 
     @property
     def repeats(self) -> int:
+        """Return how many records were reported again."""
         return sum(len(p.repeats) for p in self.partitions)
 
     def totals(self) -> Totals:
-        """The table, repeats removed."""
+        """Return the aggregates of distinct records."""
         totals = Totals()
         for partition in self.partitions:
             for carrier, delay in partition.rows.values():
                 totals.add(carrier, delay)
         return totals
 
-    def complete(self, ends: list[int]) -> bool:
+    def is_complete(self, ends: list[int]) -> bool:
+        """Return whether all records up to the end offsets were reported."""
         return all(len(p.rows) >= end for p, end in zip(self.partitions, ends, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class TallyCheck:
-    """One thing that has to hold."""
+    """A named check and its result."""
 
     what: str
     holds: bool
     found: str
 
 
-def verdict(
+def check_tally(
     tally: DeliveryTally,
     expected: Totals,
     ends: list[int],
@@ -78,9 +82,11 @@ def verdict(
     reported: dict[int, int],
     lag: int,
 ) -> list[TallyCheck]:
-    """All checks. `ends` are the partitions' end offsets, `lost` the killed member's partitions with the offset that
-    the broker had as committed when it was killed, `reported` those that it had said were committed, `lag` the
-    group's at the end.
+    """Return all checks.
+
+    `ends` are end offsets by partition. `lost` maps the killed member's partitions to the offsets committed on the
+    broker when it was killed, `reported` to the offsets it had reported as committed. `lag` is the group's lag at the
+    end.
     """
     missing = sum(end - sum(offset < end for offset in p.rows) for p, end in zip(tally.partitions, ends, strict=True))
     strange = sum(offset >= end for p, end in zip(tally.partitions, ends, strict=True) for offset in p.rows)

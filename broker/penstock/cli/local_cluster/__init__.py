@@ -1,4 +1,5 @@
-"""`penstock up --brokers N`: an etcd and N brokers on this machine, for development. Called by `cli.up`.
+"""`penstock up --brokers N`: runs an etcd and N brokers on this machine for development. Called by `cli.up`.
 
-`command` checks what was asked for, `supervisor` starts and ends the processes, `guard` ties each to this one's life.
+`command` locks the directory, `supervisor` starts and stops the processes, `guard` ties each one's life to the
+supervisor's.
 """

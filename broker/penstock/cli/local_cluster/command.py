@@ -1,4 +1,4 @@
-"""Runs what `penstock up --brokers N` was asked for, as the only one in its directory. Called by `cli.up`."""
+"""Runs `penstock up --brokers N` with its data directory locked. Called by `cli.up`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.runtime.disk import OsFiles
 
 
 def run(cluster: LocalCluster) -> ExitCode:
-    """Runs the cluster until a signal; returns the exit code. Raises CommandError."""
+    """Run the cluster until a signal. Returns the exit code. Raises CommandError."""
     files = OsFiles()
     path = str(cluster.directory.absolute())
     try:
@@ -20,12 +20,12 @@ def run(cluster: LocalCluster) -> ExitCode:
     except DirectoryInUse as e:
         raise CommandError(str(e)) from e
     except OSError as e:
-        raise CommandError(f"the data directory {path} cannot be used: {e.strerror}") from e
+        raise CommandError(f'cannot use data directory "{path}": {e.strerror}') from e
     try:
         supervisor = ClusterSupervisor(cluster)
-        if others := cluster.others():
+        if others := cluster.unstarted_brokers():
             numbers = ", ".join(map(str, others))
-            supervisor.console.say(f"warning: {path} has data of brokers that are not started: {numbers}")
+            supervisor.console.log(f"warning: {path} has data of brokers that are not started: {numbers}")
         return asyncio.run(supervisor.run())
     finally:
         files.unlock(f"{path}/{LOCK_NAME}")

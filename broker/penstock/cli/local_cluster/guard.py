@@ -1,8 +1,8 @@
-"""`python -m penstock.cli.local_cluster.guard PARENT SIGNAL COMMAND...`: a command that ends when its parent does.
+"""Runs a command that ends when its parent does: `python -m penstock.cli.local_cluster.guard PARENT SIGNAL COMMAND...`.
 
-Started by `processes` in front of every program of a local cluster, so that none of them outlives `penstock up`, not
-even when that is killed. On Linux the kernel sends the signal (prctl's PR_SET_PDEATHSIG, which outlasts exec), and this
-process becomes the command. Elsewhere it stays, and looks twice a second whether the parent is there.
+Started by `processes` for every program of a local cluster, so that none outlives `penstock up`, even if that is
+killed. On Linux the kernel sends the signal (prctl's PR_SET_PDEATHSIG, which survives exec), and this process becomes
+the command. On other systems it stays, and checks twice a second whether the parent is alive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXIT_NO_PROGRAM = 127
 
 
 def find_prctl() -> Callable[[int, int], int] | None:
-    """Linux's prctl; None where there is none."""
+    """Return Linux's prctl; None on other systems."""
     if not sys.platform.startswith("linux"):
         return None
     import ctypes
@@ -31,14 +31,14 @@ def find_prctl() -> Callable[[int, int], int] | None:
     return lambda option, value: int(function(option, ctypes.c_ulong(value), 0, 0, 0))
 
 
-def ask_kernel(number: signal.Signals) -> bool:
-    """Has the kernel send this process a signal when its parent ends; False where it cannot."""
+def set_parent_death_signal(number: signal.Signals) -> bool:
+    """Let the kernel send this process a signal when its parent ends. Returns False if that is not supported."""
     prctl = find_prctl()
     return prctl is not None and prctl(PR_SET_PDEATHSIG, number) == 0
 
 
 def watch(parent: int, number: signal.Signals, command: list[str]) -> int:
-    """Runs the command as a child; returns its exit code. For systems whose kernel cannot be asked."""
+    """Run the command as a child and return its exit code. Used where the kernel cannot send the signal."""
     child = subprocess.Popen(command)  # noqa: S603
 
     def forward(received: int, _: object) -> None:
@@ -58,12 +58,13 @@ def watch(parent: int, number: signal.Signals, command: list[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
+    """Run the command. Returns an exit code only if it cannot become the command."""
     parent, number, command = int(arguments[0]), signal.Signals[arguments[1]], arguments[2:]
     try:
-        if not ask_kernel(number):
+        if not set_parent_death_signal(number):
             return watch(parent, number, command)
         if os.getppid() != parent:
-            return 1  # it ended before the kernel was asked
+            return 1  # the parent ended before prctl was called
         os.execvp(command[0], command)  # noqa: S606
     except OSError as e:
         print(f"{command[0]}: {e.strerror}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a local cluster consists of: each broker's options and where things are. No processes, no I/O but looking."""
+"""The options, directories and commands of a local cluster's processes. Starts nothing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from penstock.config.options import UpOptions
 
 LISTENER = "PLAINTEXT"
 ETCD_DIRECTORY = "etcd"
-MANAGED = "etcd.managed"
-"""That brokers may compact this etcd: it is theirs alone."""
+ETCD_MANAGED = "etcd.managed"
+"""Lets brokers compact and defragment this etcd, as no other application uses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """`options` are those of `penstock up`, meant for all brokers; broker N of `brokers` gets what `broker` makes of
-    them. Ports other than 0 are the first broker's; the next one has the next."""
+    """The options of `penstock up`, meant for all brokers.
+
+    Broker N gets the options that `broker` returns. Ports other than 0 are the first broker's; later brokers count up.
+    """
 
     options: UpOptions
     brokers: int
@@ -30,28 +32,31 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
+        """Return the cluster's data directory."""
         return Path(self.options.data_dir)
 
     @property
     def etcd_directory(self) -> Path:
+        """Return etcd's data directory."""
         return self.directory / ETCD_DIRECTORY
 
     @property
-    def numbers(self) -> range:
-        """The brokers' ids."""
+    def broker_ids(self) -> range:
+        """Return the brokers' ids."""
         return range(1, self.brokers + 1)
 
-    def broker(self, number: int, endpoints: list[str], log_format: str) -> UpOptions:
+    def broker_options(self, number: int, endpoints: list[str], log_format: str) -> UpOptions:
+        """Return the options of one broker."""
         options, after = self.options, number - 1
         port = options.port + after if options.port else 0
         settings = {**options.settings, "node.id": str(number)}
         if not options.etcd:
-            settings.setdefault(MANAGED, "true")
+            settings.setdefault(ETCD_MANAGED, "true")
         return replace(
             options,
             data_dir=str(self.directory / str(number)),
             port=port,
-            # Said in full: a listener in the settings would be the same one for all brokers.
+            # Set explicitly: a listener in the settings would be the same for all brokers.
             listeners=[listener(options.host, port)],
             http_port=options.http_port + after if options.http_port else options.http_port,
             settings=settings,
@@ -59,20 +64,21 @@ class LocalCluster:
             log_format="text" if log_format == "text" else "json",
         )
 
-    def others(self) -> list[int]:
-        """Ids of brokers that have data here and are not among those to be started."""
+    def unstarted_brokers(self) -> list[int]:
+        """Return ids of brokers that have data here but are not part of the cluster."""
         if not self.directory.is_dir():
             return []
         found = [int(p.name) for p in self.directory.iterdir() if p.name.isdecimal() and len(p.name) < 10]
-        return sorted(number for number in found if number not in self.numbers)
+        return sorted(number for number in found if number not in self.broker_ids)
 
 
 def listener(host: str, port: int) -> str:
+    """Return the broker's only listener."""
     return f"{LISTENER}://{join_host_port(host, port)}"
 
 
-def settled(options: UpOptions, address: str, http: str) -> UpOptions:
-    """With the ports that a broker said it has, so that it has the same when it is started again."""
+def with_ports(options: UpOptions, address: str, http: str) -> UpOptions:
+    """Return the options with the ports a broker reported, so that it keeps them after a restart."""
     port, http_port = (text.rpartition(":")[2] for text in (address, http))
     if not port.isdecimal():
         return options
@@ -84,13 +90,13 @@ def settled(options: UpOptions, address: str, http: str) -> UpOptions:
     )
 
 
-def command(options: UpOptions) -> list[str]:
-    """The process of one broker."""
+def broker_command(options: UpOptions) -> list[str]:
+    """Return the command that runs one broker."""
     return [sys.executable, "-m", "penstock.node", msgspec.json.encode(options).decode()]
 
 
-def by_hand(options: UpOptions) -> str:
-    """How a person starts one broker of the cluster again."""
+def manual_command(options: UpOptions) -> str:
+    """Return the command line that starts one broker of the cluster manually."""
     words = ["penstock", "up"]
     for url in options.etcd:
         words += ["--etcd", url]

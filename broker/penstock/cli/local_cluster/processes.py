@@ -1,4 +1,4 @@
-"""One process of a local cluster: started behind a guard, its lines handed on, ended by a signal.
+"""A child process of a local cluster: started behind a guard, its output passed on line by line.
 
 Used by `supervisor`.
 """
@@ -16,22 +16,22 @@ from penstock.cli.local_cluster.console import LineSplitter
 
 CHUNK_BYTES = 64 << 10
 
-Heard = Callable[[str], None]
-"""Takes a line."""
+LineHandler = Callable[[str], None]
+"""Called with each line of output."""
 
 
 class Child:
-    """A program of the cluster. `start` may be called again once it has ended.
+    """A program of the cluster. `start` may be called again once it has exited.
 
-    `orphan_signal` is what it gets if this process ends without ending it.
+    `orphan_signal` is sent to it if this process dies without stopping it.
     """
 
     def __init__(
         self,
         name: str,
         command: list[str],
-        on_output: Heard,
-        on_error: Heard,
+        on_output: LineHandler,
+        on_error: LineHandler,
         environment: Mapping[str, str],
         orphan_signal: signal.Signals = signal.SIGKILL,
     ) -> None:
@@ -43,14 +43,16 @@ class Child:
 
     @property
     def pid(self) -> int:
+        """Return the process id; -1 if it was never started."""
         return -1 if self._process is None else self._process.pid
 
     @property
     def is_running(self) -> bool:
+        """Return whether the process was started and has not exited."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Returns when the process is there. Raises OSError."""
+        """Start the process. Raises OSError."""
         assert not self.is_running, f"{self.name} is started once at a time"
         guard = [sys.executable, "-m", "penstock.cli.local_cluster.guard", str(os.getpid()), self.orphan_signal.name]
         self._process = process = await asyncio.create_subprocess_exec(
@@ -60,7 +62,7 @@ class Child:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=dict(self.environment),
-            # A session of its own: Ctrl-C reaches the supervisor alone, which ends the others in order.
+            # Own session: Ctrl-C reaches the supervisor only, which then stops the others in order.
             start_new_session=True,
         )
         assert process.stdout is not None, "the output is a pipe"
@@ -71,34 +73,36 @@ class Child:
         ]
 
     async def wait(self) -> int:
-        """The exit code, negative for a signal, once the process has ended and all that it wrote is handed on."""
+        """Wait until the process has exited and its output is passed on. Returns the exit code (negative: signal)."""
         assert self._process is not None, f"{self.name} was started"
         code = await self._process.wait()
-        # A child of its own may hold the pipes open for longer: then they are not waited for.
+        # A grandchild may keep the pipes open: do not wait for it.
         await asyncio.wait(self._pumps, timeout=1.0)
         for task in self._pumps:
             task.cancel()
         return code
 
-    def send(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal if the process is running."""
         if self._process is not None and self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
 
-async def pump(stream: asyncio.StreamReader, heard: Heard) -> None:
+async def pump(stream: asyncio.StreamReader, on_line: LineHandler) -> None:
+    """Pass the stream's lines to `on_line` until its end."""
     lines = LineSplitter()
     while data := await stream.read(CHUNK_BYTES):
         for line in lines.feed(data):
-            heard(line)
-    for line in lines.end():
-        heard(line)
+            on_line(line)
+    for line in lines.flush():
+        on_line(line)
 
 
-def how_it_ended(code: int) -> str:
-    """An exit code for people."""
+def exit_text(code: int) -> str:
+    """Describe an exit code for users."""
     if code >= 0:
-        return f"ended with exit code {code}"
+        return f"exited with code {code}"
     with contextlib.suppress(ValueError):
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"was ended by signal {-code}"
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"

@@ -1,1 +1,1 @@
-"""The administration client: brokers, topics, settings, groups, lags and partitions."""
+"""The admin client."""

@@ -1,6 +1,6 @@
-"""The admin client: topics, partitions, where they are, settings, groups, offsets, log directories.
+"""The admin client: topics, partitions, replicas, configuration, groups, offsets, log directories.
 
-Public. Used by the command line, and by whoever manages topics from Python.
+Public API; also used by the command line, the operator and the Spark package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.client.admin.types import LogDir
 from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import check, error_code
 from penstock.client.group_protocol import by_topic
-from penstock.client.offsets import EARLIEST, LATEST, by_leader, list_offsets
+from penstock.client.offsets import EARLIEST, LATEST, group_by_leader, list_offsets
 from penstock.client.security import Security
 from penstock.client.types import OffsetAndTimestamp, TopicPartition
 from penstock.wire.messages import (
@@ -25,17 +25,17 @@ from penstock.wire.messages import (
 
 
 class Admin(LagAdminClient, PartitionAdminClient):
-    """Manages what a cluster holds.
+    """Manages a cluster.
 
     ```python
     async with Admin("127.0.0.1:9092") as admin:
         await admin.create_topics([NewTopic("flights", partitions=3)])
     ```
 
-    Calls for several things try each of them, and then raise for the first that failed (a `BrokerError` whose `about`
-    names it). Errors that may pass are retried for `request_timeout_ms`. Calls for many things (`..._many`, and those
-    that say so) split them into requests of bounded size and answer for each: with a value, or with the `ClientError`
-    that it failed with. `security` is TLS and SASL; without it connections are plain.
+    Calls for several items try each of them, then raise the first error (a `BrokerError` whose `about` names the item).
+    Retriable errors are retried for `request_timeout_ms`. Calls for many items (`..._many`, and others where stated)
+    split them into bounded requests and return a result for each: a value, or a `ClientError`. `security` is TLS and
+    SASL; by default connections are plain text.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Admin(LagAdminClient, PartitionAdminClient):
         await self.close()
 
     async def start(self) -> None:
-        """Connects. Raises `NoBrokerAvailable`."""
+        """Connect to the cluster. Raises `NoBrokerAvailable`."""
         try:
             await self._cluster.start()
         except BaseException:
@@ -74,17 +74,15 @@ class Admin(LagAdminClient, PartitionAdminClient):
             raise
 
     async def close(self) -> None:
-        """Closes. Idempotent."""
+        """Close all connections. Idempotent."""
         await self._cluster.close()
-
-    # Cluster
 
     async def log_dirs(
         self, partitions: Iterable[TopicPartition] | None = None, *, brokers: Iterable[int] | None = None
     ) -> list[LogDir]:
-        """The log directories of every broker, with the size of each partition in them; failed ones have an `error`.
+        """Return all brokers' log directories with partition sizes; failed directories have an `error`.
 
-        `partitions` bounds whose sizes are told, `brokers` who is asked (None: all that are there).
+        `partitions` limits the listed partitions, `brokers` the queried brokers (None: all).
         """
         topics = None
         if partitions is not None:
@@ -114,22 +112,20 @@ class Admin(LagAdminClient, PartitionAdminClient):
             found.append(LogDir(node_id, result.log_dir, result.total_bytes, result.usable_bytes, sizes, error))
         return found
 
-    # Logs
-
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Deletes what lies before an offset, by partition (-1: everything). Returns where each log begins now."""
+        """Delete records before an offset, by partition (-1: all). Returns the new log start offsets."""
         if not before:
             return {}
-        await self._cluster.topics_known({tp.topic for tp in before})
+        await self._cluster.fetch_topics({tp.topic for tp in before})
         found: dict[TopicPartition, int] = {}
 
-        async def ask() -> dict[TopicPartition, int]:
+        async def attempt() -> dict[TopicPartition, int]:
             left = {tp: offset for tp, offset in before.items() if tp not in found}
-            for node, part in by_leader(self._cluster, left).items():
+            for node, part in group_by_leader(self._cluster, left).items():
                 found.update(await self._delete_records_at(node, part))
             return found
 
-        return await self._cluster.retrying(ask)
+        return await self._cluster.retrying(attempt)
 
     async def _delete_records_at(self, node_id: int, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         topics = [
@@ -153,11 +149,13 @@ class Admin(LagAdminClient, PartitionAdminClient):
         return found
 
     async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """By partition the first offset at or after a time (ms since 1970), or at EARLIEST, LATEST, MAX_TIMESTAMP."""
+        """Return the first offset at or after a time (ms since the epoch), or at EARLIEST, LATEST, MAX_TIMESTAMP, by
+        partition.
+        """
         return await list_offsets(self._cluster, wanted)
 
     async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Where logs begin and end, by partition: (first offset that is there, offset the next record will have)."""
+        """Return (log start offset, log end offset) by partition."""
         wanted = list(partitions)
         starts = await list_offsets(self._cluster, dict.fromkeys(wanted, EARLIEST))
         ends = await list_offsets(self._cluster, dict.fromkeys(wanted, LATEST))

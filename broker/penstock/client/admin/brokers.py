@@ -1,4 +1,4 @@
-"""The part of the admin client that concerns the brokers themselves, and what only each of them can tell."""
+"""Admin calls about brokers, and calls that query each broker."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 class BrokerAdminClient:
-    """Brokers; `admin.Admin` is what applications use."""
+    """Broker calls; applications use `admin.Admin`."""
 
     def __init__(self, cluster: ClusterConnections) -> None:
         self._cluster = cluster
 
     async def describe_cluster(self) -> ClusterInfo:
-        """Who is there."""
+        """Return the cluster's id, controller and brokers."""
         connection = await self._cluster.any_connection()
         if not connection.serves(describe_cluster.DescribeClusterRequest):
             known = await self._cluster.all_metadata()
@@ -35,9 +35,9 @@ class BrokerAdminClient:
         return ClusterInfo(answer.cluster_id, answer.controller_id, tuple(nodes))
 
     async def _of_each_broker(self, ask: Callable[[int], Awaitable[list[T]]]) -> list[T]:
-        """What the brokers say that are there; metadata may go on for a while naming one that died.
+        """Return the results of all live brokers. Metadata may list a dead broker for some time.
 
-        Where one does not answer, all are asked again: it may have died just now, and others have what it had.
+        If a broker does not respond, all are queried again: it may just have died, and others have taken over.
         """
 
         async def attempt() -> list[T]:

@@ -1,4 +1,4 @@
-"""The half of the admin client that concerns groups and what they committed."""
+"""Admin calls about groups and their committed offsets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from penstock.client.admin.types import GroupDescription, GroupListing, GroupMem
 from penstock.client.cluster import COORDINATOR
 from penstock.client.errors import BrokerError, ClientError, check
 from penstock.client.group_protocol import by_topic
-from penstock.client.many import all_or_raise, ask_each, of_nodes
-from penstock.client.offsets import MOVED, check_group, commit, fetch_committed
+from penstock.client.many import all_or_raise, request_by_node, request_each
+from penstock.client.offsets import COORDINATOR_MOVED, check_group, commit, fetch_committed
 from penstock.client.types import OffsetAndMetadata, TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import delete_groups, describe_groups, list_groups, offset_delete
@@ -27,98 +27,110 @@ from penstock.wire.schema import MalformedMessage
 T = TypeVar("T")
 Committed = dict[TopicPartition, OffsetAndMetadata]
 
-ASKED_TOGETHER, FETCHED_TOGETHER = 200, 100
-"""Groups of one request: that describes or deletes them, and that tells what they have committed."""
-MANY_GROUPS, MANY_GROUPS_BY_NAME = 8, 9
-"""The versions of OffsetFetch that take many groups, and name topics by their names."""
+MAX_DESCRIBED_GROUPS, MAX_FETCHED_GROUPS = 200, 100
+"""Groups per describe or delete request, and per offset fetch request."""
+BATCHED_VERSION, MAX_NAMED_VERSION = 8, 9
+"""First version of OffsetFetch with many groups, and last version with topic names."""
 
 
 class GroupAdminClient(ConfigAdminClient):
-    """Groups and offsets; `admin.Admin` is what applications use."""
+    """Group and offset calls; applications use `admin.Admin`."""
 
     async def list_groups(self) -> list[GroupListing]:
-        """The groups that every broker coordinates, by name."""
+        """Return the groups of all coordinators, sorted by name."""
         return sorted(await self._of_each_broker(self._groups_of), key=lambda g: g.group_id)
 
     async def _groups_of(self, node_id: int) -> list[GroupListing]:
-        answer = await self._cluster.call(node_id, list_groups.ListGroupsRequest(), list_groups.ListGroupsResponse)
-        check(answer.error_code, f"groups of broker {node_id}")
-        return [GroupListing(g.group_id, g.protocol_type, g.group_state) for g in answer.groups]
+        response = await self._cluster.call(node_id, list_groups.ListGroupsRequest(), list_groups.ListGroupsResponse)
+        check(response.error_code, f"groups of broker {node_id}")
+        return [GroupListing(g.group_id, g.protocol_type, g.group_state) for g in response.groups]
 
     async def describe_group(self, group: str) -> GroupDescription:
-        """A group with its members. A group that nobody knows is "Dead"."""
+        """Return a group with its members; an unknown group has the state "Dead"."""
         return all_or_raise(await self.describe_groups([group]))[group]
 
     async def describe_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription | ClientError]:
-        """As `describe_group` for many groups, each with an answer of its own."""
-        return await ask_each(self._cluster, groups, self._describe_groups, at_a_time=ASKED_TOGETHER)
+        """Describe many groups; returns a result for each."""
+        return await request_each(self._cluster, groups, self._describe_groups, chunk_size=MAX_DESCRIBED_GROUPS)
 
     async def _describe_groups(self, groups: list[str]) -> dict[str, GroupDescription | ClientError]:
-        async def ask(node_id: int, part: list[str]) -> dict[str, GroupDescription | ClientError]:
-            request = describe_groups.DescribeGroupsRequest(groups=part)
-            answer = await self._cluster.call(
+        async def request_chunk(node_id: int, chunk: list[str]) -> dict[str, GroupDescription | ClientError]:
+            request = describe_groups.DescribeGroupsRequest(groups=chunk)
+            response = await self._cluster.call(
                 node_id, request, describe_groups.DescribeGroupsResponse, purpose=COORDINATOR
             )
-            return {found.group_id: described(found) for found in answer.groups}
+            return {found.group_id: group_description(found) for found in response.groups}
 
-        return await self._ask_coordinators(groups, ask)
+        return await self._request_coordinators(groups, request_chunk)
 
-    async def _ask_coordinators(
-        self, groups: list[str], ask: Callable[[int, list[str]], Awaitable[Mapping[str, T | ClientError]]]
+    async def _request_coordinators(
+        self, groups: list[str], request_chunk: Callable[[int, list[str]], Awaitable[Mapping[str, T | ClientError]]]
     ) -> dict[str, T | ClientError]:
-        """Asks each coordinator for its part; those that are no longer it are looked up again the next time."""
-        answers: dict[str, T | ClientError] = {}
+        """Send requests to each coordinator; forget those that have moved."""
+        results: dict[str, T | ClientError] = {}
         nodes: dict[int, list[str]] = {}
         for group, found in (await self._cluster.coordinators(groups)).items():
             if isinstance(found, ClientError):
-                answers[group] = found
+                results[group] = found
             else:
                 nodes.setdefault(found, []).append(group)
-        answers |= await of_nodes(nodes, ask)
-        for group, answer in answers.items():
-            if isinstance(answer, ClientError) and (not isinstance(answer, BrokerError) or answer.code in MOVED):
+        results |= await request_by_node(nodes, request_chunk)
+        for group, response in results.items():
+            if isinstance(response, ClientError) and (
+                not isinstance(response, BrokerError) or response.code in COORDINATOR_MOVED
+            ):
                 self._cluster.forget_coordinator(group)
-        return answers
+        return results
 
     async def delete_groups(self, groups: Iterable[str]) -> None:
-        """Deletes groups, committed offsets included; one with members is refused (NON_EMPTY_GROUP)."""
+        """Delete groups with their committed offsets. Groups with members are refused (NON_EMPTY_GROUP)."""
         all_or_raise(await self.delete_groups_many(groups))
 
     async def delete_groups_many(self, groups: Iterable[str]) -> dict[str, ClientError | None]:
-        """As `delete_groups`, with what became of each: None where it is deleted."""
+        """Delete many groups; returns an error for each, or None."""
 
-        async def ask(node_id: int, part: list[str]) -> dict[str, ClientError | None]:
-            request = delete_groups.DeleteGroupsRequest(groups_names=part)
-            answer = await self._cluster.call(node_id, request, delete_groups.DeleteGroupsResponse, purpose=COORDINATOR)
-            return {r.group_id: group_error(r.group_id, r.error_code) if r.error_code else None for r in answer.results}
+        async def request_chunk(node_id: int, chunk: list[str]) -> dict[str, ClientError | None]:
+            request = delete_groups.DeleteGroupsRequest(groups_names=chunk)
+            response = await self._cluster.call(
+                node_id, request, delete_groups.DeleteGroupsResponse, purpose=COORDINATOR
+            )
+            return {
+                r.group_id: group_error(r.group_id, r.error_code) if r.error_code else None for r in response.results
+            }
 
-        return await ask_each(
-            self._cluster, groups, lambda part: self._ask_coordinators(part, ask), at_a_time=ASKED_TOGETHER
+        return await request_each(
+            self._cluster,
+            groups,
+            lambda chunk: self._request_coordinators(chunk, request_chunk),
+            chunk_size=MAX_DESCRIBED_GROUPS,
         )
 
     async def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed, for these partitions or all."""
+        """Return a group's committed offsets, for these partitions or all."""
         return await fetch_committed(self._cluster, group, partitions)
 
     async def committed_many(
         self, groups: Iterable[str]
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | ClientError]:
-        """All that each of many groups has committed (KIP-709); nothing for a group that is not there."""
+        """Return all committed offsets of many groups (KIP-709); empty for unknown groups."""
 
-        async def ask(node_id: int, part: list[str]) -> dict[str, Committed | ClientError]:
+        async def request_chunk(node_id: int, chunk: list[str]) -> dict[str, Committed | ClientError]:
             connection = await self._cluster.connection(node_id, COORDINATOR)
-            if connection.version(OffsetFetchRequest, MANY_GROUPS_BY_NAME) < MANY_GROUPS:
-                return await self._committed_one_by_one(part)
+            if connection.version(OffsetFetchRequest, MAX_NAMED_VERSION) < BATCHED_VERSION:
+                return await self._committed_one_by_one(chunk)
             request = OffsetFetchRequest(
-                groups=[OffsetFetchRequestGroup(group_id=group, topics=None) for group in part], require_stable=True
+                groups=[OffsetFetchRequestGroup(group_id=group, topics=None) for group in chunk], require_stable=True
             )
-            answer = await connection.call(request, OffsetFetchResponse, newest=MANY_GROUPS_BY_NAME)
-            return {found.group_id: committed_by(found) for found in answer.groups}
+            response = await connection.call(request, OffsetFetchResponse, newest=MAX_NAMED_VERSION)
+            return {found.group_id: parse_committed(found) for found in response.groups}
 
-        return await ask_each(
-            self._cluster, groups, lambda part: self._ask_coordinators(part, ask), at_a_time=FETCHED_TOGETHER
+        return await request_each(
+            self._cluster,
+            groups,
+            lambda chunk: self._request_coordinators(chunk, request_chunk),
+            chunk_size=MAX_FETCHED_GROUPS,
         )
 
     async def _committed_one_by_one(self, groups: list[str]) -> dict[str, Committed | ClientError]:
@@ -131,12 +143,12 @@ class GroupAdminClient(ConfigAdminClient):
         return found
 
     async def alter_offsets(self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
-        """Sets a group's committed offsets. Raises `BrokerError` (UNKNOWN_MEMBER_ID) while the group has members."""
+        """Set a group's committed offsets. Raises `BrokerError` (UNKNOWN_MEMBER_ID) if the group has members."""
         plain = {tp: o if isinstance(o, OffsetAndMetadata) else OffsetAndMetadata(o) for tp, o in offsets.items()}
         await commit(self._cluster, group, plain)
 
     async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forgets a group's committed offsets of partitions that no member of it subscribes to (KIP-496)."""
+        """Delete committed offsets of partitions that no member subscribes to (KIP-496)."""
         topics = [
             offset_delete.OffsetDeleteRequestTopic(
                 name=topic,
@@ -146,32 +158,36 @@ class GroupAdminClient(ConfigAdminClient):
         ]
         request = offset_delete.OffsetDeleteRequest(group_id=group, topics=topics)
 
-        async def ask() -> None:
-            answer = await self._cluster.call_coordinator(group, request, offset_delete.OffsetDeleteResponse)
-            check_group(self._cluster, group, answer.error_code)
-            for topic in answer.topics:
+        async def request_chunk() -> None:
+            response = await self._cluster.call_coordinator(group, request, offset_delete.OffsetDeleteResponse)
+            check_group(self._cluster, group, response.error_code)
+            for topic in response.topics:
                 for p in topic.partitions:
                     check_group(self._cluster, group, p.error_code, f"{topic.name}-{p.partition_index}")
 
         if topics:
-            await self._cluster.retrying(ask)
+            await self._cluster.retrying(request_chunk)
 
 
 def group_error(group: str, code: int, message: str | None = None) -> BrokerError:
-    return BrokerError(code, f"group {group!r}", message)
+    """Return the exception for an error code."""
+    return BrokerError(code, f'group "{group}"', message)
 
 
-def described(found: describe_groups.DescribedGroup) -> GroupDescription | ClientError:
+def group_description(found: describe_groups.DescribedGroup) -> GroupDescription | ClientError:
+    """Return a group from a response."""
     if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return GroupDescription(found.group_id, "Dead", "", "", ())
     if found.error_code:
         return group_error(found.group_id, found.error_code, found.error_message)
-    members = tuple(sorted((member(m) for m in found.members), key=lambda m: m.member_id))
+    members = tuple(sorted((group_member(m) for m in found.members), key=lambda m: m.member_id))
     return GroupDescription(found.group_id, found.group_state, found.protocol_type, found.protocol_data, members)
 
 
-def committed_by(found: OffsetFetchResponseGroup) -> Committed | ClientError:
-    """What a group has committed; an error of one partition is the group's, as it may pass."""
+def parse_committed(found: OffsetFetchResponseGroup) -> Committed | ClientError:
+    """Return a group's committed offsets from a response. An error of one partition fails the group, as it is
+    retriable.
+    """
     if found.error_code:
         return group_error(found.group_id, found.error_code)
     committed: Committed = {}
@@ -179,17 +195,18 @@ def committed_by(found: OffsetFetchResponseGroup) -> Committed | ClientError:
         for p in topic.partitions:
             tp = TopicPartition(topic.name, p.partition_index)
             if p.error_code:
-                return BrokerError(p.error_code, f"group {found.group_id!r}, {tp}")
+                return BrokerError(p.error_code, f'group "{found.group_id}", {tp}')
             if p.committed_offset >= 0:
                 committed[tp] = OffsetAndMetadata(p.committed_offset, p.metadata or "", p.committed_leader_epoch)
     return committed
 
 
-def member(found: describe_groups.DescribedGroupMember) -> GroupMember:
+def group_member(found: describe_groups.DescribedGroupMember) -> GroupMember:
+    """Return a member from a response."""
     try:
         partitions = group_protocol.read_assignment(found.member_assignment)
     except MalformedMessage:
-        partitions = []  # a group of another kind (such as Connect) has documents of its own
+        partitions = []  # groups of other protocol types, such as Connect, use another format
     return GroupMember(
         found.member_id, found.group_instance_id, found.client_id, found.client_host, tuple(sorted(partitions))
     )

@@ -1,4 +1,4 @@
-"""The part of the admin client that concerns where partitions are: reassignments (KIP-455), elections (KIP-460)."""
+"""Admin calls about replicas and leaders: reassignments (KIP-455), leader elections (KIP-460)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.wire.messages import alter_partition_reassignments as alter
 from penstock.wire.messages import elect_leaders as elect
 from penstock.wire.messages import list_partition_reassignments as listing
 
-MAX_PARTITIONS = 1000
-"""Partitions in one request."""
+MAX_PARTITIONS_PER_REQUEST = 1000
+"""Partitions per request."""
 PREFERRED, UNCLEAN = 0, 1
 """Election types (KIP-460)."""
 
 
 class PartitionAdminClient:
-    """Replicas and leaders; `admin.Admin` is what applications use."""
+    """Replica and leader calls; applications use `admin.Admin`."""
 
     def __init__(self, cluster: ClusterConnections) -> None:
         self._cluster = cluster
@@ -34,34 +34,34 @@ class PartitionAdminClient:
         allow_replication_factor_change: bool = True,
         timeout_ms: int = 30_000,
     ) -> dict[TopicPartition, BrokerError]:
-        """Has partitions moved to other replicas, the preferred leader first; None cancels what is under way.
+        """Start reassignments to the given replicas, preferred leader first; None cancels a running one.
 
-        Returns the partitions that were refused, and why; the others are under way. Raises where a request failed as a
-        whole: what had been asked before it is under way.
+        Returns rejected partitions with their errors. Raises if a whole request fails; reassignments of earlier
+        requests have started.
         """
         refused: dict[TopicPartition, BrokerError] = {}
-        left = iter(wanted.items())
-        while part := dict(islice(left, MAX_PARTITIONS)):
+        remaining = iter(wanted.items())
+        while chunk := dict(islice(remaining, MAX_PARTITIONS_PER_REQUEST)):
             request = alter.AlterPartitionReassignmentsRequest(
                 timeout_ms=timeout_ms,
                 allow_replication_factor_change=allow_replication_factor_change,
                 topics=[
                     alter.ReassignableTopic(
                         name=topic,
-                        partitions=[wish(p, part[TopicPartition(topic, p)]) for p in partitions],
+                        partitions=[reassignable_partition(p, chunk[TopicPartition(topic, p)]) for p in partitions],
                     )
-                    for topic, partitions in by_topic(part).items()
+                    for topic, partitions in by_topic(chunk).items()
                 ],
             )
 
-            async def ask(
+            async def request_once(
                 request: alter.AlterPartitionReassignmentsRequest = request,
             ) -> alter.AlterPartitionReassignmentsResponse:
-                answer = await self._cluster.call_controller(request, alter.AlterPartitionReassignmentsResponse)
-                check(answer.error_code, "reassignments", answer.error_message)
-                return answer
+                response = await self._cluster.call_controller(request, alter.AlterPartitionReassignmentsResponse)
+                check(response.error_code, "reassignments", response.error_message)
+                return response
 
-            for topic_result in (await self._cluster.retrying(ask)).responses:
+            for topic_result in (await self._cluster.retrying(request_once)).responses:
                 for p in topic_result.partitions:
                     if p.error_code:
                         tp = TopicPartition(topic_result.name, p.partition_index)
@@ -71,7 +71,7 @@ class PartitionAdminClient:
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """What is under way, of these partitions or (None) of all."""
+        """Return running reassignments, of these partitions or all (None)."""
         topics = None
         if partitions is not None:
             topics = [
@@ -79,27 +79,27 @@ class PartitionAdminClient:
                 for topic, indexes in by_topic(partitions).items()
             ]
 
-        async def ask() -> listing.ListPartitionReassignmentsResponse:
+        async def request_once() -> listing.ListPartitionReassignmentsResponse:
             request = listing.ListPartitionReassignmentsRequest(topics=topics)
-            answer = await self._cluster.call_controller(request, listing.ListPartitionReassignmentsResponse)
-            check(answer.error_code, "reassignments", answer.error_message)
-            return answer
+            response = await self._cluster.call_controller(request, listing.ListPartitionReassignmentsResponse)
+            check(response.error_code, "reassignments", response.error_message)
+            return response
 
         return {
             TopicPartition(topic.name, p.partition_index): Reassignment(
                 tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
             )
-            for topic in (await self._cluster.retrying(ask)).topics
+            for topic in (await self._cluster.retrying(request_once)).topics
             for p in topic.partitions
         }
 
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None, *, unclean: bool = False, timeout_ms: int = 30_000
     ) -> dict[TopicPartition, BrokerError]:
-        """Has the preferred replica of these partitions, or (None) of all, elected.
+        """Elect the preferred leader of these partitions, or of all (None).
 
-        `unclean` elects, where there is no leader, whoever is there: acknowledged records may be lost. Returns the
-        partitions where that could not be done, and why; one that needed no election counts as done.
+        `unclean` elects any live replica of partitions without a leader, which may lose acknowledged records. Returns
+        failed partitions with their errors; partitions that need no election succeed.
         """
         topics = None
         if partitions is not None:
@@ -108,13 +108,13 @@ class PartitionAdminClient:
             election_type=UNCLEAN if unclean else PREFERRED, topic_partitions=topics, timeout_ms=timeout_ms
         )
 
-        async def ask() -> elect.ElectLeadersResponse:
-            answer = await self._cluster.call_controller(request, elect.ElectLeadersResponse)
-            check(answer.error_code, "elections")
-            return answer
+        async def request_once() -> elect.ElectLeadersResponse:
+            response = await self._cluster.call_controller(request, elect.ElectLeadersResponse)
+            check(response.error_code, "elections")
+            return response
 
         failed: dict[TopicPartition, BrokerError] = {}
-        for result in (await self._cluster.retrying(ask)).replica_election_results:
+        for result in (await self._cluster.retrying(request_once)).replica_election_results:
             for p in result.partition_result:
                 if p.error_code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
                     tp = TopicPartition(result.topic, p.partition_id)
@@ -122,5 +122,6 @@ class PartitionAdminClient:
         return failed
 
 
-def wish(index: int, replicas: Sequence[int] | None) -> alter.ReassignablePartition:
+def reassignable_partition(index: int, replicas: Sequence[int] | None) -> alter.ReassignablePartition:
+    """Return the request's entry for a partition."""
     return alter.ReassignablePartition(partition_index=index, replicas=None if replicas is None else list(replicas))

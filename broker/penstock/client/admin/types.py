@@ -1,4 +1,4 @@
-"""What the admin client takes and returns."""
+"""Parameters and results of the admin client."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.wire.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 leaves partitions or replication factor to the broker's defaults.
+    """A topic to create. -1 means the broker's default for partitions or replication factor.
 
-    `assignment` names the brokers of each partition, instead of both numbers.
+    `assignment` sets the brokers of each partition instead of both numbers.
     """
 
     name: str
@@ -27,7 +27,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic as the broker made it (or would make it, with `validate_only`); -1 where an old broker does not say."""
+    """A created or (with `validate_only`) validated topic; -1 if an old broker does not return the number."""
 
     name: str
     partitions: int
@@ -37,8 +37,7 @@ class CreatedTopic:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting. `source` is where its value comes from: "topic", "group", "broker", "cluster", "static",
-    "default"."""
+    """A setting. `source` is "topic", "group", "broker", "cluster", "static" or "default"."""
 
     name: str
     value: str | None
@@ -49,12 +48,13 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
+        """Return whether the value is not set for the resource or dynamically."""
         return self.source not in ("topic", "group", "broker", "cluster")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """The cluster's id, its controller (-1: none known) and its brokers."""
+    """The cluster's id, controller (-1 if unknown) and brokers."""
 
     cluster_id: str
     controller_id: int
@@ -63,7 +63,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group as a list shows it; `state` is empty where an old broker does not say."""
+    """A group in a list; `state` is empty if an old broker does not return it."""
 
     group_id: str
     protocol_type: str
@@ -72,7 +72,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member and what it reads."""
+    """A group member and its assigned partitions."""
 
     member_id: str
     instance_id: str | None
@@ -83,7 +83,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group: `state` as the protocol names it (Stable, Empty, Dead, ...), `protocol` the assignor it chose."""
+    """A group: `state` is the protocol's (Stable, Empty, Dead, ...), `protocol` the selected assignor."""
 
     group_id: str
     state: str
@@ -93,15 +93,16 @@ class GroupDescription:
 
     @property
     def is_active(self) -> bool:
+        """Return whether the group has members."""
         return bool(self.members) or self.state in ("Stable", "PreparingRebalance", "CompletingRebalance")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind in one partition; `committed` None where it committed nothing.
+    """A group's lag in one partition; `committed` is None if nothing was committed.
 
-    `lag_ms` is how long ago the first record that it has not read was written, by the largest timestamp of its batch: 0
-    where all is read, None where that is not known (by brokers other than Penstock's, or without a commit).
+    `lag_ms` is the age of the first unread record, by its batch's largest timestamp: 0 if all is read, None if unknown
+    (brokers other than Penstock, or no committed offset).
     """
 
     committed: OffsetAndMetadata | None
@@ -111,12 +112,13 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
+        """Return the lag in records; None without a committed offset."""
         return None if self.committed is None else max(self.end_offset - self.committed.offset, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """A group's lag by partition, of those that it has committed; and why it is not known of others."""
+    """A group's lag by partition with a committed offset, and errors of partitions whose lag is unknown."""
 
     partitions: Mapping[TopicPartition, PartitionLag]
     errors: Mapping[TopicPartition, ClientError] = field(default_factory=dict)
@@ -124,8 +126,11 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class BrokerVersion:
-    """What a broker runs. `release` is empty where it does not say; the levels are of the feature `penstock.version`
-    (docs/decisions/0018), 0 where it has none: the one that the cluster uses, and the highest that the broker knows."""
+    """A broker's version. `release` is empty if unknown.
+
+    The levels are those of the feature `penstock.version` (docs/decisions/0018), 0 without it: the cluster's level, and
+    the highest that the broker supports.
+    """
 
     release: str
     level: int
@@ -134,9 +139,9 @@ class BrokerVersion:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory of a broker: bytes by partition; -1 for sizes an old broker does not say.
+    """A broker's log directory: bytes by partition; -1 for sizes that an old broker does not return.
 
-    `error` is NONE unless the directory cannot be used; then nothing else is known of it.
+    If `error` is not NONE, the directory has failed and nothing else is known.
     """
 
     broker_id: int
@@ -149,7 +154,7 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class AlterConfig:
-    """A change to one setting: operation "set", "delete" (back to the default), "append", "subtract" (lists)."""
+    """A change of one setting. Operations: "set", "delete" (reset to the default), "append" and "subtract" (lists)."""
 
     name: str
     value: str | None = None
@@ -158,7 +163,7 @@ class AlterConfig:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition whose replicas change: `replicas` has those wanted, then those that go; `adding` are yet to come."""
+    """A partition whose replicas change. `replicas` has the target replicas, then those being removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -166,10 +171,10 @@ class Reassignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas that are wanted, the preferred leader first."""
+        """Return the target replicas, preferred leader first."""
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
     @property
     def original(self) -> tuple[int, ...]:
-        """The replicas that a cancellation goes back to."""
+        """Return the replicas that a cancellation restores."""
         return tuple(broker for broker in self.replicas if broker not in self.adding)

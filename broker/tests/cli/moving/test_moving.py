@@ -90,7 +90,7 @@ def test_a_topic_is_given_another_replication_factor(trio: Trio, cli, name) -> N
     assert cli("cluster", "rebalance", "--replication-factor", f"{name}=1", "--yes").code == 0
     trio.until(lambda: sorted(trio.replicas(name)) == [(1,), (2,), (3,)])
     refused = cli("cluster", "rebalance", "--replication-factor", f"{name}=4", "--yes")
-    assert (refused.code, "3 brokers may take any" in refused.err) == (4, True)
+    assert (refused.code, "3 brokers can take any" in refused.err) == (4, True)
     trio.delete(name)
 
 
@@ -103,7 +103,7 @@ def test_leadership_goes_back_to_preferred_replicas_without_moving_anything(trio
         return found.leader == 2 and sorted(found.isr) == [1, 2]
 
     trio.until(is_led_by_the_other)
-    could = ["1 partition not led by the preferred replica, which could"]
+    could = ["1 partition not led by the preferred replica, which is in sync"]
     trio.until(lambda: cli("cluster", "rebalance", "--dry-run").lines == could)
     assert cli("cluster", "rebalance").code == 4
     trio.until(lambda: trio.partition(name, 0).leader == 2)
@@ -128,7 +128,7 @@ def test_while_it_is_throttled_the_bounds_are_set_and_ctrl_c_cancels_and_removes
     out, err = moving.communicate(timeout=60)
     assert moving.returncode == 130, out + err
     assert "3 cancelled" in err
-    assert "1 not begun" in err
+    assert "1 not started" in err
     trio.until(lambda: under_way(trio) == 0)
     trio.until(lambda: trio.replicas(lopsided) == [(1, 2)] * 6)
     trio.until(lambda: (trio.own_settings(lopsided), trio.own_settings()) == ({}, {}))
@@ -140,14 +140,14 @@ def test_what_a_killed_rebalance_has_left_is_cancelled_by_another(trio: Trio, cl
     moving.kill()
     moving.communicate()
     shown = cli("cluster", "status")
-    assert "BEING MOVED" in shown.out
-    assert "short of replicas 0" in shown.out
+    assert "REASSIGNING" in shown.out
+    assert "under-replicated 0" in shown.out
     assert f"throttled: leader.replication.throttled.rate={SLOW} on broker 1,2,3" in shown.out
     assert cli("cluster", "rebalance", "--cancel").code == 4
     assert under_way(trio) == 4
     done = cli("cluster", "rebalance", "--cancel", "--yes")
     assert done.code == 0, done.err
-    assert "cancelled 4, had ended 0" in done.out
+    assert "cancelled 4, already completed 0" in done.out
     assert "removed the throttle of 3 brokers and 1 topics" in done.out
     trio.until(lambda: under_way(trio) == 0)
     trio.until(lambda: [set(replicas) for replicas in trio.replicas(lopsided)] == [{1, 2}] * 6)
@@ -204,7 +204,7 @@ def test_following_a_drain_can_be_ended_without_ending_the_drain(trio: Trio, cli
         draining.send_signal(signal.SIGINT)
         _, err = draining.communicate(timeout=60)
         assert draining.returncode == 130
-        assert "goes on being emptied" in err
+        assert "is still draining" in err
         assert trio.own_settings() == {"2 broker.draining": "true"}
     finally:
         trio.do(

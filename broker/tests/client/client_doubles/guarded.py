@@ -21,7 +21,7 @@ SASL: dict[int, type[Payload]] = {c.KEY: c for c in (SaslHandshakeRequest, SaslA
 class GuardedBroker(ScriptedBroker):
     """Takes one user. `tampers` has the broker's SCRAM signature spoilt; `authentications` counts those that held.
 
-    Sessions last `lifetime_ms`, 0 for ever.
+    Sessions last `lifetime_ms`, 0 forever.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A broker of one topic on a real socket that checks sequences as brokers do, and fails as it is told."""
+"""A broker of one topic on a real socket that checks sequence numbers as brokers do, and fails on request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SERVED: dict[int, type[Payload]] = {
 
 Fault = str | int | None
 """For one Produce request: None works; "before" and "after" close the connection before or after the append; "silent"
-never answers; "garbage" answers nonsense; an error code refuses; ("late", code) cannot be told from "after".
+never answers; "garbage" answers nonsense; an error code refuses; ("late", code) looks like "after".
 """
 
 
@@ -66,7 +66,7 @@ class ScriptedBroker:
         await self.stop()
 
     async def stop(self) -> None:
-        """Nobody can connect any more, and who was connected is not."""
+        """Stop accepting connections and close the open ones."""
         self._server.close()
         for task in self._connections:
             task.cancel()

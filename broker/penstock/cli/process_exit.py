@@ -1,4 +1,4 @@
-"""How a program ends whose output is not taken: quietly where the reader has enough, else with a sentence."""
+"""Runs a console script and ends its process: silently if the reader closed the pipe, else with an error message."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import NoReturn
 
 
 def run_to_the_end(program: Callable[[], object]) -> NoReturn:
-    """Runs a program and ends the process with its exit code, or with 1 where the output could not be written.
+    """Run `program` and exit with its code, or with 1 if standard output cannot be written.
 
-    What `print` has buffered is written here. Left to the interpreter, that fails after everything else, with a message
-    of its own and exit code 120.
+    Flushes standard output here. The interpreter's own flush at exit would report the failure with its own message and
+    exit code 120.
     """
     code: int | str | None = 0
     if isinstance(sys.stdout, TextIOWrapper):
-        # A name that the terminal's encoding lacks is printed with escapes, instead of ending the command.
+        # Characters that the terminal's encoding cannot represent are escaped instead of raising UnicodeEncodeError.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             program()
         except SystemExit as e:
-            # typer makes 1 of it where the help meets a reader that has gone.
+            # typer exits with 1 if the reader closes the pipe while help is printed.
             code = 0 if isinstance(e.__context__, BrokenPipeError) else e.code
         sys.stdout.flush()
     except BrokenPipeError:
@@ -36,7 +36,7 @@ def run_to_the_end(program: Callable[[], object]) -> NoReturn:
 
 
 def discard_output() -> None:
-    """What is still buffered goes nowhere, so that the interpreter does not try again when it ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Redirect standard output to /dev/null, so that the interpreter does not retry the flush at exit."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)
