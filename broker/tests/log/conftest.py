@@ -1,4 +1,4 @@
-"""Makes the shared parts of this folder importable."""
+"""Makes the helper modules of this folder importable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file system that fails on demand: errors on write or sync, writes that stop short, syncs that do nothing."""
+"""A file system that fails on demand: errors on write or sync, short writes, syncs without effect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def error(number: int) -> OSError:
 
 
 class FaultyFile:
-    """An open file whose operations `FaultyFiles` may make fail."""
+    """An open file whose operations `FaultyFiles` can fail."""
 
     def __init__(self, files: FaultyFiles, inner: OsFile) -> None:
         self.files, self.inner = files, inner
@@ -51,19 +51,19 @@ class FaultyFiles(OsFiles):
         self.faults: dict[str, tuple[int, Callable[[str], bool], int]] = {}
         self.synced: list[str] = []
         self.made_by: dict[str, str] = {}
-        """The threads that made directories and files of logs, by path."""
+        """The threads that created directories and files of logs, by path."""
         self.failures = 0
         self.held: dict[str, threading.Event] = {}
 
     def hold(self, part: str) -> threading.Event:
-        """Makes syncs of files with `part` in their path wait for an event, as on a disk that takes its time."""
+        """Make syncs of files with `part` in their path wait for an event, as on a slow disk."""
         event = self.held[part] = threading.Event()
         return event
 
     def fail(
         self, operation: str, number: int, where: Callable[[str], bool] = lambda path: True, times: int = 1 << 30
     ) -> None:
-        """Makes an operation (append, sync, truncate, create, open, make_dir, sync_dir, list, rename, write_atomic)
+        """Make an operation (append, sync, truncate, create, open, make_dir, sync_dir, list, rename, write_atomic)
         fail with an errno."""
         self.faults[operation] = number, where, times
 
@@ -71,7 +71,7 @@ class FaultyFiles(OsFiles):
         self.faults.clear()
 
     def check(self, operation: str, path: str, before: Callable[[], None] | None = None) -> None:
-        """Raises where the operation is to fail; `before` does the part that still works."""
+        """Raise if the operation is set to fail; `before` performs the part that still works."""
         number, where, times = self.faults.get(operation, (0, bool, 0))
         if number and times > 0 and where(path):
             self.faults[operation] = number, where, times - 1

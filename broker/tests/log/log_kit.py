@@ -1,4 +1,4 @@
-"""What the tests of the log are made of: batches, a clock to turn, a state that remembers all, an open directory."""
+"""Helpers of the log tests: batches, a manual clock, a state that digests all batches, an open directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNFLUSHED = TopicConfig(flush_messages=FOREVER, retention_ms=-1)
 
 
 class HandClock:
-    """Two clocks that stand still until they are moved."""
+    """Two clocks that advance on request only."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.now_ms = now_ms
@@ -49,7 +49,7 @@ class HandClock:
 
 
 class Digest:
-    """A `BatchState` that tells any two histories of batches apart."""
+    """A `BatchState` that distinguishes any two histories of batches."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -87,7 +87,7 @@ def batch_of(
     value: bytes = b"some value",
     producer: tuple[int, int, int] | None = None,
 ) -> bytearray:
-    """A batch of `count` records whose timestamps rise by one."""
+    """Return a batch of `count` records whose timestamps increase by one."""
     records = [Record(key=b"k%d" % i, value=value, timestamp_ms=timestamp_ms + i) for i in range(count)]
     batch = bytearray(build_batch(records, codec=Codec.NONE))
     if producer is not None:
@@ -97,7 +97,7 @@ def batch_of(
 
 
 def append(log: PartitionLog, batch: bytearray | None = None, epoch: int = 1, base_offset: int | None = None) -> bytes:
-    """Does what the leader does with a batch; returns the bytes that must be found again."""
+    """Append a batch as the leader does; return the bytes that reads must return."""
     batch = batch if batch is not None else batch_of()
     stamp(batch, 0, log.end_offset if base_offset is None else base_offset, epoch)
     header = read_header(batch)
@@ -110,7 +110,7 @@ def append(log: PartitionLog, batch: bytearray | None = None, epoch: int = 1, ba
 def read_all(
     log: PartitionLog, offset: int | None = None, limit_offset: int | None = None, max_bytes: int = 1 << 20
 ) -> bytes:
-    """All batches from an offset on, as a consumer would fetch them."""
+    """Return all batches from an offset on, as a consumer fetches them."""
     offset = log.start_offset if offset is None else offset
     limit_offset = log.end_offset if limit_offset is None else limit_offset
     content = b""
@@ -128,7 +128,7 @@ def read_all(
 
 
 def headers_in(data: bytes) -> list[BatchHeader]:
-    """The headers of whole batches; anything else is an error."""
+    """Return the headers of whole batches; fail on anything else."""
     found, position = [], 0
     while position < len(data):
         assert position + HEADER_SIZE <= len(data), "a slice ends within a header"
@@ -151,7 +151,7 @@ async def opened(
     compaction: CompactionRunner | None = None,
     clean: bool = True,
 ) -> AsyncIterator[LogDirectory]:
-    """A started log directory; with `clean` False it is left as a killed process leaves it."""
+    """A started log directory; with `clean` False it is abandoned like by a killed process."""
     directory = LogDirectory(
         files,
         path,
@@ -219,5 +219,5 @@ def note_seed(seed: int) -> None:
 
 
 def any_seed() -> int:
-    """The seed from the environment, or a new one."""
+    """Return the seed from the environment, or a new one."""
     return int(os.environ.get("PENSTOCK_TEST_SEED", random.randrange(1 << 30)))

@@ -1,7 +1,7 @@
-"""A file system in memory that notes all that is done to it, so that a crash can be played at any point.
+"""A file system in memory that records a trace of its operations, so that a crash can be simulated at any point.
 
-It knows what the kernel guarantees and no more: bytes survive when `sync` of their file has returned, names when
-`sync_dir` of their directory has. `CrashImages` makes of a trace what may be on disk afterwards.
+It guarantees only what the kernel guarantees: bytes survive once `sync` of their file has returned, names once
+`sync_dir` of their directory has. `CrashImages` derives possible disk contents from a trace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from penstock.runtime.files import Buffer
 
 PAGE = 64
-"""The unit that is written or lost; small, so that short logs have many."""
+"""The unit that is written or lost; small, so that short logs have many pages."""
 
 
 class Op(NamedTuple):
@@ -46,7 +46,7 @@ class MemoryFile:
         assert self.open, f"{self.path} is closed"
         data = bytes(data)
         with self.files.lock_:
-            self.files.note(Op("write", self.inode, self.path, offset=offset, data=data))
+            self.files.record(Op("write", self.inode, self.path, offset=offset, data=data))
             apply_write(self.content, offset, data)
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -62,13 +62,13 @@ class MemoryFile:
     def truncate(self, size: int) -> None:
         assert self.open, f"{self.path} is closed"
         with self.files.lock_:
-            self.files.note(Op("truncate", self.inode, self.path, offset=size))
+            self.files.record(Op("truncate", self.inode, self.path, offset=size))
             apply_truncate(self.content, size)
 
     def sync(self) -> None:
         assert self.open, f"{self.path} is closed"
         with self.files.lock_:
-            self.files.note(Op("sync", self.inode, self.path, upto=len(self.files.trace)))
+            self.files.record(Op("sync", self.inode, self.path, upto=len(self.files.trace)))
 
     def start_writeback(self, offset: int, size: int) -> None:
         pass
@@ -91,13 +91,13 @@ class MemoryFiles:
         self.locked: set[str] = set()
         self.lock_ = threading.RLock()
 
-    def note(self, op: Op) -> None:
+    def record(self, op: Op) -> None:
         self.trace.append(op)
 
     def mark(self, note: Any) -> None:
-        """Notes something that happened outside: what was promised to whom."""
+        """Record an event outside the file system, such as an acknowledgement."""
         with self.lock_:
-            self.note(Op("mark", note=note))
+            self.record(Op("mark", note=note))
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> MemoryFile:
         with self.lock_:
@@ -108,7 +108,7 @@ class MemoryFiles:
                 if parent(path) not in self.directories:
                     raise FileNotFoundError(errno.ENOENT, "no such directory", path)
                 inode = self.add(path, b"")
-                self.note(Op("create", inode, path))
+                self.record(Op("create", inode, path))
             return MemoryFile(self, path, inode)
 
     def add(self, path: str, content: bytes) -> int:
@@ -129,13 +129,13 @@ class MemoryFiles:
             if path not in self.directories:
                 self.make_dir(parent(path))
                 self.directories.add(path)
-                self.note(Op("make_dir", path=path))
+                self.record(Op("make_dir", path=path))
 
     def sync_dir(self, path: str) -> None:
         with self.lock_:
             if path not in self.directories:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", path)
-            self.note(Op("sync_dir", path=path, upto=len(self.trace)))
+            self.record(Op("sync_dir", path=path, upto=len(self.trace)))
 
     def rename(self, old: str, new: str) -> None:
         with self.lock_:
@@ -145,14 +145,14 @@ class MemoryFiles:
                 rename_tree(self.names, self.directories, old, new)
             else:
                 raise FileNotFoundError(errno.ENOENT, "no such file", old)
-            self.note(Op("rename", self.names.get(new, -1), old, new))
+            self.record(Op("rename", self.names.get(new, -1), old, new))
 
     def remove(self, path: str) -> None:
         with self.lock_:
             if path not in self.names:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
             inode = self.names.pop(path)
-            self.note(Op("remove", inode, path))
+            self.record(Op("remove", inode, path))
 
     def remove_tree(self, path: str) -> None:
         with self.lock_:
@@ -160,7 +160,7 @@ class MemoryFiles:
                 self.remove(name)
             for name in [d for d in self.directories if d == path or d.startswith(path + "/")]:
                 self.directories.remove(name)
-                self.note(Op("remove_dir", path=name))
+                self.record(Op("remove_dir", path=name))
 
     def read(self, path: str) -> bytes:
         file = self.open(path, read_only=True)
@@ -214,13 +214,13 @@ def apply_truncate(content: bytearray, size: int) -> None:
 
 
 class CrashImages:
-    """What a disk may hold when the machine stops after some steps of a trace."""
+    """The possible disk contents when the machine stops after some steps of a trace."""
 
     def __init__(self, trace: list[Op]) -> None:
         self.trace = trace
 
     def image(self, steps: int, rng: random.Random) -> MemoryFiles:
-        """After `steps` steps. What was synced is there; of the rest any subset of pages and of names."""
+        """Return an image after `steps` steps: everything synced, and a random subset of the other pages and names."""
         trace = self.trace[:steps]
         synced: dict[int, int] = {}
         synced_dirs: dict[str, int] = {}
@@ -247,7 +247,7 @@ class CrashImages:
 
 
 def play(content: bytearray, op: Op, rng: random.Random, keep: float) -> None:
-    """A write or truncation of which each page is kept with a probability."""
+    """Apply a write or truncation, keeping each page with a probability."""
     if op.kind == "truncate":
         if rng.random() < keep:
             apply_truncate(content, op.offset)
@@ -277,7 +277,7 @@ def play_name(files: MemoryFiles, op: Op) -> None:
 
 
 def drop_lost_directories(files: MemoryFiles) -> None:
-    """A name whose directory did not survive is gone with it."""
+    """Remove names whose directory did not survive."""
     for directory in sorted(files.directories):
         if directory != "/" and parent(directory) not in files.directories:
             files.directories.discard(directory)

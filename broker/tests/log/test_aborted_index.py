@@ -1,4 +1,4 @@
-"""The aborted transactions of a partition: found again whatever was moved to files, and lost in no crash."""
+"""The aborted transactions of a partition: found again after they moved to files, and never lost in a crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.runtime.disk import OsFiles
 
 
 def history(rng: random.Random, count: int, producers: int = 5) -> list[AbortedTransaction]:
-    """Aborted transactions as producers that overlap leave them."""
+    """Return aborted transactions of overlapping producers."""
     opened: dict[int, int] = {}
     found: list[AbortedTransaction] = []
     offset = 0
@@ -46,7 +46,7 @@ def test_a_search_finds_what_overlaps_the_range(seed: int, data: st.DataObject) 
     index = AbortedIndex()
     for one in entries:
         index.add(one)
-    # A reader never reads past what is decided: the last stable offset.
+    # A reader never reads past the last stable offset.
     stable = entries[-1].stable_offset
     start = data.draw(st.integers(0, stable))
     end = data.draw(st.integers(start, stable))

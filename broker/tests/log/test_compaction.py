@@ -1,4 +1,4 @@
-"""A compacted log keeps the last record of each key at its offset, and never makes the event loop wait for it."""
+"""A compacted log keeps the last record of each key at its offset, and never blocks the event loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def put(
     codec: Codec = Codec.NONE,
     pid: int = -1,
 ) -> int:
-    """Appends one record; its offset."""
+    """Append one record and return its offset."""
     record = Record(key=key, value=value, timestamp_ms=timestamp_ms)
     producer = {"producer_id": pid, "producer_epoch": 0, "base_sequence": 0} if pid >= 0 else {}
     append(log, bytearray(build_batch([record], codec=codec, **producer)))
@@ -54,7 +54,7 @@ def records_of(log: PartitionLog) -> list[Record]:
 
 
 def fill(log: PartitionLog, rng: random.Random, count: int, keys: int = 8) -> dict[int, tuple[bytes, bytes | None]]:
-    """Appends records of a few keys; what was appended, by offset."""
+    """Append records of a few keys and return them by offset."""
     appended = {}
     for number in range(count):
         key = b"key %d" % rng.randrange(keys)
@@ -64,7 +64,7 @@ def fill(log: PartitionLog, rng: random.Random, count: int, keys: int = 8) -> di
 
 
 def expected(appended: dict[int, tuple[bytes, bytes | None]], below: int) -> dict[int, tuple[bytes, bytes | None]]:
-    """The last record of each key below an offset, and all records from it on."""
+    """Return the last record of each key below an offset, and all records from it on."""
     last = {key: offset for offset, (key, _) in appended.items() if offset < below}
     return {o: kv for o, kv in appended.items() if o >= below or last[kv[0]] == o}
 

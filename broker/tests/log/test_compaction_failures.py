@@ -1,4 +1,4 @@
-"""What goes wrong with a compaction puts it off: no log is harmed, no file stays, and the directory goes on."""
+"""A failed compaction is postponed: no log is harmed, no file is left over, and the directory continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPACT = replace(PLAIN, cleanup_compact=True, min_cleanable_dirty_ratio=0.0)
 
 
 async def dirty(directory: LogDirectory) -> PartitionLog:
-    """A log that will be worth compacting."""
+    """Return a log that is due for compaction."""
     log = open_log(directory, PLAIN)
     while len(log.segments) < 5:
         append(log, batch_of(2))
@@ -137,7 +137,7 @@ async def test_a_swap_that_cannot_be_ended_once_it_counts_stops_the_directory(tm
 
 
 class DyingWorker(ThreadRunner):
-    """Gets as far as a worker that the kernel kills for its memory."""
+    """Write part of a job, like a worker that the kernel kills for its memory."""
 
     async def run(self, job: CompactionJob) -> CompactionResult:
         for source in job.sources[:2]:

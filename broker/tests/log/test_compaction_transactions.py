@@ -1,4 +1,4 @@
-"""Of what transactions wrote to a compacted log, committed records count like others, and aborted ones go."""
+"""Transactions in a compacted log: committed records count like others, and aborted ones are removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAIN = -1
 
 
 def put(log: PartitionLog, producer: int, key: bytes, value: bytes | None) -> int:
-    """Appends a record, in a transaction unless the producer is `PLAIN`; its offset."""
+    """Append a record, in a transaction unless the producer is `PLAIN`; return its offset."""
     fields = {} if producer == PLAIN else {"producer_id": producer, "producer_epoch": 0, "attributes": TRANSACTIONAL}
     records = [Record(key=key, value=value, timestamp_ms=START_MS)]
     append(log, bytearray(build_batch(records, **fields)))  # type: ignore[arg-type]
@@ -33,14 +33,14 @@ def end(log: PartitionLog, producer: int, committed: bool = True) -> None:
 
 
 def data_of(log: PartitionLog) -> dict[int, tuple[bytes | None, bytes | None]]:
-    """Key and value of the records that are no markers, by offset."""
+    """Return key and value of all records except markers, by offset."""
     batches = [(header, batch) for header, batch in iterate_batches(read_all(log)) if not header.is_control]
     records = [record for header, batch in batches for record in iterate_records(batch, header, 1 << 20)]
     return {r.offset: (r.key, r.value) for r in records}
 
 
 def committed_view(log: PartitionLog) -> dict[bytes | None, bytes | None]:
-    """The last value of each key, as a read_committed reader sees it."""
+    """Return the last value of each key, as a read_committed reader sees it."""
     waiting: dict[int, list[Record]] = {}
     seen: list[Record] = []
     for header, batch in iterate_batches(read_all(log)):
@@ -59,7 +59,7 @@ def committed_view(log: PartitionLog) -> dict[bytes | None, bytes | None]:
 
 
 def roll(log: PartitionLog) -> None:
-    """Appends until what was there so far is sealed."""
+    """Append until all earlier records are in sealed segments."""
     count = len(log.segments)
     while len(log.segments) == count:
         put(log, PLAIN, b"filler", b"f" * 100)
@@ -159,7 +159,7 @@ async def test_a_deletion_in_a_transaction_goes_after_delete_retention_like_othe
 
 
 async def test_a_deletion_for_which_nothing_was_dropped_stays() -> None:
-    """Of what was compacted when outcomes were not looked at, the values before it may still be there."""
+    """Data compacted by a release that ignored outcomes may still contain earlier values."""
     clock = HandClock()
     async with opened(MemoryFiles(), "/data", clock) as directory:
         log = open_log(directory, NEVER)

@@ -1,7 +1,7 @@
-"""Whatever was acknowledged is there after a crash at any step, whichever unsynced pages and names the disk lost.
+"""Acknowledged data survives a crash at any step, whichever unsynced pages and names the disk lost.
 
-A workload runs on a file system that notes each step; then every prefix of its trace, with random subsets of what was
-not synced, is opened as a broker would open it.
+A workload runs on a file system that records each step; then every prefix of its trace, with random subsets of unsynced
+data, is opened as a broker opens it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CONFIGS = [SMALL, replace(SMALL, retention_bytes=6000), replace(SMALL, segment_b
 
 @dataclass
 class History:
-    """What was appended to one log."""
+    """The batches appended to one log."""
 
     batches: list[bytes] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -54,28 +54,28 @@ class History:
         return digest.value, digest.count
 
     def between(self, start_offset: int, end_offset: int) -> bytes:
-        """The batches that hold offsets from `start_offset` to `end_offset`."""
+        """Return the batches that contain offsets from `start_offset` to `end_offset`."""
         return b"".join(b for b, end in zip(self.batches, self.ends, strict=True) if start_offset < end <= end_offset)
 
 
 @dataclass
 class Promises:
-    """What had been promised, at each step of a trace, by partition."""
+    """The guarantees given to clients at each step of a trace, by partition."""
 
     histories: dict[int, History]
     files: MemoryFiles
 
     def at(self, steps: int) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-        """(acknowledged ends, durable starts, highest starts ever asked for) after `steps` steps."""
+        """(acknowledged ends, durable starts, highest starts ever requested) after `steps` steps."""
         ends: dict[int, int] = {}
         starts: dict[int, int] = {}
-        asked: dict[int, int] = {}
+        requested: dict[int, int] = {}
         for op in self.files.trace[:steps]:
             if op.kind == "mark":
                 what, partition, offset = op.note
-                known = {"acknowledged": ends, "started": starts, "asked": asked}[what]
+                known = {"acknowledged": ends, "started": starts, "requested": requested}[what]
                 known[partition] = max(known.get(partition, 0), offset)
-        return ends, starts, asked
+        return ends, starts, requested
 
 
 async def work(files: MemoryFiles, rng: random.Random, steps: int) -> Promises:
@@ -85,7 +85,7 @@ async def work(files: MemoryFiles, rng: random.Random, steps: int) -> Promises:
         drop = directory.retention.drop
 
         def noted_drop(log: PartitionLog) -> None:
-            files.mark(("asked", log.partition, log.start_offset))
+            files.mark(("requested", log.partition, log.start_offset))
             drop(log)
 
         directory.retention.drop = noted_drop
@@ -104,7 +104,7 @@ async def work(files: MemoryFiles, rng: random.Random, steps: int) -> Promises:
 
 
 async def begin(log: PartitionLog, rng: random.Random) -> None:
-    """Has a log's first files made ahead, or while it is appended to, or leaves them to the first append."""
+    """Create a log's first files in advance, or concurrently with appends, or leave them to the first append."""
     choice = rng.random()
     if choice < 0.5:
         await log.ensure_prepared()
@@ -136,14 +136,14 @@ async def act(
 
 async def delete_some(files: MemoryFiles, log: PartitionLog, rng: random.Random) -> None:
     offset = rng.randrange(log.flushed_offset + 1)
-    files.mark(("asked", log.partition, offset))
+    files.mark(("requested", log.partition, offset))
     await log.delete_records_before(offset)
     files.mark(("started", log.partition, offset))
 
 
 async def check(promises: Promises, steps: int, image: MemoryFiles) -> None:
     """Open an image as a broker would and compare its content with the promises."""
-    ends, starts, asked = promises.at(steps)
+    ends, starts, requested = promises.at(steps)
     async with opened(image, PATH, HandClock()) as directory:
         assert not directory.corrupt, f"{directory.corrupt}"
         for partition, history in promises.histories.items():
@@ -152,7 +152,7 @@ async def check(promises: Promises, steps: int, image: MemoryFiles) -> None:
             assert log.end_offset >= ends.get(partition, 0), "an acknowledged batch is gone"
             assert log.end_offset in (0, *history.ends), "the log ends between batches"
             assert log.start_offset >= starts.get(partition, 0), "deleted records are back"
-            assert log.start_offset <= max(asked.get(partition, 0), 0), "records are gone that were not deleted"
+            assert log.start_offset <= max(requested.get(partition, 0), 0), "records are gone that were not deleted"
             assert read_all(log) == history.between(log.start_offset, log.end_offset), "bytes differ"
             assert (state.value, state.count) == history.digest_at(log.end_offset), "the producers' state differs"
             before = log.end_offset
@@ -163,7 +163,7 @@ async def check(promises: Promises, steps: int, image: MemoryFiles) -> None:
 
 
 async def find_broken(promises: Promises, seed: int, every: int) -> list[str]:
-    """What goes wrong in the images of a trace: one random image at each `every`-th boundary."""
+    """Return the failures in the images of a trace: one random image at each `every`-th boundary."""
     images, broken = CrashImages(promises.files.trace), []
     for steps in range(0, len(promises.files.trace) + 1, every):
         rng = random.Random(f"{seed} {steps}")
@@ -176,7 +176,7 @@ async def find_broken(promises: Promises, seed: int, every: int) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Thousands of recoveries would say what they cut."""
+    """Silence the warnings of thousands of recoveries."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.reset_defaults()

@@ -1,4 +1,4 @@
-"""The directory and first segment of a partition are made off the event loop, for many partitions at once."""
+"""The directory and first segment of a partition are created off the event loop, for many partitions at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HeldFiles(FaultyFiles):
 
 
 async def made(*logs: PartitionLog) -> None:
-    """Returns when nothing is being made for the logs."""
+    """Return when no creation is pending for the logs."""
     for log in logs:
         while log.creation is not None:
             await asyncio.wait([log.creation])
@@ -93,9 +93,9 @@ async def test_what_waits_is_made_together_and_what_comes_meanwhile_by_the_next_
     jobs: list[list[int]] = []
     create_all = creation.create_all
 
-    def noted(files: Any, wanted: Any) -> Any:
-        jobs.append([log.partition for log, _ in wanted])
-        return create_all(files, wanted)
+    def noted(files: Any, pending: Any) -> Any:
+        jobs.append([log.partition for log, _ in pending])
+        return create_all(files, pending)
 
     monkeypatch.setattr(creation, "create_all", noted)
     files = HeldFiles()
@@ -165,7 +165,7 @@ async def test_an_error_that_does_not_pass_stops_the_log_directory(tmp_path: Pat
 
 
 async def test_who_waits_is_told_when_no_thread_does_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_thread(files: Any, wanted: Any) -> Any:
+    def no_thread(files: Any, pending: Any) -> Any:
         raise RuntimeError("can't start new thread")
 
     async with opened(FaultyFiles(), str(tmp_path)) as directory:
@@ -190,7 +190,7 @@ async def test_a_description_that_finds_no_space_is_done_without(tmp_path: Path)
         await log.flush()
 
 
-# What is made and not written to
+# Created files without data
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -262,7 +262,7 @@ async def test_a_directory_whose_file_could_not_be_made_is_deleted(tmp_path: Pat
 
 
 async def gone(directory: LogDirectory, log: PartitionLog) -> None:
-    """Asserts that nothing is left of a partition."""
+    """Assert that nothing is left of a partition."""
     deadline = asyncio.get_running_loop().time() + 60
     while True:
         await settle(directory)
@@ -273,7 +273,7 @@ async def gone(directory: LogDirectory, log: PartitionLog) -> None:
         await asyncio.sleep(0.001)
 
 
-# What happens meanwhile
+# Concurrent operations
 
 
 async def test_deleting_waits_for_what_is_being_made(tmp_path: Path) -> None:

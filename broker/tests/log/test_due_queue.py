@@ -1,4 +1,4 @@
-"""A queue by time from which items can be removed, and which keeps nothing of what was removed."""
+"""A queue by due time with removal, which keeps no reference to removed items."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.log.due_queue import SPARE, DueQueue
 
 
 class Item:
-    """Something that a weak reference can follow."""
+    """An object that supports weak references."""
 
 
 def test_items_come_in_the_order_of_their_times_and_only_when_due() -> None:

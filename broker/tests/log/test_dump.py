@@ -1,4 +1,4 @@
-"""The offline dump shows what is in the files and says what is wrong with them."""
+"""The offline dump prints the files and reports their problems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.runtime.disk import OsFiles
 
 @pytest.fixture
 async def data(tmp_path: Path) -> Path:
-    """A directory with a log of some segments."""
+    """Create a directory with a log of several segments."""
     async with opened(OsFiles(), str(tmp_path)) as directory:
         log = open_log(directory)
         for number in range(60):

@@ -1,4 +1,4 @@
-"""Leader epochs: where each began, and where logs of different leaders part."""
+"""Leader epochs: start offsets, and where logs of different leaders diverge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as flushed, when, and what becomes of a flush that fails."""
+"""When records count as flushed, and the effects of a failed flush."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ async def test_a_flush_that_began_before_a_truncation_says_nothing_of_the_log_af
         assert directory.flusher.running, "the round with all of this is under way"
         append(other)
         second = files.hold(f"{TOPIC}-1/")
-        cut = asyncio.ensure_future(log.truncate_to(6))  # asks for a second round, which knows the old end
+        cut = asyncio.ensure_future(log.truncate_to(6))  # requests a second round with the old end offset
         await asyncio.sleep(0)
         first.set()
         await cut

@@ -1,4 +1,4 @@
-"""Whose a data directory is, how it is opened and closed, and what becomes of topics that are deleted or unknown."""
+"""Ownership of a data directory, opening and closing it, and deleted or unknown topics."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_every_flipped_bit_and_every_tear_of_the_meta_file_is_noticed() ->
         for damaged in (sound[:at], sound[:at] + bytes([sound[at] ^ 1 << at % 8]) + sound[at + 1 :]):
             content[:] = damaged
             if damaged.lower() == sound.lower() or damaged.split() == sound.split():
-                continue  # a hexadecimal digit in capitals, or other space, means the same
+                continue  # an upper-case hexadecimal digit or other white space is equivalent
             with pytest.raises(WrongDirectory):
                 claim(files)
 
@@ -100,13 +100,13 @@ async def test_after_a_clean_end_no_segment_is_touched_before_somebody_asks() ->
     async with opened(files, "/data") as directory:
         for number in range(100):
             batches[number] = append(open_log(directory, partition=number))
-    recently_used: list[str] = []
-    files.open, inner = lambda path, **how: (recently_used.append(path), inner(path, **how))[1], files.open  # type: ignore[method-assign]
+    opened_paths: list[str] = []
+    files.open, inner = lambda path, **how: (opened_paths.append(path), inner(path, **how))[1], files.open  # type: ignore[method-assign]
     async with opened(files, "/data") as directory:
         assert not directory.was_unclean
         assert len(directory.unopened()) == 100
         logs = [open_log(directory, partition=number) for number in range(100)]
-        assert not [path for path in recently_used if TOPIC.hex[:8] in path]
+        assert not [path for path in opened_paths if TOPIC.hex[:8] in path]
         assert {log.end_offset for log in logs} == {3}
         assert all(read_all(log) == batches[log.partition] for log in logs)
 
@@ -217,7 +217,7 @@ async def test_a_topic_is_deleted_with_a_log_that_had_failed_alone(tmp_path: Pat
         log.fail(CorruptLog("its file is not as long as what was written"))
         deleted = asyncio.gather(*directory.delete_topic(TOPIC))
         await asyncio.wait([deleted], timeout=0.1)
-        held.set()  # a file that is just being synced is not to be closed under that
+        held.set()  # a file must not be closed during a sync
         await deleted
         await settle(directory)
         assert not [name for name in files.list(str(tmp_path)) if str(TOPIC) in name]

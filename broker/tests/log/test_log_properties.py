@@ -1,4 +1,4 @@
-"""A log behaves like a list of batches, whatever is done to it in whatever order."""
+"""A log behaves like a list of batches, for any sequence of operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.log.partition_log import PartitionLog
 
 @dataclass
 class Model:
-    """What should be in the log."""
+    """The expected content of the log."""
 
     batches: list[bytes] = field(default_factory=list)
     start_offset: int = 0
@@ -112,7 +112,7 @@ class Play:
         elif action[0] == "truncate":
             offset = int(action[1] * model.end_offset)
             if offset < model.end_offset and log.segments and log.segments[0].base_offset > 0:
-                self.state_known = False  # what dropped segments told of producers may be gone with a cut
+                self.state_known = False  # a truncation may lose producers of dropped segments
             known = log.segments[0].base_offset if log.segments else model.end_offset
             await log.truncate_to(offset)
             if offset < min(known, model.end_offset):

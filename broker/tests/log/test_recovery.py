@@ -1,4 +1,4 @@
-"""After an unclean end everything flushed is there; what is torn is cut, what is damaged is rebuilt or refused."""
+"""After an unclean shutdown all flushed data is present; torn writes are truncated, damage is repaired or refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DIRECTORY = "/data/01234567-89ab-4def-8123-456789abcdef-0"
 
 
 class Crashed:
-    """A directory with one log, as a kill leaves it."""
+    """A directory with one log, as a killed process leaves it."""
 
     def __init__(self) -> None:
         self.files = MemoryFiles()
@@ -49,7 +49,7 @@ class Crashed:
         return self.files.inodes[self.files.names[path]]
 
     async def check(self, lost: int = 0) -> None:
-        """The log has all batches but the last `lost`, and goes on from there."""
+        """Check that the log has all batches but the last `lost`, and accepts more."""
         batches = self.batches[: len(self.batches) - lost]
         async with opened(self.files, "/data") as directory:
             assert not directory.corrupt
@@ -70,7 +70,7 @@ class Crashed:
 
 @pytest.fixture
 async def crashed() -> Crashed:
-    """A log with a checkpoint in the middle: some batches before it, as many behind."""
+    """A log with a checkpoint in the middle: as many batches before it as after."""
     crash = Crashed()
     async with opened(crash.files, "/data", clean=False) as directory:
         log = open_log(directory)
@@ -98,7 +98,7 @@ async def test_only_what_no_checkpoint_vouches_for_is_read(crashed: Crashed) -> 
 
 
 async def test_what_no_checkpoint_vouches_for_is_written_again_before_it_counts(crashed: Crashed) -> None:
-    """After a failed sync, pages that are not on disk may count as clean: another sync would not write them."""
+    """After a failed sync, pages that are not on disk may be marked clean: another sync would not write them."""
     files, before = crashed.files, len(crashed.files.trace)
     log_inodes = {files.names[path]: path for path in crashed.names(LOG)}
     state = Digest()
@@ -164,7 +164,7 @@ async def test_any_flipped_bit_behind_the_checkpoint_cuts_the_log_before_it(cras
             number += 1
         ends = headers_in(crashed.batches[number])[0].base_offset
         leader_epoch = range(12, 16)
-        if at - (start - base) not in leader_epoch:  # the leader epoch is under no CRC
+        if at - (start - base) not in leader_epoch:  # the CRC does not cover the leader epoch
             assert recovered.checkpoint.end_offset == ends
         content[:] = sound
 
@@ -299,7 +299,7 @@ async def test_a_log_that_may_have_gaps_keeps_them() -> None:
 
 
 async def test_the_name_of_a_new_segment_is_made_durable_though_nothing_is_in_it_yet() -> None:
-    """Killed between a roll and the flush: appends that follow sync the file, and count on its name."""
+    """After a kill between a roll and the flush, later appends sync the file and rely on its name."""
     files = MemoryFiles()
     async with opened(files, "/data", clean=False) as directory:
         log = open_log(directory)

@@ -1,4 +1,4 @@
-"""A damaged batch is overwritten by one that every client passes over, and nothing else in the directory changes."""
+"""A damaged batch is overwritten by one that every client skips, and nothing else in the directory changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.wire.schema import MalformedMessage
 
 
 def garbage(size: int, count: int = 3, codec: int = Codec.GZIP) -> bytearray:
-    """A batch with `size` bytes that are no records, under a CRC that is right."""
+    """Return a batch with `size` bytes of invalid records under a matching CRC."""
     header = read_header(batch_of(1))._replace(
         batch_length=HEADER_SIZE - LENGTH_OVERHEAD + size,
         attributes=codec,
@@ -38,7 +38,7 @@ def garbage(size: int, count: int = 3, codec: int = Codec.GZIP) -> bytearray:
 
 
 async def write(home: Path, size: int) -> Path:
-    """A log whose second batch, of offsets 3 to 5, is garbage; the path of its only segment."""
+    """Create a log whose second batch (offsets 3 to 5) is invalid; return the path of its only segment."""
     async with opened(OsFiles(), str(home)) as directory:
         log = open_log(directory)
         append(log, batch_of(3))

@@ -1,4 +1,4 @@
-"""Old segments go by age and by size, never above the high watermark, and not while the clock cannot be trusted."""
+"""Old segments are dropped by age and size, never above the high watermark or while the clock is untrusted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WEEK = replace(SMALL, retention_ms=7 * DAY_MS)
 
 
 async def fill(log: PartitionLog, segments: int, step_ms: int = 1000) -> None:
-    """Appends until there are so many segments; each batch is `step_ms` younger than the one before."""
+    """Append until the log has that many segments; each batch is `step_ms` younger than the previous one."""
     count = 0
     while len(log.segments) < segments:
         append(log, batch_of(2, timestamp_ms=START_MS + count * step_ms))
@@ -160,15 +160,15 @@ async def test_idle_logs_are_looked_at_once_and_then_only_when_something_is_due(
             append(log)
             append(log)
         assert len(directory.retention.due) == 20
-        looked: list[PartitionLog] = []
+        checked: list[PartitionLog] = []
         apply = directory.retention.apply
-        directory.retention.apply = lambda log: looked.append(log) or apply(log)  # type: ignore[method-assign, func-returns-value]
+        directory.retention.apply = lambda log: checked.append(log) or apply(log)  # type: ignore[method-assign, func-returns-value]
         clock.advance(DAY_MS)
         directory.retention.on_timer()
-        assert not looked
+        assert not checked
         clock.advance(7 * DAY_MS)
         directory.retention.on_timer()
-        assert len(looked) == 20
+        assert len(checked) == 20
 
 
 async def test_expired_segments_are_dropped_at_the_next_check_of_the_interval() -> None:

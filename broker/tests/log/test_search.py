@@ -1,4 +1,4 @@
-"""Searches by time find the first record that is late enough, whatever the order of times."""
+"""Searches by timestamp find the first record at or after it, for any order of timestamps."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ async def test_the_first_record_at_or_after_a_time_is_found_like_by_looking_at_a
 
     def check(log: PartitionLog) -> None:
         for _ in range(60):
-            wanted, limit = START_MS + rng.randrange(-10, 1300), rng.randrange(len(times) + 1)
+            target_ms, limit = START_MS + rng.randrange(-10, 1300), rng.randrange(len(times) + 1)
             start = log.start_offset
-            expected = next(((o, t) for o, t in enumerate(times[:limit]) if t >= wanted and o >= start), None)
-            found = log.offset_for_timestamp(wanted, limit)
+            expected = next(((o, t) for o, t in enumerate(times[:limit]) if t >= target_ms and o >= start), None)
+            found = log.offset_for_timestamp(target_ms, limit)
             assert (found and (found.offset, found.timestamp_ms)) == expected
             largest = max(((t, -o) for o, t in enumerate(times[:limit]) if o >= start), default=None)
             top = log.offset_of_max_timestamp(limit)
@@ -118,7 +118,7 @@ async def test_a_batch_too_large_to_be_opened_in_the_broker_is_found_as_a_whole(
 
 
 def garbage(timestamp_ms: int) -> bytearray:
-    """A batch with a right CRC over records of nothing but ones."""
+    """Return a batch with a matching CRC over invalid records."""
     batch = bytearray(build_batch([Record(key=b"k", value=b"v" * 20, timestamp_ms=timestamp_ms)]))
     batch[HEADER_SIZE:] = b"\xff" * (len(batch) - HEADER_SIZE)
     CRC.pack_into(batch, 17, checksum(memoryview(batch), 0, len(batch)))

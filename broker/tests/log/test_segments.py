@@ -1,4 +1,4 @@
-"""When a new segment begins, and what its indexes say."""
+"""When a new segment starts, and the content of its indexes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutting a log back leaves what is below the cut, also when the machine stops in the middle of it."""
+"""Truncation keeps everything below its offset, also after a crash in the middle."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_cutting_below_the_first_segment_starts_the_log_over_at_that_offse
 
 
 def as_it_is(log: Any) -> tuple[Any, ...]:
-    """All that a truncation changes."""
+    """Return everything that a truncation changes."""
     return (
         (log.start_offset, log.end_offset, log.flushed_offset, log.latest_epoch, log.size_bytes, len(log.segments)),
         log.epochs.entries(),
@@ -250,7 +250,7 @@ async def test_what_must_be_done_once_a_cut_counts_waits_for_a_descriptor(tmp_pa
 
 
 def reading_when_prepared(directory: Any, read: Callable[[], None]) -> None:
-    """Has a reader come while the thread prepares a cut."""
+    """Let a reader arrive while the thread prepares a truncation."""
     run = directory.maintenance.run
 
     async def slow(function: Callable[..., Any], *arguments: Any) -> Any:

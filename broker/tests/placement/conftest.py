@@ -15,7 +15,7 @@ from penstock.placement.model import PartitionKey, PlacementBroker
 
 
 class Spec:
-    """The rules of placement, slow and plain."""
+    """The placement rules, in a slow and simple implementation."""
 
     Key = PartitionKey
 
@@ -107,7 +107,7 @@ class Spec:
         whole_factors = [factors[key.topic] for key in cluster]
         return min(cost for vector, cost in wholes.items() if good(counter(vector), whole_factors))
 
-    # --- drawing
+    # --- strategies
 
     @staticmethod
     def flat(count, excluded=()):
@@ -115,7 +115,7 @@ class Spec:
 
     @staticmethod
     def zones(*sizes, nodes=1):
-        """Brokers in zones of these sizes, each zone's over so many nodes."""
+        """Brokers in zones of these sizes, each zone spread over `nodes` nodes."""
         result = []
         for zone, size in enumerate(sizes):
             result += [PlacementBroker(len(result) + i, (f"z{zone}", f"n{zone}.{i % nodes}")) for i in range(size)]
@@ -123,7 +123,7 @@ class Spec:
 
     @classmethod
     def equal_shapes(cls, most=9):
-        """Brokers whose domains all have one shape."""
+        """Brokers whose domains have equal shape."""
         shapes = [(z, n, b) for z in range(1, 5) for n in range(1, 4) for b in range(1, 4) if z * n * b <= most]
         return st.sampled_from(shapes).map(
             lambda shape: [
@@ -157,11 +157,11 @@ class Spec:
         )
 
     @classmethod
-    def factors(cls, cluster, wanted=None):
+    def factors(cls, cluster, requested=None):
         result = {}
         for key, replicas in cluster.items():
             result[key.topic] = max(result.get(key.topic, 0), len(replicas))
-        return {**result, **(wanted or {})}
+        return {**result, **(requested or {})}
 
 
 @pytest.fixture(scope="session")

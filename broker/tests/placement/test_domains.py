@@ -1,4 +1,4 @@
-"""Failure domains: which sets of brokers may hold a partition, and what each broker is due of it."""
+"""Failure domains: legal sets of brokers for a partition, and the fair share of each broker."""
 
 from __future__ import annotations
 

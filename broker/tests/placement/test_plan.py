@@ -1,4 +1,4 @@
-"""Plans: what they reach, what they leave alone, what they refuse."""
+"""Plans: their outcome, what they leave unchanged, and what they refuse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def topic_on(brokers, count, factor, topic="t"):
     return {PartitionKey(topic, i): tuple(r) for i, r in enumerate(place_partitions(brokers, {}, count, factor))}
 
 
-def draw_wanted(data, spec, brokers, cluster):
+def draw_factors(data, spec, brokers, cluster):
     most = min(4, len(spec.usable(brokers)))
     return {topic: data.draw(st.integers(1, most)) for topic in spec.topics(cluster) if data.draw(st.booleans())}
 
@@ -34,16 +34,16 @@ def draw_wanted(data, spec, brokers, cluster):
 def test_afterwards_partitions_are_spread_and_each_broker_has_its_fair_share(spec, data):
     brokers = data.draw(spec.any_shapes())
     cluster = data.draw(spec.clusters(brokers, topics=4, partitions=12))
-    wanted = draw_wanted(data, spec, brokers, cluster)
-    factors = spec.factors(cluster, wanted)
-    after = spec.after(cluster, plan_moves(brokers, cluster, wanted))
+    requested = draw_factors(data, spec, brokers, cluster)
+    factors = spec.factors(cluster, requested)
+    after = spec.after(cluster, plan_moves(brokers, cluster, requested))
     for key, replicas in after.items():
         assert len(replicas) == len(set(replicas)) == factors[key.topic]
         assert spec.is_spread(brokers, replicas)
     assert spec.is_fair(brokers, spec.counts(after)[0], [factors[key.topic] for key in after])
     for topic in spec.topics(after):
-        mine = [factors[topic] for key in after if key.topic == topic]
-        assert spec.is_fair(brokers, spec.counts(after, topic)[0], mine)
+        topic_factor_list = [factors[topic] for key in after if key.topic == topic]
+        assert spec.is_fair(brokers, spec.counts(after, topic)[0], topic_factor_list)
 
 
 @settings(max_examples=300, deadline=None)
@@ -67,13 +67,13 @@ def test_in_domains_of_any_shape_brokers_of_one_domain_are_within_one(spec, data
     factor = data.draw(st.integers(1, min(4, len(spec.usable(brokers)))))
     after = spec.after(cluster, plan_moves(brokers, cluster, dict.fromkeys(spec.topics(cluster), factor)))
     for domain in {broker.failure_domain for broker in brokers}:
-        mine = [b for b in brokers if b.failure_domain == domain]
-        if not spec.usable(mine):
+        members = [b for b in brokers if b.failure_domain == domain]
+        if not spec.usable(members):
             continue
         for topic in (None, *spec.topics(after)):
             replicas, leaders = spec.counts(after, topic)
-            assert spec.is_even(mine, replicas)
-            assert spec.is_even(mine, leaders) or spec.is_even(brokers, leaders)
+            assert spec.is_even(members, replicas)
+            assert spec.is_even(members, leaders) or spec.is_even(brokers, leaders)
 
 
 @settings(max_examples=300, deadline=None)
@@ -81,9 +81,9 @@ def test_in_domains_of_any_shape_brokers_of_one_domain_are_within_one(spec, data
 def test_planning_again_finds_nothing_to_do(spec, data):
     brokers = data.draw(spec.any_shapes())
     cluster = data.draw(spec.clusters(brokers, topics=4, partitions=12))
-    wanted = draw_wanted(data, spec, brokers, cluster)
-    after = spec.after(cluster, plan_moves(brokers, cluster, wanted))
-    assert plan_moves(brokers, after, wanted) == []
+    requested = draw_factors(data, spec, brokers, cluster)
+    after = spec.after(cluster, plan_moves(brokers, cluster, requested))
+    assert plan_moves(brokers, after, requested) == []
 
 
 @settings(max_examples=200, deadline=None)
@@ -124,7 +124,7 @@ def test_a_joining_broker_gets_its_share_and_nothing_moves_between_the_others(sp
 @settings(max_examples=150, deadline=None)
 @given(brokers=st.integers(2, 8), partitions=st.integers(1, 60), factor=st.integers(1, 4), how=st.booleans())
 def test_of_a_leaving_broker_only_its_own_replicas_move(spec, brokers, partitions, factor, how):
-    """Unless those that need more hold its partitions already: then the fewest others make room."""
+    """Unless the brokers that need more already hold its partitions: then the fewest others make room."""
     factor = min(factor, brokers - 1)
     cluster = topic_on(spec.flat(brokers), partitions, factor)
     rest = spec.flat(brokers, excluded=[0]) if how else spec.flat(brokers)[1:]
@@ -196,7 +196,7 @@ def test_topics_with_different_factors_are_balanced_together(spec):
 
 
 @pytest.mark.parametrize(
-    ("brokers", "cluster", "wanted", "error", "words"),
+    ("brokers", "cluster", "requested", "error", "words"),
     [
         ([], {("t", 0): (1,)}, {}, NoBrokersError, "none of 0"),
         ([PlacementBroker(1)], {("t", 0): ()}, {}, BadInputError, 'partition 0 of topic "t" has no replicas'),
@@ -211,9 +211,9 @@ def test_topics_with_different_factors_are_balanced_together(spec):
         ),
     ],
 )
-def test_what_cannot_be_planned_is_refused_by_name(brokers, cluster, wanted, error, words):
+def test_what_cannot_be_planned_is_refused_by_name(brokers, cluster, requested, error, words):
     with pytest.raises(error, match=words):
-        plan_moves(brokers, {PartitionKey(*key): replicas for key, replicas in cluster.items()}, wanted)
+        plan_moves(brokers, {PartitionKey(*key): replicas for key, replicas in cluster.items()}, requested)
 
 
 def test_leaders_are_even_over_zones_of_different_sizes_where_the_replicas_permit(spec):

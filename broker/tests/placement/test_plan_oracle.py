@@ -1,4 +1,4 @@
-"""No plan copies more than the best of all outcomes: each is compared with a search that tries every one of them."""
+"""No plan copies more than the best of all outcomes: each is compared with an exhaustive search."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def test_where_domains_have_one_shape_the_outcome_is_the_cheapest_within_one(spe
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_change_from_a_planned_state_copies_the_fewest_replicas(spec, data):
-    """A broker joins, leaves or drains, or a factor changes: what clusters really go through."""
+    """A broker joins, leaves or drains, or a factor changes: the events of real clusters."""
     everybody = data.draw(spec.any_shapes(most=5, excluded=False))
     cut = data.draw(st.integers(1, len(everybody)))
     cluster = data.draw(spec.clusters(everybody[:cut], topics=2, partitions=5, gone=False))
     cluster = spec.after(cluster, plan_moves(everybody[:cut], cluster))
     then = data.draw(st.integers(1, len(everybody)))
-    wanted = {topic: data.draw(st.integers(1, min(then, 4))) for topic in spec.topics(cluster)}
+    requested = {topic: data.draw(st.integers(1, min(then, 4))) for topic in spec.topics(cluster)}
     brokers = everybody[:then]
 
     def good(counts, of):
         return spec.is_fair(brokers, counts, of)
 
-    best = spec.fewest_copied(brokers, cluster, spec.factors(cluster, wanted), good)
-    assert spec.copied(plan_moves(brokers, cluster, wanted)) == best
+    best = spec.fewest_copied(brokers, cluster, spec.factors(cluster, requested), good)
+    assert spec.copied(plan_moves(brokers, cluster, requested)) == best

@@ -1,4 +1,4 @@
-"""How many descriptors a process takes, and how many connections may have, in processes with limits of their own."""
+"""The descriptor limit of a process and its share for connections, in processes with their own limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real files do what the log counts on."""
+"""The real file system fulfils what the log relies on."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def test_a_range_is_cached_where_both_its_ends_and_each_stretch_between_them_are
     monkeypatch: pytest.MonkeyPatch, size: int, probed: list[int], away: int | None
 ) -> None:
     missing = None if away is None else probed[away]
-    asked: list[int] = []
+    probes: list[int] = []
 
     def preadv(fd: int, buffers: list[bytearray], position: int, flags: int) -> int:
-        asked.append(position)
+        probes.append(position)
         if position == missing:
             raise BlockingIOError
         return 1
@@ -110,7 +110,7 @@ def test_a_range_is_cached_where_both_its_ends_and_each_stretch_between_them_are
     monkeypatch.setattr(linux, "RWF_NOWAIT", 8)
     assert linux.is_cached(3, 5, size) == (missing is None)
     if missing is None:
-        assert asked == probed
+        assert probes == probed
 
 
 def test_where_nothing_is_known_of_the_cache_nothing_counts_as_cached(

@@ -1,4 +1,4 @@
-"""Logs are lines: JSON for machines, text for people, the standard library's among them."""
+"""Logs are lines of JSON or text, including those of the standard library."""
 
 from __future__ import annotations
 
