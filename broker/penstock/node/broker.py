@@ -232,7 +232,8 @@ class BrokerNode:
         await transactions.start()
         self.close_in_time("transactions", transactions.close)
         return BrokerServices(
-            store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas, topics, groups, ids, transactions
+            store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas, topics, groups,
+            ids, transactions
         )  # fmt: skip
 
     async def listen(self, server: Server, services: BrokerServices) -> list[ListenerAddress]:
