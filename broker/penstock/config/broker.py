@@ -240,12 +240,6 @@ class BrokerConfig:
         dynamic=True,
         kind=SettingType.LONG,
     )
-    replica_lag_max_messages: int = setting(
-        -1,
-        "Records that a follower may lag behind its leader before it is removed from the ISR; -1 for no limit.",
-        minimum=-1,
-        dynamic=True,
-    )
     replica_fetch_wait_max_ms: int = setting(
         500, "Maximum time that a follower's fetch waits for new records, in ms.", maximum=60_000
     )

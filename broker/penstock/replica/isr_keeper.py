@@ -70,7 +70,7 @@ class IsrKeeper:
         """Check the watched leaders for followers to remove or add."""
         now_ms, config = self.clock.boot_ms(), self.config
         for leader in list(self.watched):
-            if not leader.check_lagging(now_ms, config.replica_lag_time_max_ms, config.replica_lag_max_messages):
+            if not leader.check_lagging(now_ms, config.replica_lag_time_max_ms):
                 del self.watched[leader]
 
     def may_join(self, broker_id: int, epoch: int) -> bool:

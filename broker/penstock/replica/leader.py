@@ -325,19 +325,15 @@ class Leader(Partition):
         if joined:
             self.propose(host, set(), joined)
 
-    def check_lagging(self, now_ms: int, max_lag_ms: int, max_lag_messages: int = -1) -> bool:
-        """Propose to remove followers that lag too far in time or (unless -1) in records. Returns whether to go on."""
+    def check_lagging(self, now_ms: int, max_lag_ms: int) -> bool:
+        """Propose to remove followers that lag for longer than `max_lag_ms`. Returns whether to go on."""
         isr, host = self.isr, self.host
         if isr is None or host is None or self.ended or self.log.failed is not None:
             self.watched = False
             return False
         if isr.pending is None:
-            end = self.log.end_offset
-            removed = {
-                p.broker_id
-                for p in isr.lagging(end)
-                if self.is_lagging(p, now_ms, max_lag_ms) or 0 <= max_lag_messages < end - p.flushed_offset
-            }
+            lagging = isr.lagging(self.log.end_offset)
+            removed = {p.broker_id for p in lagging if self.is_lagging(p, now_ms, max_lag_ms)}
             if removed:
                 self.propose(host, removed, [])
             else:
