@@ -202,8 +202,8 @@ async def test_a_marker_from_a_stranger_does_not_stop_the_transactions_after_it(
     async with running(tmp_path) as (node, address):
         one = await in_thread(producer, address)
         await in_thread(commit, one, b"1")
-        assert node.parts is not None
-        partition = node.parts.replicas.find("t", 0)
+        assert node.services is not None
+        partition = node.services.replicas.find("t", 0)
         assert partition is not None
         ((producer_id, entry),) = partition.producers.entries.items()
         topics = [WritableTxnMarkerTopic(name="t", partition_indexes=[0])]
