@@ -1,6 +1,6 @@
-"""From batches as they stand in the log to Arrow, a column at a time. Pure: bytes go in, `RecordBatch`es come out.
+"""Decodes record batches of the log to Arrow, column by column. Pure: bytes in, `RecordBatch`es out.
 
-`decoder.RangeDecoder` is the door; `source` feeds it. Inside, from the bottom up: `varints` reads many varints at
-once, `hops` finds where records begin, `sections` walks the batches of an answer, `fields` takes records apart,
-`gather` makes Arrow arrays of them, `headers` does so for headers.
+`source` feeds `decoder.RangeDecoder`. From the bottom up: `varints` reads many varints at once, `hops` finds the starts
+of records, `sections` walks the batches of a response, `fields` splits records into fields, `gather` makes Arrow arrays
+of them, `headers` does the same for headers.
 """

@@ -1,7 +1,7 @@
-"""What `source` calls: a range of a partition, answer by answer, becomes record batches.
+"""Decodes a range of a partition to Arrow record batches, response by response. Called by `source`.
 
-The records of many batches are put one behind the other and decoded together, so that what is done for each batch by
-itself is little, however small batches are. Record batches own their memory: the arena is the next group's.
+The records of many batches are concatenated and decoded together, so that the work per batch is small even for small
+batches. Record batches own their memory: the arena is reused.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from penstock_spark.model.errors import CorruptBatch
 from penstock_spark.model.ranges import Fetched, OffsetRange
 
 GROUP_BYTES = 4 << 20
-"""So many bytes of records, or one batch more, are decoded together."""
+"""Bytes of records that are decoded together; the last batch may exceed it."""
 MAX_ROWS = 32_768
 MAX_BATCH_BYTES = 32 << 20
-"""No record batch has more rows, nor, unless it has only one, more bytes of records."""
+"""Limits of a record batch: rows, and bytes of records (exceeded only by a single row)."""
 LARGEST_MS = (2**63 - 1) // 1000
 
 
 class RangeDecoder:
-    """See `ports.Decoder`. `isolation` is `READ_COMMITTED` or `READ_UNCOMMITTED` of `model.ranges`."""
+    """Implements `ports.Decoder`. `isolation` is `READ_COMMITTED` or `READ_UNCOMMITTED` of `model.ranges`."""
 
     def __init__(self, range_: OffsetRange, isolation: int, include_headers: bool = False) -> None:
         self.range = range_
@@ -44,11 +44,11 @@ class RangeDecoder:
 
     @property
     def next_offset(self) -> int:
-        """What to fetch next; right once the iterator that `feed` returned is at its end."""
+        """Next offset to fetch; valid once the iterator of `feed` is exhausted."""
         return self._walk.next_offset
 
     def feed(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:
-        """The records of the range in this answer. Raises `CorruptBatch`."""
+        """Yield the records of the range in a response. Raises `CorruptBatch`."""
         arena, group = self._arena, list[Section]()
         arena.clear()
         for section in self._walk.sections(fetched):
@@ -67,9 +67,9 @@ class RangeDecoder:
         try:
             starts = record_starts(source, count, batches.sections[:-1])
         except DamagedOffsets:
-            raise self._culprit(source, group, batches) from None
+            raise self._find_corrupt_batch(source, group, batches) from None
         if not np.array_equal(starts[batches.firsts], batches.sections):
-            raise self._culprit(source, group, batches)
+            raise self._find_corrupt_batch(source, group, batches)
         buffer = pa.py_buffer(source.data)
         first = 0
         while first < count:
@@ -84,24 +84,24 @@ class RangeDecoder:
     def _rows(
         self, source: Bytes, buffer: pa.Buffer, batches: Batches, starts: Ints, first: int, end: int
     ) -> pa.RecordBatch:
-        """Records `first` to `end` of the group, those outside the range left out."""
+        """Decode records `first` to `end` of the group, without those outside the range."""
         ends = starts[first + 1 : end + 1]
-        low, repeats = batches.of(first, end)
+        low, repeats = batches.covering(first, end)
         try:
             fields = read_fields(source, starts[first:end], ends)
             offsets = self._offsets(batches, fields, low, repeats)
             timestamps, kinds = self._times(batches, fields, low, repeats)
             low_row, high_row = np.searchsorted(offsets, (self.range.start, self.range.end)).tolist()
-            wanted = slice(low_row, high_row)
+            selected = slice(low_row, high_row)
             rows = high_row - low_row
             columns = [
-                gather(buffer, fields.key_at[wanted], fields.key_size[wanted]),
-                gather(buffer, fields.value_at[wanted], fields.value_size[wanted]),
+                gather(buffer, fields.key_at[selected], fields.key_size[selected]),
+                gather(buffer, fields.value_at[selected], fields.value_size[selected]),
                 self._topic.slice(0, rows),
                 self._partition.slice(0, rows),
-                pa.array(offsets[wanted]),
-                pa.array(timestamps[wanted]).cast(SCHEMA.field("timestamp").type),
-                pa.array(kinds[wanted]),
+                pa.array(offsets[selected]),
+                pa.array(timestamps[selected]).cast(SCHEMA.field("timestamp").type),
+                pa.array(kinds[selected]),
             ]
             if self.include_headers:
                 lists = read_headers(source, buffer, ends, fields.headers_at, fields.header_count)
@@ -119,18 +119,18 @@ class RangeDecoder:
         high = low + len(repeats)
         deltas = fields.offset_delta
         last = np.repeat(batches.last_offset_deltas[low:high], repeats)
-        check((deltas >= 0) & (deltas <= last), "its offset is not within the batch's")
+        check((deltas >= 0) & (deltas <= last), "its offset is outside the batch")
         offsets = np.repeat(batches.base_offsets[low:high], repeats)
         offsets += deltas
         rising = np.empty(len(offsets), np.bool_)
         rising[:1] = True
         np.greater(offsets[1:], offsets[:-1], out=rising[1:])
-        check(rising, "its offset is not above the one before it")
+        check(rising, "its offset is not greater than the previous one")
         return offsets
 
     @staticmethod
     def _times(batches: Batches, fields: Fields, low: int, repeats: Ints) -> tuple[Ints, np.ndarray]:
-        """(microseconds since 1970, values of timestampType)"""
+        """Return microseconds since the epoch, and values of timestampType."""
         high = low + len(repeats)
         times = np.repeat(batches.base_timestamps[low:high], repeats)
         appended = batches.log_append_time[low:high]
@@ -138,13 +138,13 @@ class RangeDecoder:
             times += np.where(np.repeat(appended, repeats), 0, fields.timestamp_delta_ms)
         else:
             times += fields.timestamp_delta_ms
-        check((times >= -LARGEST_MS) & (times <= LARGEST_MS), "there is no such time")
+        check((times >= -LARGEST_MS) & (times <= LARGEST_MS), "its timestamp is out of range")
         times *= 1000
         kinds = np.repeat(np.where(appended, LOG_APPEND_TIME, CREATE_TIME).astype(np.int32), repeats)
         return times, kinds
 
-    def _culprit(self, source: Bytes, group: list[Section], batches: Batches) -> CorruptBatch:
-        """Which batch it was in which the way from record to record was lost."""
+    def _find_corrupt_batch(self, source: Bytes, group: list[Section], batches: Batches) -> CorruptBatch:
+        """Find the batch in which the records do not follow one another, and return the error for it."""
         edges = batches.sections.tolist()
         for index, section in enumerate(group):
             try:
@@ -152,19 +152,19 @@ class RangeDecoder:
             except DamagedOffsets as e:
                 last_offset = section.base_offset + section.last_offset_delta
                 return self._walk.corrupt(section.base_offset, e.reason, last_offset)
-        raise AssertionError("records are lost, and each batch by itself is sound")
+        raise AssertionError("records do not add up, but each batch is valid")
 
 
 class Batches:
-    """What the batches of a group say, as columns."""
+    """Header fields of the batches of a group, as columns."""
 
     def __init__(self, group: list[Section]) -> None:
         columns = zip(*group, strict=True)
         sizes, counts, base_offsets, last_deltas, base_times, max_times, attributes = columns
         self.firsts = np.concatenate(([0], np.cumsum(np.array(counts, np.int64))))
-        """The index of each batch's first record, and the number of records."""
+        """Index of each batch's first record, and the number of records."""
         self.sections = np.concatenate(([0], np.cumsum(np.array(sizes, np.int64))))
-        """Where each batch's records begin, and the end of the last."""
+        """Start of each batch's records, and the end of the last."""
         self.base_offsets = np.array(base_offsets, np.int64)
         self.last_offset_deltas = np.array(last_deltas, np.int64)
         self.log_append_time = (np.array(attributes, np.int64) & LOG_APPEND_TIME_BIT) != 0
@@ -172,8 +172,8 @@ class Batches:
             self.log_append_time, np.array(max_times, np.int64), np.array(base_times, np.int64)
         )
 
-    def of(self, first: int, end: int) -> tuple[int, Ints]:
-        """(the first batch that has records from `first` to `end`, how many of them each batch from it on has)"""
+    def covering(self, first: int, end: int) -> tuple[int, Ints]:
+        """Return the first batch with records from `first` to `end`, and the number of these records in each batch."""
         low = int(np.searchsorted(self.firsts, first, "right")) - 1
         high = int(np.searchsorted(self.firsts, end, "left"))
         edges = self.firsts[low : high + 1].clip(first, end)

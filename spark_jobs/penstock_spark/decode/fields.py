@@ -1,8 +1,8 @@
-"""Records taken apart: for each field a column of positions or numbers. `decoder` calls it for some ten thousand
-records at once.
+"""Splits records into fields: a column of positions or numbers for each. Called by `decoder` for up to some ten
+thousand records at once.
 
-A record: its length, attributes (one byte), time and offset less the batch's, key and value behind their lengths (-1
-for null), the number of headers, headers. All numbers but the attributes are varints.
+A record consists of its length, attributes (one byte), timestamp delta, offset delta, key and value with their lengths
+(-1 for null), the number of headers, headers. All numbers except the attributes are varints.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class DamagedRecord(Exception):
-    """`index` says which of the records that were taken apart."""
+    """A record is damaged. `index` is its index among the records that were decoded together."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(index, reason)
@@ -26,7 +26,7 @@ class DamagedRecord(Exception):
 
 
 class Fields(NamedTuple):
-    """Of each record. Sizes in bytes, -1 for null."""
+    """Fields of each record. Sizes in bytes, -1 for null."""
 
     timestamp_delta_ms: Ints
     offset_delta: Ints
@@ -35,18 +35,18 @@ class Fields(NamedTuple):
     value_at: Ints
     value_size: Ints
     headers_at: Ints
-    """Where the first header begins, the record's end where it has none."""
+    """Position of the first header; the record's end if it has none."""
     header_count: Ints
 
 
 def read_fields(source: Bytes, starts: Ints, ends: Ints) -> Fields:
-    """The fields of the records that begin and end there. Nothing that is returned lies outside its record; headers
-    are left for `headers.read_headers` to check. Raises `DamagedRecord`."""
+    """Decode the fields of records from their starts and ends. All results lie inside their records, except headers,
+    which `headers.read_headers` checks. Raises `DamagedRecord`."""
     try:
         timestamp_delta, offset_delta, key_size, key_at = read_beginnings(source, starts)
-        check((key_size >= -1) & (key_size <= ends - key_at), "its key does not lie within it")
+        check((key_size >= -1) & (key_size <= ends - key_at), "its key exceeds the record")
         value_size, value_at = read_varints(source, key_at + np.maximum(key_size, 0))
-        check((value_size >= -1) & (value_size <= ends - value_at), "its value does not lie within it")
+        check((value_size >= -1) & (value_size <= ends - value_at), "its value exceeds the record")
         behind = value_at + np.maximum(value_size, 0)
         if np.array_equal(behind + 1, ends) and not source.octets.take(behind).any():
             none = np.zeros(len(ends), np.int64)
@@ -55,13 +55,13 @@ def read_fields(source: Bytes, starts: Ints, ends: Ints) -> Fields:
     except VarintTooLong as e:
         raise DamagedRecord(e.index, "a varint has more than 64 bits") from None
     left = ends - headers_at
-    # A header is at least two bytes; without headers nothing may be left.
-    check((count >= 0) & (count <= left >> 1) & ((left == 0) | (count > 0)), "its headers do not fill its rest")
+    # A header has at least two bytes; without headers no bytes may be left.
+    check((count >= 0) & (count <= left >> 1) & ((left == 0) | (count > 0)), "its headers do not end with the record")
     return Fields(timestamp_delta, offset_delta, key_at, key_size, value_at, value_size, headers_at, count)
 
 
 def read_beginnings(source: Bytes, starts: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """(time and offset less the batch's, size of the key, where the key begins)"""
+    """Return timestamp deltas, offset deltas, key sizes and key positions."""
     run = read_run(source, starts, 3)
     if run is not None:
         (timestamp_delta, offset_delta, key_size), key_at = run
@@ -74,6 +74,6 @@ def read_beginnings(source: Bytes, starts: Ints) -> tuple[Ints, Ints, Ints, Ints
 
 
 def check(good: Flags, reason: str) -> None:
-    """Raises `DamagedRecord` for the first that is not good."""
+    """Raise `DamagedRecord` for the first record that is not good."""
     if not good.all():
         raise DamagedRecord(int(np.argmin(good)), reason)

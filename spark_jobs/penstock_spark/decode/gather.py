@@ -1,4 +1,4 @@
-"""Pieces of a buffer as Arrow arrays; one copy for each column, made by Arrow."""
+"""Makes Arrow arrays of pieces of a buffer, with one copy per column, made by Arrow."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import pyarrow as pa
 
 from penstock_spark.decode.varints import Ints
 
-LARGEST = 2**31 - 1
+MAX_BYTES = 2**31 - 1
 
 
 def gather(buffer: pa.Buffer, starts: Ints, sizes: Ints) -> pa.BinaryArray:
-    """For each row the bytes of `buffer` from its start on, null where its size is -1. Starts rise and pieces do not
-    overlap.
+    """Return the bytes of `buffer` at each start; null where the size is -1. Starts increase and pieces do not overlap.
 
-    The buffer is taken for an array in which the pieces and what lies between them alternate; `take` copies the pieces.
+    The buffer is treated as an array in which pieces and gaps alternate; `take` copies the pieces.
     """
     rows = len(starts)
     missing = sizes < 0
     nulls = int(np.count_nonzero(missing))
     if nulls == rows:
         return pa.nulls(rows, pa.binary())
-    assert buffer.size <= LARGEST, f"{buffer.size} bytes are too many for 32-bit offsets"
+    assert buffer.size <= MAX_BYTES, f"{buffer.size} bytes are too many for 32-bit offsets"
     edges = np.empty(2 * rows + 1, np.int32)
     edges[0:-1:2] = starts
     np.add(starts, sizes, out=edges[1::2], casting="unsafe")
@@ -34,10 +33,10 @@ def gather(buffer: pa.Buffer, starts: Ints, sizes: Ints) -> pa.BinaryArray:
     if not nulls:
         return taken
     _, offsets, data = taken.buffers()
-    assert taken.offset == 0, "a fresh array begins at its buffers' beginning"
+    assert taken.offset == 0, "a new array has offset 0"
     return pa.BinaryArray.from_buffers(pa.binary(), rows, [bitmap(~missing), offsets, data], nulls)
 
 
 def bitmap(bits: npt.NDArray[np.bool_]) -> pa.Buffer:
-    """An Arrow bitmap."""
+    """Return an Arrow bitmap."""
     return pa.py_buffer(np.packbits(bits, bitorder="little"))

@@ -1,5 +1,5 @@
-"""Headers of records as Arrow lists. In step: the first header of all records that have one, then the second, …, so
-that work grows with the most headers that one record has, not with records.
+"""Decodes record headers to Arrow lists: the first header of all records at once, then the second, and so on. The
+number of steps is the maximum number of headers in one record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REPLACEMENT = "\ufffd".encode()
 
 
 def read_headers(source: Bytes, buffer: pa.Buffer, ends: Ints, at: Ints, count: Ints) -> pa.ListArray:
-    """For each record the list of its headers, null where it has none, as Spark's Kafka connector has it.
+    """Return the list of each record's headers; null if it has none, as in Spark's Kafka connector.
 
     `at` and `count` are `Fields.headers_at` and `header_count`; `buffer` is `source` for Arrow. Raises `DamagedRecord`.
     """
@@ -39,13 +39,13 @@ def read_headers(source: Bytes, buffer: pa.Buffer, ends: Ints, at: Ints, count: 
         while len(records):
             size, begin = read_varints(source, at)
             key_size[slot], key_at[slot] = size, begin
-            check((size >= 0) & (size <= limits - begin), "the key of a header does not lie within it")
+            check((size >= 0) & (size <= limits - begin), "the key of a header exceeds the record")
             size, begin = read_varints(source, begin + size)
             value_size[slot], value_at[slot] = size, begin
-            check((size >= -1) & (size <= limits - begin), "the value of a header does not lie within it")
+            check((size >= -1) & (size <= limits - begin), "the value of a header exceeds the record")
             at = begin + np.maximum(size, 0)
             going = left > 1
-            check(going | (at == limits), "its headers do not fill its rest")
+            check(going | (at == limits), "its headers do not end with the record")
             if not going.all():
                 records, at, limits, left, slot = (column[going] for column in (records, at, limits, left, slot))
             left = left - 1
@@ -58,7 +58,7 @@ def read_headers(source: Bytes, buffer: pa.Buffer, ends: Ints, at: Ints, count: 
 
 
 def lists(firsts: Ints, keys: pa.StringArray, values: pa.BinaryArray) -> pa.ListArray:
-    """Keys and values side by side, cut at `firsts`."""
+    """Return lists of keys and values, split at `firsts`."""
     rows = len(firsts) - 1
     structs = pa.StructArray.from_arrays([keys, values], fields=list(HEADER))
     empty = firsts[1:] == firsts[:-1]
@@ -68,7 +68,7 @@ def lists(firsts: Ints, keys: pa.StringArray, values: pa.BinaryArray) -> pa.List
 
 
 def as_text(keys: pa.BinaryArray) -> pa.StringArray:
-    """The keys as text; what is no UTF-8 is replaced as the Java client replaces it."""
+    """Return the keys as text; invalid UTF-8 is replaced as by the Java client."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
@@ -76,6 +76,5 @@ def as_text(keys: pa.BinaryArray) -> pa.StringArray:
 
 
 def java_text(key: bytes) -> str:
-    """As Java decodes UTF-8: in place of half of a surrogate pair it puts one U+FFFD, where Python puts one for each
-    byte."""
+    """Decode UTF-8 as Java does: one U+FFFD for half of a surrogate pair, where Python writes one for each byte."""
     return SURROGATES.sub(REPLACEMENT, key).decode(errors="replace")

@@ -1,9 +1,9 @@
-"""Where records begin. A record says only how long it is, so each is found from the one before it.
+"""Finds the starts of records. A record has only its length, so each start follows from the previous record.
 
-Two ways lead there. `hop` goes from record to record in a comprehension. `stride` starts at many places at once and
-goes from each in step with the others, in numpy; the places are beginnings of batches, which are certain, and others
-that look like beginnings of records. It is right whenever it answers, because each stretch must end exactly where the
-next begins; where one does not, it gives up and `hop` decides.
+There are two methods. `hop` goes from record to record in a comprehension. `stride` starts at many places at once and
+advances them in parallel with numpy; the places are starts of batches, which are certain, and positions that look like
+starts of records. Its result is always correct, because each stretch must end exactly at the start of the next; if one
+does not, `stride` gives up and `hop` decides.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock_spark.decode.varints import THREE, Bytes, Ints, lowest, read_run, 
 Flags = npt.NDArray[np.bool_]
 
 FAR = 1 << 40
-"""Added to a position, leads out of every buffer: for lengths that are negative or have more than three bytes."""
+"""Added to a position it exceeds every buffer: for lengths that are negative or have more than three bytes."""
 FIRST = tuple(FAR if byte & 1 else (byte >> 1) + 1 if byte < 0x80 else ((byte & 0x7F) >> 1) + 2 for byte in range(256))
 SECOND = tuple(byte << 6 if byte < 0x80 else ((byte & 0x7F) << 6) + 1 for byte in range(256))
 THIRD = tuple(byte << 13 if byte < 0x80 else FAR for byte in range(256))
-"""What the bytes of a length's varint add to the position: together the record's whole size."""
+"""What each byte of a length's varint adds to the position: their sum is the record's total size."""
 SIZES = np.array(
     [
         FIRST[first] + (0 if first < 0x80 else SECOND[second] if second < 0x80 else FAR)
@@ -35,26 +35,26 @@ SIZES = np.array(
     ],
     np.int64,
 )
-"""By two bytes, as one number, the size of the record that begins with them; `FAR` where its length has more bytes."""
+"""Total size of a record by its first two bytes, read as one number; `FAR` if its length has more bytes."""
 THREE_BYTES = np.uint64(24)
 
-WORTH_STRIDING = 6_000
-"""Records from which on `stride` is faster."""
-MOST_STRIDING = 1 << 20
-"""With more records `stride` takes memory by the hundreds of megabytes: whole columns of guesses are held at once."""
-RECORDS_A_BLOCK = 1 << 16
-"""`hop` makes no longer list than this: numbers in a list take five times the memory that they take in an array."""
-RECORDS_A_STRETCH = 40
+MIN_STRIDE_RECORDS = 6_000
+"""Number of records from which `stride` is faster."""
+MAX_STRIDE_RECORDS = 1 << 20
+"""Above this `stride` needs hundreds of megabytes, because it holds whole columns of candidates."""
+RECORDS_PER_BLOCK = 1 << 16
+"""Maximum list length in `hop`: a number takes five times more memory in a list than in an array."""
+RECORDS_PER_STRETCH = 40
 WINDOW_RECORDS = 3
-"""The size of the window, in records of average size, in which a stretch's first record is looked for."""
-MANY_ZEROS = 8 * WINDOW_RECORDS
-"""With more bytes 0 than this in a window on average, looking at each costs more than it saves."""
-FEW_STRETCHES = 48
-"""With so few stretches still going, `hop` is faster."""
+"""Size of the window for a stretch's first record, in records of average size."""
+MAX_ZEROS = 8 * WINDOW_RECORDS
+"""With more zero bytes per window on average, checking them all costs more than `stride` saves."""
+MIN_STRETCHES = 48
+"""With fewer active stretches `hop` is faster."""
 
 
 class DamagedOffsets(Exception):
-    """`position` is where a record should begin, and `reason` says why there is none."""
+    """Records do not follow one another. `position` is the expected start of a record, `reason` says what is wrong."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(position, reason)
@@ -62,28 +62,28 @@ class DamagedOffsets(Exception):
 
 
 def record_starts(source: Bytes, count: int, sections: Ints) -> Ints:
-    """`count` + 1 positions: where each record begins, and the end of `source`. `sections` are where batches' records
-    begin. Raises `DamagedOffsets` where there are not exactly `count`.
+    """Return `count` + 1 positions: the start of each record, and the end of `source`.
 
-    Takes 8 bytes of memory a record, whatever the bytes say, and a bounded sum beside that.
+    `sections` are the starts of the batches' records. Raises `DamagedOffsets` unless there are exactly `count` records.
+    Uses 8 bytes of memory per record, whatever the data, plus a bounded amount.
     """
-    if WORTH_STRIDING <= count <= MOST_STRIDING and (found := stride(source, count, sections)) is not None:
+    if MIN_STRIDE_RECORDS <= count <= MAX_STRIDE_RECORDS and (found := stride(source, count, sections)) is not None:
         return found
     return hop(source, 0, source.size, count)
 
 
 def hop(source: Bytes, start: int, end: int, count: int) -> Ints:
-    """As `record_starts`, from `start` to `end`."""
+    """Return the starts of records from `start` to `end`; see `record_starts`."""
     data, at = source.data, start
     starts = np.empty(count + 1, np.int64)
     starts[0] = start
     try:
-        for first in range(0, count, RECORDS_A_BLOCK):
+        for first in range(0, count, RECORDS_PER_BLOCK):
             behind = [
                 at := at
                 + FIRST[byte := data[at]]
                 + (0 if byte < 0x80 else SECOND[byte := data[at + 1]] + (0 if byte < 0x80 else THIRD[data[at + 2]]))
-                for _ in repeat(None, min(RECORDS_A_BLOCK, count - first))
+                for _ in repeat(None, min(RECORDS_PER_BLOCK, count - first))
             ]
             starts[first + 1 : first + 1 + len(behind)] = behind
     except IndexError:
@@ -92,7 +92,7 @@ def hop(source: Bytes, start: int, end: int, count: int) -> Ints:
 
 
 def walk(source: Bytes, start: int, end: int, count: int) -> Ints:
-    """As `hop`, for lengths of any size, and with an answer to what is wrong."""
+    """Return the same as `hop`, for lengths of any size, with a reason in the error."""
     starts = array("q", [start])
     at = start
     for index in range(count):
@@ -112,8 +112,8 @@ def walk(source: Bytes, start: int, end: int, count: int) -> Ints:
 
 
 def stride(source: Bytes, count: int, sections: Ints) -> Ints | None:
-    """As `record_starts`, or None where that cannot be told."""
-    stretches = count // RECORDS_A_STRETCH
+    """Return the same as `record_starts`, or None if it cannot be determined this way."""
+    stretches = count // RECORDS_PER_STRETCH
     begins = np.concatenate((sections[sections < source.size], likely_starts(source, count, stretches)))
     if len(begins) < stretches // 2:
         return None
@@ -135,7 +135,7 @@ def stride(source: Bytes, count: int, sections: Ints) -> Ints | None:
                 return None
             behind, goals = behind[going], goals[going]
         at = behind
-        if len(at) < FEW_STRETCHES:
+        if len(at) < MIN_STRETCHES:
             break
         found.append(at)
         total += len(at)
@@ -155,14 +155,14 @@ def stride(source: Bytes, count: int, sections: Ints) -> Ints | None:
 
 
 def first_of_each(values: Ints) -> Flags:
-    """Of sorted values, whether each is the first of its kind."""
+    """Return for each of the sorted values whether it is the first of its kind."""
     first = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=first[1:])
     return first
 
 
 def sizes_at(source: Bytes, at: Ints) -> Ints:
-    """The whole size of the record at each position; `FAR` where its length is negative or has more than three
+    """Return the total size of the record at each position; `FAR` if its length is negative or has more than three
     bytes."""
     words = source.words[at]
     last = width_bits(words)
@@ -173,7 +173,7 @@ def sizes_at(source: Bytes, at: Ints) -> Ints:
 
 
 def finish(data: bytearray, begin: int, goal: int) -> Ints | None:
-    """The beginnings of records from `begin` up to and without `goal`."""
+    """Return the starts of records from `begin` to `goal`, exclusive; None if they do not meet `goal`."""
     starts = []
     try:
         at = begin
@@ -190,16 +190,16 @@ def finish(data: bytearray, begin: int, goal: int) -> Ints | None:
 
 
 def likely_starts(source: Bytes, count: int, stretches: int) -> Ints:
-    """At most one position for each stretch of the buffer, where a record seems to begin.
+    """Return at most one position per stretch of the buffer at which a record seems to start.
 
-    Behind a record's length stand its attributes, a byte 0, the time and the offset within the batch; and where it ends
-    the next one begins, whose offset is greater by one.
+    A record's length is followed by its attributes, a zero byte, and by timestamp and offset delta. The next record
+    starts at its end, with the next offset delta.
     """
     step = source.size // stretches
     window = min(step, WINDOW_RECORDS * (source.size // count) + 16)
     rows = np.lib.stride_tricks.as_strided(source.octets, (stretches, window), (step, 1), writeable=False)
     zeros = rows == 0
-    if np.count_nonzero(zeros) > MANY_ZEROS * stretches:
+    if np.count_nonzero(zeros) > MAX_ZEROS * stretches:
         return np.empty(0, np.int64)
     stretch, within = np.divmod(np.flatnonzero(zeros), window)
     attributes = stretch * step + within
@@ -217,13 +217,13 @@ def likely_starts(source: Bytes, count: int, stretches: int) -> Ints:
 
 
 def offsets_at(source: Bytes, begins: Ints) -> Ints:
-    """The offset within the batch that each record has if one begins there; -2 where its attributes are not 0."""
+    """Return the offset delta of a record that starts at each position; -2 if its attributes are not 0."""
     attributes = begins + (width_bits(source.words[begins]) >> THREE).view(np.int64)
     run = read_run(source, begins, 2)
     if run is not None:
         offsets: Ints = run[0][1]
     else:
         words = source.words[attributes + 1]
-        offsets, _ = lowest(words >> width_bits(words))  # behind the time
+        offsets, _ = lowest(words >> width_bits(words))  # after the timestamp
     offsets[source.octets[attributes] != 0] = -2
     return offsets

@@ -1,4 +1,4 @@
-"""From batches as they stand in the log to Arrow: what `source` calls for each answer to a fetch."""
+"""Interface of the decoder, which `source` calls for each response to a fetch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from penstock_spark.model.ranges import Fetched
 
 
 class Decoder(Protocol):
-    """Reads one `OffsetRange`; made anew for each (`decode.decoder.RangeDecoder(range_, isolation, headers)`)."""
+    """Decodes one `OffsetRange`; a new one for each (`decode.decoder.RangeDecoder(range_, isolation, headers)`)."""
 
     @property
     def next_offset(self) -> int:
-        """What to fetch next; the range's end, or beyond, when all of it was seen (offsets may lack: compaction,
-        markers). Right once the iterator of `feed` is at its end."""
+        """Next offset to fetch; the range's end, or beyond, when the range is complete (offsets may be missing due to
+        compaction and markers). Valid once the iterator of `feed` is exhausted."""
 
     def feed(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:
-        """The records of the range, in order, as `columns.SCHEMA` (or with headers); of bounded size each.
+        """Yield the records of the range in order, in batches of bounded size with `columns.SCHEMA` (or with headers).
 
-        Control batches, and under read_committed records of aborted transactions, are left out. Checks each CRC.
-        Raises `CorruptBatch`.
+        Control batches are skipped, and with read_committed records of aborted transactions. Checks each CRC. Raises
+        `CorruptBatch`.
         """

@@ -1,6 +1,6 @@
-"""The batches of an answer: which of them hold records that are wanted; their bytes, decompressed, go into an arena.
+"""Walks the batches of a response: selects those with requested records and appends them, decompressed, to an arena.
 
-The only work that is done for each batch by itself; `decoder` does the rest for many batches at once.
+This is the only work per batch; `decoder` does the rest for many batches at once.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from penstock_spark.model.ranges import READ_COMMITTED, Fetched, OffsetRange
 MAGIC = 2
 MAGIC_OFFSET = 16
 MAX_DECOMPRESSED_BYTES = 256 << 20
-"""What one batch may decompress to; producers send at most the topic's max.message.bytes, compressed."""
+"""Maximum size of a decompressed batch; producers send at most the topic's max.message.bytes, compressed."""
 LARGEST_OFFSET = (1 << 62) - 1
-"""Beyond it there is no offset; so sums of offsets and deltas do not overflow."""
+"""Maximum offset, so that sums of offsets and deltas do not overflow."""
 
 
 class Section(NamedTuple):
-    """The records of one batch, `size` bytes in the arena behind those of the batch before; times in ms."""
+    """The records of one batch, `size` bytes in the arena after those of the previous batch; times in ms."""
 
     size: int
     record_count: int
@@ -49,7 +49,7 @@ class Section(NamedTuple):
 
 
 class Walk:
-    """Goes through answers; `next_offset` is behind the last batch that was seen."""
+    """Walks responses; `next_offset` follows the last batch that was seen."""
 
     def __init__(self, range_: OffsetRange, isolation: int, arena: Arena) -> None:
         self.range, self.arena = range_, arena
@@ -57,9 +57,9 @@ class Walk:
         self.next_offset = range_.start
 
     def sections(self, fetched: Fetched) -> Iterator[Section]:
-        """The batches with wanted records, in order. Raises `CorruptBatch`.
+        """Yield the batches with requested records, in order. Raises `CorruptBatch`.
 
-        Written out rather than split into methods: of small batches there are hundreds of thousands a second.
+        One long function for speed: there may be hundreds of thousands of small batches a second.
         """
         view, arena = fetched.records, self.arena
         pending = sorted(fetched.aborted, key=lambda pair: pair[1], reverse=True) if self.committed_only else []
@@ -123,15 +123,15 @@ class Walk:
                 self.next_offset = last + 1
 
     def is_of_format_2(self, view: memoryview, at: int) -> bool:
-        """False, at the end of an answer that cuts a batch short; raises `CorruptBatch` where it is of an older
-        format, whose messages may be shorter than a header."""
+        """Return False for an incomplete batch at the end of a response. Raises `CorruptBatch` for an older format,
+        whose messages may be shorter than a header."""
         if len(view) - at > MAGIC_OFFSET and view[at + MAGIC_OFFSET] != MAGIC:
             base_offset = int.from_bytes(view[at : at + 8], "big", signed=True)
             raise self.corrupt(base_offset, wrong_format(view[at + MAGIC_OFFSET]))
         return False
 
     def is_abort(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether a control batch aborts its producer's transaction."""
+        """Return whether a control batch aborts its producer's transaction."""
         try:
             marker = parse_marker(header, batch)
         except MalformedMessage as e:
@@ -139,32 +139,34 @@ class Walk:
         return marker is not None and not marker.committed
 
     def decompressed(self, records: memoryview, base_offset: int, last_offset: int, codec: int) -> int:
+        """Decompress records into the arena and return their size. Raises `CorruptBatch`."""
         try:
             return self.arena.put_decompressed(codec, records, MAX_DECOMPRESSED_BYTES)
         except MalformedMessage as e:
             raise self.corrupt(base_offset, str(e), last_offset) from None
 
     def corrupt(self, base_offset: int, reason: str, last_offset: int | None = None) -> CorruptBatch:
-        """`last_offset` is the batch's, where its header is under a CRC that is right."""
+        """Return the error for a batch. `last_offset` is given if the header is valid according to the CRC."""
         where = f"{self.range.topic}-{self.range.partition}"
-        message = f"{where}: the batch at offset {base_offset} cannot be read: {reason}"
+        message = f"{where}: cannot read the batch at offset {base_offset}: {reason}"
         if last_offset is None:
             return CorruptBatch(message)
-        return CorruptBatch(f'{message}; set onCorruptBatch to "skip" to leave it out', (base_offset, last_offset))
+        return CorruptBatch(f'{message}; set onCorruptBatch to "skip" to skip it', (base_offset, last_offset))
 
 
 def wrong_format(magic: int) -> str:
+    """Return the reason for an unsupported message format."""
     return f"it has message format {magic & 0xFF}; only format {MAGIC} can be read"
 
 
 def why_unsound(header: BatchHeader, seen: int) -> str:
-    """What is wrong with a header; `seen` is the last offset of the batch before."""
+    """Return what is wrong with a header; `seen` is the last offset of the previous batch."""
     if header.magic != MAGIC:
         return wrong_format(header.magic)
     if not 0 <= header.base_offset <= LARGEST_OFFSET:
-        return "there is no such offset"
+        return "its offset is out of range"
     if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD:
         return f"it claims a length of {header.batch_length}"
     if header.base_offset <= seen:
-        return f"it stands behind one that ends at {seen}"
+        return f"it follows a batch that ends at offset {seen}"
     return f"it claims {header.record_count} records in {header.last_offset_delta + 1} offsets"

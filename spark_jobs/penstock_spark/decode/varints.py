@@ -1,7 +1,6 @@
-"""Many varints at once: numpy looks at the eight bytes behind each position as one 64-bit number.
+"""Reads many varints at once: numpy reads the eight bytes at each position as one 64-bit number.
 
-`hops`, `fields` and `headers` read with it. A position may be anywhere in the buffer's data, because behind those the
-buffer has `PADDING` bytes of zeros.
+Called by `hops`, `fields` and `headers`. A position may be anywhere in the data: `PADDING` zero bytes follow it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 PADDING = 64
-"""A record's header is at most 42 bytes (four varints of ten bytes, a length and its attributes), read as words."""
+"""A record's fields before the key take at most 42 bytes (four varints of ten bytes, a length and its attributes)."""
 TOP_BITS = np.uint64(0x8080808080808080)
 ONE, TWO, THREE, FOUR, EIGHT, WORD_BITS = (np.uint64(number) for number in (1, 2, 3, 4, 8, 64))
 SEVENS = np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00)
@@ -27,7 +26,7 @@ CONTINUES = np.uint64(0x80)
 
 
 class Bytes:
-    """The first `size` bytes of a buffer, with `PADDING` behind them; what stands behind that is something else."""
+    """The first `size` bytes of a buffer, followed by `PADDING` bytes."""
 
     __slots__ = ("data", "octets", "pairs", "shorts", "size", "words")
 
@@ -36,14 +35,14 @@ class Bytes:
         self.size = size
         length = size + PADDING
         self.octets: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8, length)
-        # At p: the two, eight and sixteen bytes from p on.
+        # Views with the two, eight and sixteen bytes from each position.
         self.shorts: npt.NDArray[np.uint16] = np.ndarray((length - 1,), "<u2", data, strides=(1,))
         self.words: Words = np.ndarray((length - 7,), "<u8", data, strides=(1,))
         self.pairs: npt.NDArray[np.void] = np.ndarray((length - 15,), "V16", data, strides=(1,))
 
 
 class VarintTooLong(Exception):
-    """A varint has more than ten bytes, or more than 64 bits; `index` says which of those that were read."""
+    """A varint has more than ten bytes, or more than 64 bits; `index` is its index among those that were read."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -51,13 +50,13 @@ class VarintTooLong(Exception):
 
 
 def read_varints(source: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """(values, positions behind them) of the signed varints at `at`. Raises `VarintTooLong`."""
+    """Return the values of the signed varints at `at`, and the positions after them. Raises `VarintTooLong`."""
     words = source.words[at]
     values, bits = lowest(words)
     if bits is None:
         return values, at + 1
     behind = at + (bits >> THREE).view(np.int64)
-    # Nine or ten bytes: only times a million years apart need them.
+    # Nine or ten bytes occur only for timestamps a million years apart.
     for index in np.flatnonzero(bits > WORD_BITS).tolist():
         try:
             values[index], behind[index] = read_varlong(source.data, int(at[index]))
@@ -67,11 +66,11 @@ def read_varints(source: Bytes, at: Ints) -> tuple[Ints, Ints]:
 
 
 def read_run(source: Bytes, at: Ints, count: int) -> tuple[list[Ints], Ints] | None:
-    """The values of `count` varints that stand one behind the other, behind one more and a byte of something else, and
-    the position behind them; None where they have, for one of `at`, more than eight bytes together, or the one before
-    them more than six: then they are to be read one by one.
+    """Return the values of `count` consecutive varints, and the position after them.
 
-    Two words are fetched instead of one for each, which is what takes time.
+    They follow one other varint and one byte. None if, for any of `at`, they have more than eight bytes in total, or
+    the varint before them more than six; then read them one by one. Reads two words instead of one per varint: memory
+    access dominates.
     """
     pairs = source.pairs[at].view("<u8").reshape(-1, 2)
     low = pairs[:, 0]
@@ -101,11 +100,11 @@ def read_run(source: Bytes, at: Ints, count: int) -> tuple[list[Ints], Ints] | N
 
 
 def lowest(words: Words) -> tuple[Ints, Words | None]:
-    """(values of the varints in the lowest bytes, their bits), None where each is one byte. More than 64 bits are
-    those of a varint that ends in none of the eight bytes; its value means nothing."""
+    """Return the values of the varints in the lowest bytes, and their bits; None if each is one byte. More than 64 bits
+    mean a varint that does not end in the eight bytes; its value is meaningless."""
     if not (words & CONTINUES).any():
         return unzigzag(words & SMALL), None
-    # The lowest top bit that is clear ends the varint; a number less one has all bits below its lowest.
+    # The lowest clear top bit ends the varint; x - 1 sets all bits below the lowest bit of x.
     last = ~words
     last &= TOP_BITS
     below = (last & -last) - ONE
@@ -115,7 +114,7 @@ def lowest(words: Words) -> tuple[Ints, Words | None]:
 
 
 def width_bits(words: Words) -> Words:
-    """How many bits the varint in the lowest bytes takes."""
+    """Return the number of bits of the varint in the lowest bytes."""
     last = ~words
     last &= TOP_BITS
     bits: Words = np.bitwise_count((last & -last) - ONE).astype(np.uint64)
@@ -124,7 +123,7 @@ def width_bits(words: Words) -> Words:
 
 
 def pack_sevens(words: Words, bits: int = 64) -> Words:
-    """Of each byte the low seven bits, side by side: 56 bits of 64. Of words of at most so many bits."""
+    """Pack the low seven bits of each byte: 56 of 64 bits. `bits` is the maximum number of bits in a word."""
     words = (words & SEVENS[0]) | ((words & SEVENS[1]) >> ONE)
     if bits > 16:
         words = (words & FOURTEENS[0]) | ((words & FOURTEENS[1]) >> TWO)
@@ -134,5 +133,5 @@ def pack_sevens(words: Words, bits: int = 64) -> Words:
 
 
 def unzigzag(words: Words) -> Ints:
-    """Even numbers are twice a number from 0 on, odd ones twice its complement."""
+    """Decode zigzag: even numbers are twice a non-negative number, odd ones twice its complement."""
     return ((words >> ONE) ^ -(words & ONE)).view(np.int64)

@@ -1,4 +1,4 @@
-"""The demo: real flights through a broker into two Spark jobs, one of which is killed and goes on. Nothing is faked.
+"""The demo: sends real flights through a broker into two Spark jobs, and kills and restarts one of them.
 
-`story` runs it, `cli.demo` shows it.
+`scenario` runs it, `cli.demo` shows the results.
 """

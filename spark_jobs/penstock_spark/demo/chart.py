@@ -1,4 +1,4 @@
-"""The chart: flights and mean delays by hour of day, as the aggregation's table has them."""
+"""Draws the chart: flights and mean delays by hour of day, from the aggregation's table."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ BARS, LINE, TEXT, FAINT = "#9db8d2", "#c2410c", "#1f2937", "#e5e7eb"
 
 
 def check() -> None:
-    """Raises `DemoFailed` where the chart cannot be drawn, before anything else is done."""
+    """Raise `DemoFailed` if matplotlib is missing, before the demo starts."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise DemoFailed("the chart needs matplotlib: run `make demo` in a checkout, or `pip install matplotlib`")
+        raise DemoFailed("matplotlib is missing; run `make demo` in a checkout, or `pip install matplotlib`")
 
 
 def draw(hours: pa.Table, path: Path) -> None:
-    """Writes a PNG of 1200 by 600. `hours` is the table by hour. Raises `OSError`."""
+    """Write a PNG of 1200 by 600 pixels. `hours` is the table by hour. Raises `OSError`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import StrMethodFormatter

@@ -1,4 +1,4 @@
-"""Whether the demo's tables are right. No I/O: `story` reads, this compares."""
+"""Checks the demo's tables. No I/O: `scenario` reads them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from penstock_spark.demo import expected
 
 @dataclass(frozen=True, slots=True)
 class KillEvent:
-    """How the archive's driver was killed, and what it had written by then."""
+    """The kill of the archive's driver, and what the driver had written by then."""
 
     pid: int
     batch: int
-    """The batch that it was in."""
+    """The batch in progress."""
     rows: int
-    """Rows of the table's newest version."""
+    """Rows of the table's latest version."""
     uncounted_files: int
-    """Files that it had written and that no version of the table names."""
+    """Files that the driver had written and no table version references."""
     produced: int
-    """Flights that had been produced."""
+    """Flights produced by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What the demo found. Tables are Arrow's; `ends` are the topic's, by partition."""
+    """The demo's results. Tables are Arrow tables; `ends` are the topic's log ends by partition."""
 
     data_set: pa.Table
     archive: pa.Table
@@ -37,12 +37,14 @@ class CheckResult:
     ends: list[int]
     kill: KillEvent | None
     committed: Mapping[str, list[int]]
-    """By group: the committed offset of each partition."""
+    """Committed offset of each partition, by group."""
 
     def lag(self, group: str) -> int:
+        """Return the lag of a group."""
         return sum(self.ends) - sum(self.committed[group])
 
     def checks(self) -> list[TallyCheck]:
+        """Return all checks."""
         return [
             *archive_checks(self.archive, self.data_set, self.ends),
             *hour_checks(self.hours, self.data_set),
@@ -55,20 +57,21 @@ class CheckResult:
 
 
 def archive_checks(archive: pa.Table, data_set: pa.Table, ends: list[int]) -> list[TallyCheck]:
+    """Compare the archive with the data set and the topic."""
     flights, rows = data_set.num_rows, archive.num_rows
     produced = sum(ends)
-    places = distinct(archive, ("partition", "offset"))
+    positions = distinct(archive, ("partition", "offset"))
     beyond = sum(
         pc.sum(pc.greater_equal(archive.filter(pc.equal(archive["partition"], n))["offset"], end)).as_py() or 0
         for n, end in enumerate(ends)
     )
-    lacking = produced - (places - beyond)
+    missing = produced - (positions - beyond)
     identities = distinct(archive, expected.IDENTITY)
     own = archive.select(expected.FLIGHT)
     return [
         TallyCheck("every flight is in the topic once", produced == flights, f"{produced:,} of {flights:,}"),
-        TallyCheck("no (partition, offset) lacks in the archive", lacking == 0 and beyond == 0, f"{lacking:,} lack"),
-        TallyCheck("no (partition, offset) is there twice", places == rows, f"{rows - places:,} repeats"),
+        TallyCheck("no (partition, offset) is missing", missing == 0 and beyond == 0, f"{missing:,} missing"),
+        TallyCheck("no (partition, offset) is duplicate", positions == rows, f"{rows - positions:,} duplicates"),
         TallyCheck(
             "every flight is in the archive once", identities == rows == flights, f"{identities:,} of {flights:,}"
         ),
@@ -81,10 +84,12 @@ def archive_checks(archive: pa.Table, data_set: pa.Table, ends: list[int]) -> li
 
 
 def distinct(table: pa.Table, columns: tuple[str, ...]) -> int:
+    """Return the number of distinct rows of some columns."""
     return int(table.select(columns).group_by(list(columns)).aggregate([]).num_rows)
 
 
 def hour_checks(hours: pa.Table, data_set: pa.Table) -> list[TallyCheck]:
+    """Compare the table by hour with the data set."""
     wanted = expected.by_hour(data_set)
     counted = pc.sum(hours["flights"]).as_py() or 0
     by_carrier = expected.roll_up(hours, "carrier")
@@ -103,8 +108,8 @@ def hour_checks(hours: pa.Table, data_set: pa.Table) -> list[TallyCheck]:
 
 
 def kill_check(kill: KillEvent | None, flights: int) -> TallyCheck:
-    """A kill before the first row, or after the last, would prove nothing."""
+    """Check that the kill was between the first and the last row: otherwise it proves nothing."""
     what = "the archive's driver was killed in the middle of a batch"
     if kill is None:
         return TallyCheck(what, False, "not killed")
-    return TallyCheck(what, 0 < kill.rows < flights, f"batch {kill.batch}, {kill.rows:,} rows counted")
+    return TallyCheck(what, 0 < kill.rows < flights, f"batch {kill.batch}, {kill.rows:,} rows committed")

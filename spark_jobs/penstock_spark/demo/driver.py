@@ -1,6 +1,6 @@
-"""A job in a driver process of its own: `penstock-spark run`, which can be killed and started again.
+"""Runs a job in its own driver process, `penstock-spark run`, which can be killed and restarted.
 
-What it has written is read from outside, from its checkpoint and its table.
+The job's progress is read from its checkpoint and its table.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from penstock_spark.model.errors import PenstockSparkError
 
 LOG_TAIL_CHARS = 3_000
 STOP_TIMEOUT_S = 90.0
-STARTED = " started"
-FOREIGN = (
+STARTED_SUFFIX = " started"
+SPARK_VARIABLES = (
     "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR",
     "SPARK_HOME", "SPARK_MASTER", "SPARK_REMOTE",
 )  # fmt: skip
-"""What would have a driver run on another Spark than the one that is installed beside this package."""
+"""Environment variables that would select another Spark than the installed one."""
 
 
 class DemoFailed(PenstockSparkError):
-    """The demo cannot go on; says why."""
+    """The demo failed; the message says why."""
 
 
 class DemoDriver:
-    """`file` is the job's YAML in a directory that takes everything that Spark leaves behind."""
+    """A job's driver process. `file` is the job's YAML, in a directory for all files that Spark writes."""
 
     def __init__(self, file: Path, checkpoint: Path) -> None:
         self.file, self.checkpoint = file, checkpoint
@@ -41,13 +41,15 @@ class DemoDriver:
 
     @property
     def pid(self) -> int:
+        """Process id of the driver."""
         assert self.process is not None, "the driver was started"
         return self.process.pid
 
     async def start(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+        """Start the process."""
+        environment = {name: value for name, value in os.environ.items() if name not in SPARK_VARIABLES}
         environment |= {
-            "MALLOC_ARENA_MAX": "2",  # the C library would take memory for each of the JVM's threads
+            "MALLOC_ARENA_MAX": "2",  # limits the C library's memory per thread of the JVM
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TMPDIR": str(self.file.parent),
@@ -56,39 +58,40 @@ class DemoDriver:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "penstock_spark.cli", "run", str(self.file),
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.file.parent,
-                start_new_session=True,  # Ctrl-C reaches the demo alone; and a kill takes the JVM along
+                start_new_session=True,  # Ctrl-C reaches only the demo, and a kill includes the JVM
             )  # fmt: skip
 
     @property
-    def started(self) -> bool:
-        """Whether its query runs. Raises `DemoFailed` where the driver has ended."""
+    def has_started(self) -> bool:
+        """Whether the query runs. Raises `DemoFailed` if the driver has ended."""
         self.check()
-        return any(line.endswith(STARTED) for line in self.log.read_text(errors="replace").splitlines())
+        return any(line.endswith(STARTED_SUFFIX) for line in self.log.read_text(errors="replace").splitlines())
 
     def check(self) -> None:
-        """Raises `DemoFailed` where the driver has ended by itself."""
+        """Raise `DemoFailed` if the driver has ended."""
         if self.process is not None and self.process.returncode is not None:
             raise DemoFailed(
-                f"{self.file.stem}: its driver ended (exit code {self.process.returncode}):\n{self.tail()}"
+                f"{self.file.stem}: the driver ended with exit code {self.process.returncode}:\n{self.tail()}"
             )
 
     def tail(self) -> str:
+        """Return the end of the driver's log."""
         return self.log.read_text(errors="replace").strip()[-LOG_TAIL_CHARS:]
 
     def batch_in_flight(self) -> int | None:
-        """The batch that is planned and not finished: Spark writes `offsets/N` before a batch, `commits/N` after it."""
+        """Return the batch in progress: Spark writes `offsets/N` before a batch and `commits/N` after it."""
         planned, done = last_batch(self.checkpoint / "offsets"), last_batch(self.checkpoint / "commits")
         return planned if planned > done else None
 
     async def kill(self) -> None:
-        """SIGKILL for the driver and its JVM, whose Python workers end with it. Idempotent."""
+        """Kill the driver and its JVM with SIGKILL; the Python workers end with it. Idempotent."""
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             await self.process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM: it ends when its batch has. Raises `DemoFailed` where that does not end well."""
+        """Stop the driver at the end of its batch with SIGTERM. Raises `DemoFailed` if it does not exit with 0."""
         self.check()
         assert self.process is not None, "the driver was started"
         self.process.terminate()
@@ -96,13 +99,13 @@ class DemoDriver:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 code = await self.process.wait()
         except TimeoutError:
-            raise DemoFailed(f"{self.file.stem}: its driver does not stop:\n{self.tail()}") from None
+            raise DemoFailed(f"{self.file.stem}: the driver does not stop:\n{self.tail()}") from None
         if code:
-            raise DemoFailed(f"{self.file.stem}: its driver stopped with exit code {code}:\n{self.tail()}")
+            raise DemoFailed(f"{self.file.stem}: the driver stopped with exit code {code}:\n{self.tail()}")
 
 
 def last_batch(folder: Path) -> int:
-    """The highest number among the names in a folder of a checkpoint; -1 where there is none."""
+    """Return the highest batch number in a folder of a checkpoint; -1 if there is none."""
     try:
         return max((int(entry.name) for entry in os.scandir(folder) if entry.name.isdecimal()), default=-1)
     except FileNotFoundError:
@@ -110,12 +113,12 @@ def last_batch(folder: Path) -> int:
 
 
 def files_of(table: Path) -> set[str]:
-    """The data files in a table's folder, whether they count or not."""
+    """Return the data files in a table's folder, committed or not."""
     return {str(path.relative_to(table)) for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
-def counted(table: Path) -> tuple[int, set[str]]:
-    """Rows and files of a table's newest version; nothing where there is no table yet."""
+def committed_state(table: Path) -> tuple[int, set[str]]:
+    """Return rows and files of a table's latest version; none if the table does not exist."""
     if not DeltaTable.is_deltatable(str(table)):
         return 0, set()
     actions = pa.table(DeltaTable(table).get_add_actions(flatten=True))

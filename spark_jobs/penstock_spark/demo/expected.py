@@ -1,4 +1,4 @@
-"""The data set as pyarrow reads it, and what the jobs' tables must hold because of it. No Spark, no broker."""
+"""The data set read with pyarrow, and the tables that the jobs must produce from it. No Spark, no broker."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import pyarrow.csv as csv
 from penstock.cli.demo.flights import MEMBER, MISSING
 
 IDENTITY = ("time_hour", "carrier", "flight")
-"""What tells flights apart."""
+"""Columns that identify a flight."""
 NUMBERS = ("flight", "dep_delay", "arr_delay", "distance", "hour", "minute")
 TEXTS = ("carrier", "tailnum", "origin", "dest")
 FLIGHT = (*TEXTS, "flight", "dep_delay", "arr_delay", "distance", "hour", "time_hour", "departure")
-"""The columns of an archived flight that are the flight's own."""
+"""Columns of an archived flight, without the archive's own."""
 BY_HOUR = ("window_start", "carrier", "hour", "flights", "departed", "delay_minutes")
 TIME = pa.timestamp("us", tz="UTC")
 MINUTE_US = 60_000_000
 
 
 def read_data_set(path: Path) -> pa.Table:
-    """Every flight, in the columns `FLIGHT`."""
+    """Return all flights with the columns `FLIGHT`."""
     types: dict[str, pa.DataType] = {name: pa.int64() for name in NUMBERS} | {name: pa.string() for name in TEXTS}
     options = csv.ConvertOptions(
         column_types=types | {"time_hour": TIME},
@@ -41,7 +41,7 @@ def read_data_set(path: Path) -> pa.Table:
 
 
 class RecordIdentity(msgspec.Struct):
-    """`IDENTITY` in a message."""
+    """The `IDENTITY` fields of a message."""
 
     time_hour: datetime
     carrier: str
@@ -49,20 +49,20 @@ class RecordIdentity(msgspec.Struct):
 
 
 def only(flights: pa.Table, messages: Sequence[bytes]) -> pa.Table:
-    """The flights of these messages."""
+    """Return the flights of some messages."""
     sent = [msgspec.structs.asdict(msgspec.json.decode(message, type=RecordIdentity)) for message in messages]
     types = pa.schema([flights.schema.field(name) for name in IDENTITY])
     return flights.join(pa.Table.from_pylist(sent, schema=types), list(IDENTITY), join_type="left semi")
 
 
 def by_hour(flights: pa.Table) -> pa.Table:
-    """Flights, departed flights and minutes of delay by hour of scheduled departure and carrier: `BY_HOUR`."""
+    """Return flights, departed flights and minutes of delay by hour of scheduled departure and carrier: `BY_HOUR`."""
     hours = pc.floor_temporal(flights["departure"], unit="hour")
     return total(flights.append_column("window_start", hours), ["window_start", "carrier", "hour"])
 
 
 def total(flights: pa.Table, keys: list[str]) -> pa.Table:
-    """Of single flights: the keys, flights, departed, delay_minutes."""
+    """Return the keys, flights, departed and delay_minutes of single flights."""
     found = flights.group_by(keys).aggregate([([], "count_all"), ("dep_delay", "count"), ("dep_delay", "sum")])
     sums = pc.fill_null(found["dep_delay_sum"], 0)
     return pa.table(
@@ -76,16 +76,16 @@ def total(flights: pa.Table, keys: list[str]) -> pa.Table:
 
 
 def roll_up(hours: pa.Table, key: str) -> pa.Table:
-    """The rows of a table by hour added up by carrier or hour of day, in the key's order."""
+    """Sum a table by hour by carrier or hour of day, in the key's order."""
     figures = ["flights", "departed", "delay_minutes"]
     found = hours.group_by(key).aggregate([(figure, "sum") for figure in figures])
     return pa.table({key: found[key], **{f: found[f"{f}_sum"] for f in figures}}).sort_by(key)
 
 
-def same(found: pa.Table, wanted: pa.Table, keys: tuple[str, ...]) -> bool:
-    """Whether two tables hold the same rows, in whatever order; integers may differ in width, times in unit."""
-    if found.num_rows != wanted.num_rows or set(found.column_names) != set(wanted.column_names):
+def same(found: pa.Table, expected: pa.Table, keys: tuple[str, ...]) -> bool:
+    """Return whether two tables have the same rows in any order; integer widths and time units may differ."""
+    if found.num_rows != expected.num_rows or set(found.column_names) != set(expected.column_names):
         return False
     order = [(key, "ascending") for key in keys]
-    there = found.select(wanted.column_names).cast(wanted.schema).sort_by(order).combine_chunks()
-    return bool(there.equals(wanted.sort_by(order).combine_chunks()))
+    actual = found.select(expected.column_names).cast(expected.schema).sort_by(order).combine_chunks()
+    return bool(actual.equals(expected.sort_by(order).combine_chunks()))

@@ -1,4 +1,4 @@
-"""The demo's two jobs as files: what `penstock-spark run` gets. Kept as templates beside this module."""
+"""Writes the job files of the demo's two jobs, from the templates beside this module."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from penstock_spark.jobs.run.session import UNIX_SOCKETS
 
 ARCHIVE, BY_HOUR = "flights-archive", "flights-by-hour"
 TOPIC = "flights"
-ARCHIVE_BATCHES = 4
-"""At least so many: so that there is a middle to be killed in, however fast the machine is."""
+MIN_ARCHIVE_BATCHES = 4
+"""Minimum number of batches, so that the archive can be killed in the middle on any machine."""
 
 TASKS = {ARCHIVE: 2, BY_HOUR: 1}
-"""At a time. The archive's wait for the disk; each task has Python workers of its own, which take memory."""
+"""Parallel tasks. The archive's tasks wait for the disk; each task has Python workers, which need memory."""
 
 
 def groups() -> tuple[str, str]:
-    """The groups that show how far the jobs are: the default of `progress.group`."""
+    """Return the jobs' progress groups: the default of `progress.group`."""
     return f"spark-{ARCHIVE}", f"spark-{BY_HOUR}"
 
 
 def checkpoint(directory: Path, job: str) -> Path:
+    """Return a job's checkpoint folder."""
     return directory / "state" / job
 
 
 def table(directory: Path, job: str) -> Path:
-    """Where a job's Delta table is."""
+    """Return the folder of a job's Delta table."""
     return directory / "lake" / {ARCHIVE: "flights", BY_HOUR: "flights_by_hour"}[job]
 
 
 def write(directory: Path, brokers: str, flights: int) -> dict[str, Path]:
-    """Both files, by job, in folders of their own, which take what Spark leaves behind."""
+    """Write both job files, each in a folder that also gets Spark's files. Return their paths by job."""
     found = {}
     for job in (ARCHIVE, BY_HOUR):
         home = directory / job
@@ -43,7 +44,7 @@ def write(directory: Path, brokers: str, flights: int) -> dict[str, Path]:
         values = {
             "brokers": brokers,
             "directory": str(directory),
-            "batch_records": str(max(flights // ARCHIVE_BATCHES, 1)),
+            "batch_records": str(max(flights // MIN_ARCHIVE_BATCHES, 1)),
             "spark": json.dumps(spark_settings(home, TASKS[job])),  # JSON is YAML
         }
         found[job].write_text(Template(text).substitute(values), encoding="utf-8")
@@ -51,7 +52,7 @@ def write(directory: Path, brokers: str, flights: int) -> dict[str, Path]:
 
 
 def spark_settings(home: Path, tasks: int) -> dict[str, str]:
-    """Two small JVMs on a small machine, for a minute; nothing outside of `home`."""
+    """Return settings for two small JVMs on a small machine, with all files in `home`."""
     return {
         "spark.master": f"local[{tasks}]",
         "spark.driver.memory": "512m",
@@ -60,9 +61,9 @@ def spark_settings(home: Path, tasks: int) -> dict[str, str]:
         "spark.local.dir": str(home / "local"),
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.sql.shuffle.partitions": "1",
-        # A driver that is killed would leave its socket behind, outside of `home`.
+        # A killed driver would leave its socket behind, outside `home`.
         UNIX_SOCKETS: "false",
-        # What compiles code to its utmost is slower in a JVM of a minute's life.
+        # Optimised JIT compilation does not pay off in a JVM that lives a minute.
         "spark.driver.extraJavaOptions": (
             f"-Djava.io.tmpdir={home} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
         ),

@@ -1,6 +1,5 @@
-"""From Arrow to record batches, a column at a time. Pure: arrays go in, bytes come out.
+"""Encodes Arrow arrays to record batches, column by column. Pure: arrays in, bytes out.
 
-`batches.encode`, `batches.batch_edges` and `murmur.partitions` are the doors (see `ports`); `sink` calls them for each
-Arrow batch of rows.
-Inside, `varints` writes many varints at once, `records` puts rows together, `batches` cuts them into batches.
+`sink` calls `batches.encode`, `batches.batch_edges` and `murmur.partitions` (see `ports`) for each Arrow batch of rows.
+`varints` writes many varints at once, `records` builds records, `batches` cuts them into batches.
 """

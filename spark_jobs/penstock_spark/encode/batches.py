@@ -1,4 +1,4 @@
-"""Record batches of rows: where each ends, its header, compression and checksum. What `sink` calls."""
+"""Cuts rows into record batches with header, compression and checksum. Called by `sink`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ MAGIC = 2
 CRC_OFFSET = 17
 SEQUENCE_MASK = 0x7FFFFFFF
 BLOCK_BYTES = 64 << 20
-"""So many bytes of records, or one batch more, are joined at once."""
+"""Bytes of records that are joined at once; the last batch may exceed it."""
 
 
-class Measured(NamedTuple):
+class MeasuredRows(NamedTuple):
+    """Sizes of rows in batches. `ends` are cumulative upper bounds of the record sizes."""
+
     """Of rows, what they take in batches. `ends` are the sums of the records' sizes, which are these at most."""
 
     times: Ints
@@ -31,36 +33,36 @@ class Measured(NamedTuple):
     ends: Ints
 
 
-def measured(rows: EncodableRows) -> Measured:
-    """Raises ValueError for a header without a key, for times too far apart."""
+def measure_rows(rows: EncodableRows) -> MeasuredRows:
+    """Measure rows. Raises `ValueError` for a header without key, and for timestamps too far apart."""
     count = len(rows.value)
     assert len(rows.key) == len(rows.timestamp_ms) == count, "the columns of rows have different lengths"
     times = rows.timestamp_ms.astype(np.int64)
     spread = int(times.max()) - int(times.min())
     if spread > LARGEST:
-        raise ValueError(f"times of one write lie {spread} ms apart, more than {LARGEST}")
+        raise ValueError(f"timestamps of one write are {spread} ms apart; at most {LARGEST} are allowed")
     counts, headers = None, None
     if rows.headers is not None and rows.headers.null_count < count:
         counts, headers = header_bytes(rows.headers)
     sizes = measure(rows.key, rows.value, counts, headers)
-    # What a record takes at most: its times and offsets are known to be below these.
+    # Upper bound of a record's size: its timestamp and offset deltas are below these maxima.
     largest = widths(np.array([spread, count, sizes.rest.max() + 2 * WORD]))
     bound = sizes.rest + int(largest.sum())
-    return Measured(times, headers, sizes, np.cumsum(bound))
+    return MeasuredRows(times, headers, sizes, np.cumsum(bound))
 
 
 def batch_edges(rows: EncodableRows, max_bytes: int) -> list[int]:
-    """See `ports.BatchEdges`. Raises ValueError as `encode` does."""
-    return cuts(measured(rows).ends, max_bytes - HEADER_SIZE).tolist() if len(rows.value) else [0]
+    """See `ports.BatchEdges`. Raises `ValueError` as `encode` does."""
+    return cuts(measure_rows(rows).ends, max_bytes - HEADER_SIZE).tolist() if len(rows.value) else [0]
 
 
 def encode(
     rows: EncodableRows, codec: int, max_bytes: int, producer: ProducerId, base_sequence: int
 ) -> list[EncodedBatch]:
-    """See `ports.Encode`. Raises ValueError for a header without a key, for times too far apart."""
+    """See `ports.Encode`. Raises `ValueError` for a header without key, and for timestamps too far apart."""
     if not len(rows.value):
         return []
-    times, headers, sizes, ends = measured(rows)
+    times, headers, sizes, ends = measure_rows(rows)
     batches: list[EncodedBatch] = []
     for edges in blocks(ends, cuts(ends, max_bytes - HEADER_SIZE)):
         first, end = int(edges[0]), int(edges[-1])
@@ -89,7 +91,7 @@ def encode(
 
 
 def cuts(ends: Ints, max_bytes: int) -> Ints:
-    """The index of each batch's first row, and the number of rows. `ends` are the sums of the rows' sizes."""
+    """Return the index of each batch's first row, and the number of rows. `ends` are cumulative row sizes."""
     edges = [0]
     taken = 0
     while edges[-1] < len(ends):
@@ -100,7 +102,7 @@ def cuts(ends: Ints, max_bytes: int) -> Ints:
 
 
 def blocks(ends: Ints, edges: Ints) -> Iterator[Ints]:
-    """Runs of batches that are joined at once, as their edges."""
+    """Yield the edges of runs of batches that are joined at once."""
     first = 0
     sums = np.concatenate(([0], ends))[edges]
     while first + 1 < len(edges):
@@ -118,7 +120,7 @@ def seal(
     producer: ProducerId,
     sequence: int,
 ) -> EncodedBatch:
-    """A batch of records that are compressed already."""
+    """Return a batch of compressed records."""
     batch = bytearray(HEADER_SIZE + len(body))
     batch[HEADER_SIZE:] = body
     HEADER.pack_into(

@@ -1,4 +1,4 @@
-"""Which partition each key goes to: the murmur2 of the Java client's partitioner, of all keys in step."""
+"""Assigns keys to partitions with the murmur2 hash of the Java client's partitioner, for all keys in parallel."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SEED = np.uint32(0x9747B28C)
 SHIFT, SHIFT_13, SHIFT_15 = np.uint32(24), np.uint32(13), np.uint32(15)
 WORD = 4
 FEW = 16
-"""So few keys that are still going are hashed faster one by one."""
+"""With fewer keys left, hashing them one by one is faster."""
 NO_BYTES = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
-"""By how many bytes are left of a key, those bits of a word."""
+"""Mask of a word by the number of bytes that are left of a key."""
 
 
 def partitions(keys: pa.BinaryArray, count: int) -> npt.NDArray[np.int32]:
-    """For each key its partition, of `count`; -1 for a null."""
+    """Return the partition of each key, of `count`; -1 for null."""
     if count < 1:
-        raise ValueError(f"a topic has at least one partition, not {count}")
+        raise ValueError(f"invalid partition count {count}; a topic has at least one partition")
     positive = murmur2(keys) & np.uint32(0x7FFFFFFF)
     found = (positive % np.uint32(count)).astype(np.int32)
     if keys.null_count:
@@ -35,14 +35,14 @@ def partitions(keys: pa.BinaryArray, count: int) -> npt.NDArray[np.int32]:
 
 
 def murmur2(keys: pa.BinaryArray) -> Hashes:
-    """The hash of each key; of a null what its place holds."""
+    """Return the hash of each key; for null the hash of the bytes in its place."""
     rows = len(keys)
     if not rows:
         return np.empty(0, np.uint32)
     _, offset_buffer, data_buffer = keys.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32, rows + 1, keys.offset * WORD)
     first, end = int(offsets[0]), int(offsets[-1])
-    # A word may be read up to three bytes behind the last key, and before it.
+    # A word may include up to three bytes after the last key, and before it.
     data = memoryview(data_buffer)[first:end].tobytes() + bytes(WORD) if data_buffer is not None else bytes(WORD)
     words: Hashes = np.ndarray((len(data) - WORD + 1,), dtype="<u4", buffer=data, strides=(1,))
     starts = offsets[:-1].astype(np.int64) - first
@@ -57,7 +57,7 @@ def murmur2(keys: pa.BinaryArray) -> Hashes:
 
 
 def whole_words(words: Hashes, starts: Ints, sizes: npt.NDArray[np.int32]) -> Hashes:
-    """The hashes after all words of four bytes: word by word, of all keys that have so many."""
+    """Return the hashes after all whole words, word by word for all keys that are long enough."""
     hashes = SEED ^ sizes.astype(np.uint32)
     counts = sizes >> 2
     going = np.flatnonzero(counts)
@@ -78,5 +78,6 @@ def whole_words(words: Hashes, starts: Ints, sizes: npt.NDArray[np.int32]) -> Ha
 
 
 def mixed(words: Hashes) -> Hashes:
+    """Return words with murmur2's mix applied."""
     words = words * MULTIPLIER
     return (words ^ words >> SHIFT) * MULTIPLIER

@@ -1,4 +1,4 @@
-"""From Arrow to batches as they go to brokers: what `sink` calls for each Arrow batch of rows."""
+"""Interface of the encoder, which `sink` calls for each Arrow batch of rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 class ProducerId(NamedTuple):
-    """`producer_id` -1: without idempotence."""
+    """A producer id and epoch; `producer_id` -1 means no idempotence."""
 
     producer_id: int
     epoch: int
@@ -17,7 +17,7 @@ class ProducerId(NamedTuple):
 
 
 class EncodableRows(NamedTuple):
-    """Columns of the same length: key and value binary, headers as `columns.HEADER` lists or None, time in ms."""
+    """Columns of equal length: binary key and value, headers as `columns.HEADER` lists or None, timestamps in ms."""
 
     key: pa.BinaryArray
     value: pa.BinaryArray
@@ -26,26 +26,32 @@ class EncodableRows(NamedTuple):
 
 
 class EncodedBatch(NamedTuple):
-    """A whole batch but for base offset and leader epoch, which the leader writes; its CRC is right."""
+    """A complete batch with CRC, except base offset and leader epoch, which the leader writes."""
 
     data: bytearray
     records: int
 
 
 class Encode(Protocol):
+    """Type of `batches.encode`."""
+
     def __call__(
         self, rows: EncodableRows, codec: int, max_bytes: int, producer: ProducerId, base_sequence: int
     ) -> list[EncodedBatch]:
-        """Batches of at most `max_bytes` before compression (one record may be larger), in order. Sequences run on
-        from `base_sequence` and wrap at 2**31. Vectorised: no work in Python for each record."""
+        """Return batches of at most `max_bytes` before compression (one record may be larger), in order. Sequence
+        numbers continue from `base_sequence` and wrap at 2**31. Vectorised: no Python code per record."""
 
 
 class BatchEdges(Protocol):
+    """Type of `batches.batch_edges`."""
+
     def __call__(self, rows: EncodableRows, max_bytes: int) -> list[int]:
-        """The index of the first row of each batch, and the number of rows: what lies between two of these, `encode`
-        makes one batch of."""
+        """Return the index of each batch's first row, and the number of rows: `encode` makes one batch between two
+        edges."""
 
 
 class PartitionChooser(Protocol):
+    """Type of `murmur.partitions`."""
+
     def __call__(self, keys: pa.BinaryArray, count: int) -> np.ndarray:
-        """For each key Kafka's partition, murmur2 of its bytes over `count`; -1 where the key is null."""
+        """Return Kafka's partition of each key, murmur2 of its bytes modulo `count`; -1 for null."""

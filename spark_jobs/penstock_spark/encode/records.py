@@ -1,7 +1,6 @@
-"""Rows as records, one behind the other, as they stand in batches. `batches` says which rows make a batch and puts
-headers before them.
+"""Encodes rows as records. `batches` groups the records and writes batch headers.
 
-What stands between keys and values is packed into short binary arrays, and Arrow joins those with keys and values.
+The bytes between keys and values are packed into short binary arrays; Arrow joins them with keys and values.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from penstock_spark.encode.varints import Ints, VarintColumn, pack, varints, wid
 
 
 class Sizes(NamedTuple):
-    """Of each row: bytes of key and value, -1 for null; the number of headers and their bytes, that number not
-    counted. `rest` is the size of a record but for its length, and for its time and offset within a batch."""
+    """Sizes of each row: key and value in bytes, -1 for null; number of headers. `rest` is the record's size without
+    its length, timestamp delta and offset delta."""
 
     key: Ints
     value: Ints
@@ -25,12 +24,13 @@ class Sizes(NamedTuple):
     rest: Ints
 
     def part(self, rows: slice) -> Sizes:
+        """Return the sizes of a slice."""
         counts = None if self.header_count is None else self.header_count[rows]
         return Sizes(self.key[rows], self.value[rows], counts, self.rest[rows])
 
 
 def measure(key: pa.BinaryArray, value: pa.BinaryArray, counts: Ints | None, headers: pa.BinaryArray | None) -> Sizes:
-    """`headers` are those of `header_bytes`, `counts` how many each row has; both None where no row has one."""
+    """Measure rows. `headers` and `counts` come from `header_bytes`; both are None if no row has headers."""
     key_sizes, value_sizes = lengths(key), lengths(value)
     rest = widths(key_sizes) + widths(value_sizes)
     rest += 2  # attributes, and at least one byte for the number of headers
@@ -42,7 +42,7 @@ def measure(key: pa.BinaryArray, value: pa.BinaryArray, counts: Ints | None, hea
 
 
 def lengths(array: pa.BinaryArray) -> Ints:
-    """The bytes of each, -1 for null."""
+    """Return the size of each value in bytes; -1 for null."""
     sizes = pc.binary_length(array)
     if sizes.null_count:
         sizes = sizes.fill_null(-1)
@@ -58,10 +58,10 @@ def join_records(
     timestamp_deltas: Ints,
     offset_deltas: Ints,
 ) -> pa.BinaryArray:
-    """Each row's record."""
+    """Return the record of each row."""
     times, offsets = varints(timestamp_deltas), varints(offset_deltas)
     length = varints(sizes.rest + times.widths + offsets.widths)
-    # The attributes are a byte 0 behind the length.
+    # The attributes are a zero byte after the length.
     columns = [VarintColumn(length.words, length.widths + 1, length.widest + 1), times, offsets, varints(sizes.key)]
     pieces: list[pa.BinaryArray | pa.BinaryScalar] = []
     if key.null_count == len(key):
@@ -80,19 +80,19 @@ def join_records(
 
 
 def join(pieces: list[pa.BinaryArray | pa.BinaryScalar]) -> pa.BinaryArray:
-    """Row by row the pieces one behind the other; a null has no bytes."""
+    """Concatenate the pieces of each row; null counts as empty."""
     nothing = pa.scalar(b"", pa.binary())
     return pc.binary_join_element_wise(*pieces, nothing, null_handling="replace", null_replacement="")
 
 
 def header_bytes(headers: pa.ListArray) -> tuple[Ints, pa.BinaryArray]:
-    """(the number of each row's headers, their bytes). Raises ValueError for a header without a key."""
+    """Return the number of each row's headers, and their bytes. Raises `ValueError` for a header without key."""
     rows = len(headers)
     counts = headers.value_lengths().fill_null(0).to_numpy().astype(np.int64)
     flat = headers.flatten()
     keys, values = flat.field("key").cast(pa.binary()), flat.field("value")
     if keys.null_count or flat.null_count:
-        raise ValueError("a header has no key: give each one, or leave the header out")
+        raise ValueError("a header has no key; give each header a key, or remove the header")
     each = join([pack([varints(lengths(keys))]), keys, pack([varints(lengths(values))]), values])
     _, offset_buffer, data = each.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32, len(each) + 1, each.offset * 4)

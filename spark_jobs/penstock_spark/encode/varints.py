@@ -1,6 +1,6 @@
-"""Many varints at once: each is computed as one 64-bit number, and numpy writes those where they belong.
+"""Writes many varints at once: each is computed as a 64-bit number, and numpy writes these to their positions.
 
-`records` writes with it all that stands between keys and values.
+Called by `records` for everything between keys and values.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 LARGEST = (1 << 55) - 1
-"""Numbers whose varint has up to eight bytes lie between this and its complement."""
+"""Varints of at most eight bytes represent numbers from the complement of this to this."""
 WORD = 8
 ONE, THREE = np.uint64(1), np.uint64(3)
 WIDTHS = np.array([1, *((bits + 6) // 7 for bits in range(1, 65))], np.int64)
-"""By the bits that a zigzag number has, the bytes of its varint."""
+"""Varint size in bytes by the bit length of a zigzag number."""
 BELOW_TOP = np.array([0x8080808080808080 & ((1 << 8 * (width - 1)) - 1) for width in range(1, WORD + 1)], np.uint64)
-"""By width less one, the bits that say that another byte follows."""
+"""By size - 1, the continuation bits of a varint."""
 SPLIT_28 = np.uint64(0x000000000FFFFFFF), np.uint64(0x00FFFFFFF0000000)
 SPLIT_14 = np.uint64(0x00003FFF00003FFF), np.uint64(0x0FFFC0000FFFC000)
 SPLIT_7 = np.uint64(0x007F007F007F007F), np.uint64(0x3F803F803F803F80)
@@ -29,7 +29,7 @@ TWO, FOUR = np.uint64(2), np.uint64(4)
 
 
 class VarintColumn(NamedTuple):
-    """Of each row a few bytes: the lowest `widths` of `words`; those above are 0."""
+    """A few bytes for each row: the lowest `widths` bytes of `words`; the others are 0."""
 
     words: Words
     widths: Ints
@@ -37,11 +37,12 @@ class VarintColumn(NamedTuple):
 
 
 def zigzag(values: Ints) -> Words:
+    """Encode signed numbers as zigzag."""
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
 def widths(values: Ints) -> Ints:
-    """How many bytes the varint of each takes."""
+    """Return the varint size of each value in bytes."""
     bits = zigzag(values)
     largest = int(bits.max(initial=0))
     smear = 1
@@ -52,7 +53,7 @@ def widths(values: Ints) -> Ints:
 
 
 def varints(values: Ints, known_widths: Ints | None = None) -> VarintColumn:
-    """The varints of `values`, which must lie within `LARGEST` of 0."""
+    """Return the varints of `values`, which must be within `LARGEST` of 0."""
     width = widths(values) if known_widths is None else known_widths
     words = zigzag(values)
     widest = int(width.max(initial=1))
@@ -68,14 +69,14 @@ def varints(values: Ints, known_widths: Ints | None = None) -> VarintColumn:
 
 
 def pack(columns: list[VarintColumn]) -> pa.BinaryArray:
-    """Of each row the bytes of all columns, one behind the other."""
+    """Concatenate the bytes of all columns for each row."""
     merged = merge(columns)
     rows = len(merged[0].words)
     total = sum(column.widths for column in merged)
     assert isinstance(total, np.ndarray), "at least one column"
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(total, out=offsets[1:])
-    # Words are written in the order in which they stand, so that each covers what the one before it wrote too far.
+    # Words are written in order, so that each overwrites the excess bytes of the previous one.
     at = np.empty((rows, len(merged)), np.int64)
     words = np.empty((rows, len(merged)), np.uint64)
     at[:, 0] = offsets[:-1]
@@ -90,7 +91,7 @@ def pack(columns: list[VarintColumn]) -> pa.BinaryArray:
 
 
 def merge(columns: list[VarintColumn]) -> list[VarintColumn]:
-    """Neighbours that fit into one word made one column."""
+    """Merge neighbouring columns that fit into one word."""
     merged = [columns[0]]
     for column in columns[1:]:
         last = merged[-1]

@@ -25,7 +25,7 @@ from deltalake import DeltaTable  # noqa: E402
 from penstock_spark_kit.broker import Broker  # noqa: E402
 from penstock_spark_kit.drivers import DEADLINE_S, DriverProcess, complaints  # noqa: E402
 from penstock_spark_kit.standing import (  # noqa: E402
-    ReplicaCondition,
+    QueryProgress,
     by_partition,
     come_right_with_nothing_new,
     write_numbers,
@@ -45,7 +45,7 @@ class Driver(DriverProcess):
         options = ("--brokers", brokers, "--topic", topic, "--home", str(home), "--direct", direct, *more)
         super().__init__(DRIVER, home, *options)
 
-    def reaches(self, home: Path, steps: int, standings: Collection[ReplicaCondition]) -> None:
+    def reaches(self, home: Path, steps: int, standings: Collection[QueryProgress]) -> None:
         """Returns when so many batches more have come through: on a slow machine as on a fast one it dies at work. With
         no step it dies at its start."""
         begun = steps_of(home)
@@ -95,7 +95,7 @@ def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int
     tell(f"seed {seed}")
     chance = random.Random(seed)
     standings = {
-        name: ReplicaCondition(brokers, topic, PARTITIONS, f"spark-archive-{name}", home / f"checkpoint-{name}")
+        name: QueryProgress(brokers, topic, PARTITIONS, f"spark-archive-{name}", home / f"checkpoint-{name}")
         for name in TARGETS
     }
     total = ROWS_FOR_A_KILL * kills
@@ -133,7 +133,7 @@ def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int
     )
 
 
-def ends(driver: Driver, home: Path, standings: Mapping[str, ReplicaCondition], total: int) -> None:
+def ends(driver: Driver, home: Path, standings: Mapping[str, QueryProgress], total: int) -> None:
     """A life to the end: each row is there once, and the groups show that nothing is left, whatever they showed."""
     assert driver.end(), complaints(home)
     for name, found in rows(home).items():

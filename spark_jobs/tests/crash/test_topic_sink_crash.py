@@ -23,7 +23,7 @@ from penstock_spark_kit.batches_written import values_of, wanted  # noqa: E402
 from penstock_spark_kit.broker import Broker  # noqa: E402
 from penstock_spark_kit.drivers import DEADLINE_S, DriverProcess, complaints  # noqa: E402
 from penstock_spark_kit.standing import (  # noqa: E402
-    ReplicaCondition,
+    QueryProgress,
     by_partition,
     come_right_with_nothing_new,
     write_numbers,
@@ -46,7 +46,7 @@ class Driver(DriverProcess):
         options = ["--home", str(home / "spark"), *more]
         super().__init__(DRIVER, home, "--bootstrap", bootstrap, "--topic", topic, *options)
 
-    def wait_for(self, folder: str, standing: ReplicaCondition, done: Offsets) -> None:
+    def wait_for(self, folder: str, standing: QueryProgress, done: Offsets) -> None:
         """Until one more batch is planned (`offsets`) or done (`commits`): then it is in the middle of its work."""
         place = self.checkpoint / folder
         before, deadline_s = len(list(place.glob("[0-9]*"))), time.monotonic() + DEADLINE_S
@@ -80,7 +80,7 @@ def killed_at_random(bootstrap: str, source: str, topic: str, home: Path, kills:
     """Raises AssertionError where a row lacks or is there twice, or the group shows another lag than there is."""
     tell(f"seed {seed}")
     chance = random.Random(seed)
-    standing = ReplicaCondition(bootstrap, source, PARTITIONS, f"{source}-group", home / "spark" / "checkpoint")
+    standing = QueryProgress(bootstrap, source, PARTITIONS, f"{source}-group", home / "spark" / "checkpoint")
 
     def driver(*more: str) -> Driver:
         return Driver(home, bootstrap, topic, "--source", source, "--group", standing.group, *more)

@@ -71,6 +71,6 @@ def test_memory_is_used_again_unless_there_is_much_of_it(monkeypatch: pytest.Mon
     arena.put(bytes(1_000_000))
     assert arena.source().data is first
     # The real bound is some 32 MB.
-    monkeypatch.setattr(arena_module, "KEPT_BYTES", 500_000)
+    monkeypatch.setattr(arena_module, "MAX_KEPT_BYTES", 500_000)
     arena.clear()
-    assert len(arena.source().data) <= arena_module.FIRST_BYTES
+    assert len(arena.source().data) <= arena_module.INITIAL_BYTES

@@ -129,9 +129,9 @@ def pieces(request: pytest.FixtureRequest) -> object:
         patch.setattr(decoder_module, "GROUP_BYTES", 60)
         patch.setattr(decoder_module, "MAX_ROWS", 5)
         patch.setattr(decoder_module, "MAX_BATCH_BYTES", 100)
-        patch.setattr(hops, "WORTH_STRIDING", 4)
-        patch.setattr(hops, "FEW_STRETCHES", 2)
-        patch.setattr(hops, "RECORDS_A_STRETCH", 2)
+        patch.setattr(hops, "MIN_STRIDE_RECORDS", 4)
+        patch.setattr(hops, "MIN_STRETCHES", 2)
+        patch.setattr(hops, "RECORDS_PER_STRETCH", 2)
     yield
     patch.undo()
 

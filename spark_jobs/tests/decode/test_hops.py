@@ -37,7 +37,7 @@ def make(seed: int, kind: str, sizes: tuple[int, int], records: int, a_batch: in
 @pytest.mark.parametrize("sizes", [(100, 100), (0, 300), (1, 9), (50, 20_000)])
 @pytest.mark.parametrize("a_batch", [1, 150, 5_000])
 def test_both_ways_agree(kind: str, sizes: tuple[int, int], a_batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hops, "RECORDS_A_BLOCK", 700)
+    monkeypatch.setattr(hops, "RECORDS_PER_BLOCK", 700)
     records = 8_000 if sizes[1] < 1000 else 2_000
     source, sections = make(sizes[1] + a_batch, kind, sizes, records, a_batch)
     wanted = walk(source, 0, source.size, records)
@@ -60,7 +60,7 @@ def test_what_is_changed_is_damaged_or_found_as_walking_finds_it(seed: int, chan
         data[rng.randrange(len(data))] = octet
     changed = padded(bytes(data))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("WORTH_STRIDING", 10), ("RECORDS_A_STRETCH", 4), ("FEW_STRETCHES", 3)):
+        for name, value in (("MIN_STRIDE_RECORDS", 10), ("RECORDS_PER_STRETCH", 4), ("MIN_STRETCHES", 3)):
             patch.setattr(hops, name, value)
         found: Ints | None
         try:

@@ -34,7 +34,7 @@ def refused(log: bytes | bytearray, reason: str, aborted: list[tuple[int, int]] 
     with pytest.raises(CorruptBatch) as caught:
         decode(log, aborted)
     text = str(caught.value)
-    assert text.startswith("flights-3: the batch at offset ")
+    assert text.startswith("flights-3: cannot read the batch at offset ")
     assert reason in text
 
 
@@ -72,14 +72,14 @@ def test_an_old_message_shorter_than_a_batch_is_told_by_its_format() -> None:
 def test_a_wrong_crc_is_told() -> None:
     log = bytearray(PLAIN)
     log[-2] ^= 1
-    refused(log, "the batch at offset 40 cannot be read: its CRC is wrong")
+    refused(log, "cannot read the batch at offset 40: its CRC is wrong")
 
 
 @pytest.mark.parametrize(
     ("at", "data", "reason"),
     [
-        (0, (-1).to_bytes(8, "big", signed=True), "no such offset"),
-        (0, (1 << 62).to_bytes(8, "big"), "no such offset"),
+        (0, (-1).to_bytes(8, "big", signed=True), "its offset is out of range"),
+        (0, (1 << 62).to_bytes(8, "big"), "its offset is out of range"),
         (8, (48).to_bytes(4, "big"), "claims a length of 48"),
         (8, (-9).to_bytes(4, "big", signed=True), "claims a length of -9"),
         (23, (-1).to_bytes(4, "big", signed=True), "claims 1 records in 0 offsets"),
@@ -91,7 +91,7 @@ def test_a_wrong_crc_is_told() -> None:
         (21, (2).to_bytes(2, "big"), "damaged snappy data"),
         (21, (3).to_bytes(2, "big"), "damaged lz4 data"),
         (21, (4).to_bytes(2, "big"), "damaged zstd data"),
-        (27, (2**63 - 1).to_bytes(8, "big"), "no such time"),
+        (27, (2**63 - 1).to_bytes(8, "big"), "its timestamp is out of range"),
     ],
 )
 def test_headers_that_lie_are_told(at: int, data: bytes, reason: str) -> None:
@@ -105,8 +105,8 @@ def test_counts_are_held_against_the_bytes_that_are_there() -> None:
 
 def test_batches_that_stand_in_the_wrong_order_are_told() -> None:
     later = build_batch([Record(value=b"x")], base_offset=50)
-    refused(later + PLAIN, "the batch at offset 40 cannot be read: it stands behind one that ends at 50")
-    refused(PLAIN + PLAIN, "it stands behind one that ends at 40")
+    refused(later + PLAIN, "cannot read the batch at offset 40: it follows a batch that ends at offset 50")
+    refused(PLAIN + PLAIN, "it follows a batch that ends at offset 40")
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
@@ -129,27 +129,27 @@ GOOD = record(b"\0", 0, 0, -1, 1, b"v", 0)
         (record(b"\0", 0, 0, -1, 1, b"v", 0, size=-1), "claims -1 bytes"),
         (GOOD + b"\0", "1 bytes follow"),
         (b"\xff" * 12, "more than 64 bits"),
-        (record(b"\0", 0, 1, -1, 1, b"v", 0), "its offset is not within the batch's"),
-        (record(b"\0", 0, -1, -1, 1, b"v", 0), "its offset is not within the batch's"),
-        (record(b"\0", 0, 0, -2, 1, b"v", 0), "its key does not lie within it"),
-        (record(b"\0", 0, 0, 9, b"k", 1, b"v", 0), "its key does not lie within it"),
-        (record(b"\0", 0, 0, 2**62, b"k", 1, b"v", 0), "its key does not lie within it"),
-        (record(b"\0", 0, 0, -1, 3, b"v", 0), "its value does not lie within it"),
-        (record(b"\0", 0, 0, -1, -2, b"v", 0), "its value does not lie within it"),
-        (record(b"\0", 0, 0, -1, 2**62, b"v", 0), "its value does not lie within it"),
-        (record(b"\0", 0, 0, -1, 2, b"v", 0), "its headers do not fill its rest"),
-        (record(b"\0", 0, 0, -1, 1, b"v", 0, 0), "its headers do not fill its rest"),
-        (record(b"\0", 0, 0, -1, 1, b"v", -1), "its headers do not fill its rest"),
-        (record(b"\0", 0, 0, -1, 1, b"v", 2**40, 1, b"h", -1), "its headers do not fill its rest"),
-        (record(b"\0", 0, 0, -1, 1, b"v", 2, 1, b"h", -1), "its headers do not fill its rest"),
-        (record(b"\0", 0, 0, -1, 1, b"v", 1, 1, b"h", -1, 0), "its headers do not fill its rest"),
-        (record(b"\0", 0, 0, -1, 1, b"v", 1, -1, -1, 0), "the key of a header does not lie within it"),
-        (record(b"\0", 0, 0, -1, 1, b"v", 1, 5, b"h", -1), "the key of a header does not lie within it"),
-        (record(b"\0", 0, 0, -1, 1, b"v", 1, 1, b"h", 4, b"v"), "the value of a header does not lie within it"),
-        (record(b"\0", 0, 0, -1, 1, b"v", 1, 1, b"h", -2), "the value of a header does not lie within it"),
+        (record(b"\0", 0, 1, -1, 1, b"v", 0), "its offset is outside the batch"),
+        (record(b"\0", 0, -1, -1, 1, b"v", 0), "its offset is outside the batch"),
+        (record(b"\0", 0, 0, -2, 1, b"v", 0), "its key exceeds the record"),
+        (record(b"\0", 0, 0, 9, b"k", 1, b"v", 0), "its key exceeds the record"),
+        (record(b"\0", 0, 0, 2**62, b"k", 1, b"v", 0), "its key exceeds the record"),
+        (record(b"\0", 0, 0, -1, 3, b"v", 0), "its value exceeds the record"),
+        (record(b"\0", 0, 0, -1, -2, b"v", 0), "its value exceeds the record"),
+        (record(b"\0", 0, 0, -1, 2**62, b"v", 0), "its value exceeds the record"),
+        (record(b"\0", 0, 0, -1, 2, b"v", 0), "its headers do not end with the record"),
+        (record(b"\0", 0, 0, -1, 1, b"v", 0, 0), "its headers do not end with the record"),
+        (record(b"\0", 0, 0, -1, 1, b"v", -1), "its headers do not end with the record"),
+        (record(b"\0", 0, 0, -1, 1, b"v", 2**40, 1, b"h", -1), "its headers do not end with the record"),
+        (record(b"\0", 0, 0, -1, 1, b"v", 2, 1, b"h", -1), "its headers do not end with the record"),
+        (record(b"\0", 0, 0, -1, 1, b"v", 1, 1, b"h", -1, 0), "its headers do not end with the record"),
+        (record(b"\0", 0, 0, -1, 1, b"v", 1, -1, -1, 0), "the key of a header exceeds the record"),
+        (record(b"\0", 0, 0, -1, 1, b"v", 1, 5, b"h", -1), "the key of a header exceeds the record"),
+        (record(b"\0", 0, 0, -1, 1, b"v", 1, 1, b"h", 4, b"v"), "the value of a header exceeds the record"),
+        (record(b"\0", 0, 0, -1, 1, b"v", 1, 1, b"h", -2), "the value of a header exceeds the record"),
         (record(b"\0", 0, 0, -1, 1, b"v", 1, b"\xff" * 11, -2), "a varint in its headers has more than 64 bits"),
         (record(b"\0", b"\xff" * 11, 0, -1, 1, b"v", 0), "a varint has more than 64 bits"),
-        (record(b"\0", 2**62, 0, -1, 1, b"v", 0), "no such time"),
+        (record(b"\0", 2**62, 0, -1, 1, b"v", 0), "its timestamp is out of range"),
         (record(b"\0" * 5), "claims 1 records in 6 bytes"),
         (record(b"\0", 0, 0, -1, 20_000, b"v", 0, size=2**40), "claims 1099511627776 bytes"),
         (record(b"\0", 0, 0, -1, 0, 10_001, *[0, 0] * 10_001), "10001 headers, more than 10000"),
@@ -166,7 +166,7 @@ GOOD_BATCH = with_body(build_batch([Record(value=b"v")]), GOOD)
 def test_offsets_that_do_not_rise_are_told() -> None:
     two = build_batch([Record(value=b"a"), Record(value=b"b")])
     body = record(b"\0", 0, 1, -1, 1, b"v", 0)
-    refused(with_body(two, body + body), "record 1: its offset is not above the one before it")
+    refused(with_body(two, body + body), "record 1: its offset is not greater than the previous one")
 
 
 def test_a_batch_may_not_have_a_record_of_its_neighbours() -> None:
@@ -175,20 +175,20 @@ def test_a_batch_may_not_have_a_record_of_its_neighbours() -> None:
     two = build_batch([Record(), Record()])
     short = changed(57, (1).to_bytes(4, "big"), bytes(with_body(two, first + first)))
     long = with_body(build_batch([Record(), Record()], base_offset=2), second)
-    refused(short + long, "the batch at offset 0 cannot be read: 17 bytes follow its 1 records")
+    refused(short + long, "cannot read the batch at offset 0: 17 bytes follow its 1 records")
 
 
 def test_a_record_that_ends_before_its_parts_do_is_told() -> None:
     two = build_batch([Record(value=b"a"), Record(value=b"b")])
     body = record(b"\0" * 5) + record(b"\0", 0, 1, -1, 10, b"v" * 10, 0)
-    refused(with_body(two, body), "record 0: its headers do not fill its rest")
+    refused(with_body(two, body), "record 0: its headers do not end with the record")
 
 
 def test_the_batch_that_is_named_is_the_one_that_lies() -> None:
     good = bytes(GOOD_BATCH)
     longer = with_body(PLAIN, record(b"\0", 0, 0, -1, 1, b"v", 0, size=9))
     log = good + longer + build_batch([Record(value=b"x" * 100)], base_offset=41)
-    refused(log, "the batch at offset 40 cannot be read: record 0 claims 9 bytes where 7 are left")
+    refused(log, "cannot read the batch at offset 40: record 0 claims 9 bytes where 7 are left")
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff" * 30, record(b"\0", 0, 0, 2, b"kk", 1, b"v", 0)])
@@ -197,7 +197,7 @@ def test_damaged_markers_are_told(body: bytes) -> None:
         [Record(key=b"1234", value=b"123456")], base_offset=7, producer_id=5, producer_epoch=0,
         attributes=CONTROL | TRANSACTIONAL,
     )  # fmt: skip
-    refused(with_body(marker, body), "the batch at offset 7 cannot be read: its control record is damaged", [(5, 0)])
+    refused(with_body(marker, body), "cannot read the batch at offset 7: its control record is damaged", [(5, 0)])
 
 
 def test_a_key_of_a_header_that_is_no_text_is_replaced_as_java_does() -> None:
@@ -228,7 +228,7 @@ def test_changed_bytes_are_told_or_read_as_one_by_one(seed: int, codec: Codec, a
         log += one_batch(rng, len(log), codec, appended)
     with pytest.MonkeyPatch.context() as patch:
         if striding:
-            for name, value in (("WORTH_STRIDING", 2), ("RECORDS_A_STRETCH", 2), ("FEW_STRETCHES", 1)):
+            for name, value in (("MIN_STRIDE_RECORDS", 2), ("RECORDS_PER_STRETCH", 2), ("MIN_STRETCHES", 1)):
                 patch.setattr(hops, name, value)
         found: list[object] | None
         try:

@@ -1,5 +1,5 @@
 """A few kilobytes that decompress to millions of records: what they take of an executor's memory is bounded by their
-bytes. Measured in a process of its own."""
+bytes. MeasuredRows in a process of its own."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ except CorruptBatch as e:
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        (b"\x0c" + bytes(6), "record 1: its offset is not above"),
+        (b"\x0c" + bytes(6), "record 1: its offset is not greater"),
         # So few zeros that beginnings of records are guessed from them.
         (b"\x0c\0\1\1\0\1\1", "record 0: "),
         # The last record is too long, so that they are gone through once more, one by one.

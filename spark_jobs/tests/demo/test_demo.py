@@ -106,7 +106,7 @@ def test_an_archive_that_lacks_a_flight_ends_the_demo_with_exit_code_1(run: Run)
         command.finish(lacking, Path("chart.png"))
     assert ended.value.exit_code == SparkExitCode.FAILED == 1
     assert failed(lacking) == {
-        "no (partition, offset) lacks in the archive",
+        "no (partition, offset) is missing",
         "every flight is in the archive once",
         "the archive's rows equal the data set's",
     }
@@ -115,7 +115,7 @@ def test_an_archive_that_lacks_a_flight_ends_the_demo_with_exit_code_1(run: Run)
 def test_a_flight_that_is_twice_in_the_archive_is_found(run: Run) -> None:
     double = pa.concat_tables([run.result.archive, run.result.archive.slice(5, 1)])
     assert failed(replace(run.result, archive=double)) == {
-        "no (partition, offset) is there twice",
+        "no (partition, offset) is duplicate",
         "every flight is in the archive once",
         "the archive's rows equal the data set's",
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from penstock_spark_kit.broker import Broker
-from penstock_spark_kit.jobs import job_of, run_once
+from penstock_spark_kit.jobs import build_job, run_once
 from penstock_spark_kit.topics import MakeTopic, Rec, produce
 from pyspark.sql import DataFrame, SparkSession
 
@@ -83,7 +83,7 @@ def merged(spark: SparkSession, job: CdcUpsert, batches: Sequence[Sequence[Chang
 
 
 def cdc(*parts: str, sets: Sequence[str] = ()) -> CdcUpsert:
-    job = job_of(BASE + "".join(parts), *sets)
+    job = build_job(BASE + "".join(parts), *sets)
     assert isinstance(job, CdcUpsert)
     return job
 

@@ -17,7 +17,7 @@ from penstock_spark_kit.topics import MakeTopic, Rec, add_partitions, delete_rec
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from penstock_spark.jobs.run.direct import reading_of
+from penstock_spark.jobs.run.direct import read_plan
 from penstock_spark.jobs.run.failures import cause, may_pass
 from penstock_spark.jobs.spec.kinds import UTC, Archive
 
@@ -208,7 +208,7 @@ def test_folders_by_time_are_the_sessions_and_so_sparks_where_that_is_not_utc() 
 
 
 def test_the_schema_is_known_without_spark() -> None:
-    found = reading_of(archive("to.time.by=hour", "transform.value.format=string")).schema
+    found = read_plan(archive("to.time.by=hour", "transform.value.format=string")).schema
     assert found.names[-3:] == ["headers", "date", "hour"]
     assert found.field("value").type == pa.string()
     assert found.field("hour").type == pa.int32()

@@ -12,7 +12,7 @@ from penstock_spark_kit.topics import MakeTopic, Rec, produce
 from pyspark.sql import SparkSession
 
 from penstock_spark.cli.common import SparkExitCode
-from penstock_spark.cli.run import ended
+from penstock_spark.cli.run import report_outcome
 from penstock_spark.jobs.run.figures import BatchDone, Figures
 from penstock_spark.jobs.run.supervisor import EndReason, JobOutcome
 
@@ -110,5 +110,5 @@ def test_the_exit_code_and_the_last_line_tell_of_letters_that_were_skipped(
 ) -> None:
     figures = Figures("replays", "dlq-replay", lambda: 0.0)
     figures.batch_done(BatchDone(0, 5, 10, {"replayed": 3, "skipped": skipped}))
-    assert ended(JobOutcome(how), figures) is code
+    assert report_outcome(JobOutcome(how), figures) is code
     assert f"{how.value}: 5 rows in 1 batches, replayed 3, skipped {skipped}\n" in capsys.readouterr().err

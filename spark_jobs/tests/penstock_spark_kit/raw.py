@@ -34,7 +34,7 @@ class Row(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] | None = None
 
 
-def encodable_rows(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
     """Arrow's rows, each validated by Arrow itself."""
     rows: list[Row] = []
     for batch in batches:

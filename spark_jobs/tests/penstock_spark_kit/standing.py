@@ -28,7 +28,7 @@ def by_partition(numbers: Iterable[int], partitions: int) -> Mapping[int, int]:
 
 
 @dataclass(frozen=True)
-class ReplicaCondition:
+class QueryProgress:
     """One query with one source, through all the lives of its driver. Nobody else writes to its group."""
 
     brokers: str
@@ -94,7 +94,7 @@ class ReplicaCondition:
 
 
 def come_right_with_nothing_new(
-    standings: Collection[ReplicaCondition], start: Callable[[], DriverProcess], complain: Callable[[], str]
+    standings: Collection[QueryProgress], start: Callable[[], DriverProcess], complain: Callable[[], str]
 ) -> None:
     """Everything is done, and the last commits are lost. `start` begins a life that finds nothing to do and looks again
     much later: nothing but its beginning can put the groups right."""

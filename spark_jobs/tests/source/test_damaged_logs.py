@@ -61,7 +61,7 @@ def test_a_batch_that_cannot_be_read_ends_the_query_at_each_start_until_it_is_wh
     undo = change_batch(own_broker, 1, change)
     query = Query(spark, tmp_path, own_broker, subscribe="t", maxOffsetsPerTrigger="1")
     for allowed in ("true", "false"):
-        with pytest.raises(StreamingQueryException, match=f"t-0: the batch at offset 1 cannot be read: {said}") as e:
+        with pytest.raises(StreamingQueryException, match=f"t-0: cannot read the batch at offset 1: {said}") as e:
             query.run(failOnDataLoss=allowed)
         assert not may_pass(e.value), "a job would begin again and again"
         assert query.values() == ["1"]
