@@ -51,7 +51,7 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Names of topics and groups that nobody else uses and that tell which test they belong to."""
+    """Unique names of topics and groups, which contain the name of the test."""
     test = "".join(c if c.isalnum() else "-" for c in request.node.name)[:80]
     return lambda: f"{test}-{uuid.uuid4().hex[:8]}"
 

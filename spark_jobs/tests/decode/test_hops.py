@@ -1,4 +1,4 @@
-"""Where records begin is found in two ways, which agree; what holds no records is said to be damaged."""
+"""Two methods find the starts of records and agree; data without records is reported as damaged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_both_ways_agree(kind: str, sizes: tuple[int, int], a_batch: int, monkey
     assert np.array_equal(hop(source, 0, source.size, records), wanted)
     found = stride(source, records, sections)
     if found is None:
-        assert kind == "zeros" or sizes not in ((100, 100), (0, 300)), "these have records that can be told"
+        assert kind == "zeros" or sizes not in ((100, 100), (0, 300)), "the starts of these records can be found"
     else:
         assert np.array_equal(found, wanted)
     assert np.array_equal(record_starts(source, records, sections), wanted)

@@ -35,7 +35,7 @@ class Run:
     result: CheckResult
     chart: bytes
     temporary: Path
-    """Where the demo was told to put what is temporary."""
+    """The demo's temporary directory."""
 
 
 @pytest.fixture(scope="module")

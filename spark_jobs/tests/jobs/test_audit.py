@@ -42,7 +42,7 @@ def away(own_broker: Broker) -> Broker:
 
 
 class Told:
-    """What was told; with each failure `then` happens."""
+    """Records reports, and calls `then` at each failure."""
 
     def __init__(self, then: Callable[[], object] = lambda: None) -> None:
         self._then = then

@@ -62,7 +62,7 @@ def text_of(penstock: Broker, topic: str, home: Path, format_: str) -> str:
 
 
 def table(home: Path, format_: str) -> pa.Table:
-    """What is there, as readers that are not Spark see it."""
+    """Rows of the target as readers other than Spark see them."""
     if format_ == "delta":
         return DeltaTable(home / "delta").to_pyarrow_table()
     return ds.dataset(home / "parquet", format="parquet", partitioning="hive").to_table()

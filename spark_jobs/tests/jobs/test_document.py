@@ -1,4 +1,4 @@
-"""A job's file: what is wrong with it is told all at once, with line, column, key and cure."""
+"""All problems of a job file are reported at once, with line, column, key and fix."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def test_every_row_is_there_once_whatever_step_the_driver_dies_at(
         try:
             run(root, range(4))
         except Died:
-            # Where Spark's own log stands: behind the last batch that was told to have come through, or at it.
+            # The position of Spark's log: after the last batch that was reported as finished, or at it.
             done = committed(root)
         left = -1
         run(root, range(max(0, done), 4))

@@ -54,7 +54,7 @@ def east(tmp_path: Path) -> Iterator[tuple[Broker, Relay]]:
 
 
 class Show:
-    """Cuts the link when the first batch has come through, and mends it when a failure was told."""
+    """Cuts the link after the first batch, and restores it after a reported failure."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
@@ -192,7 +192,7 @@ def test_an_archive_without_offsets_cannot_be_audited_and_says_which_column_lack
 
 @pytest.fixture
 def two_topics(spark: SparkSession, penstock: Broker, tmp_path: Path) -> tuple[list[str], list[str]]:
-    """The names of topics in an archive with a folder for each, and what an audit of them is to be told. The names look
+    """The names of topics in an archive with a folder for each, and the options of an audit of them. The names look
     like numbers."""
     names = [f"0{first}{uuid.uuid4().int % 1_000_000:06}" for first in (0, 1)]
     for name in names:

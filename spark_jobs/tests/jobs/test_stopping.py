@@ -1,4 +1,4 @@
-"""A job is told to stop by a signal, whose handler runs wherever the main thread happens to be."""
+"""A signal handler stops a job; it may run at any point of the main thread."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Script:
 
 
 class Noted:
-    """What was told."""
+    """Records the reports of a run."""
 
     def __init__(self) -> None:
         self.said: list[Any] = []

@@ -151,7 +151,7 @@ async def test_a_broker_that_refuses_to_tell_says_nothing_about_the_topic() -> N
 
 @CONTRADICTIONS
 async def test_one_brokers_word_does_not_replace_what_is_known(contradiction: MetadataResponse) -> None:
-    """Not for a moment: somebody else may look while all the others are asked."""
+    """Not even temporarily: another caller may read the metadata while all brokers are queried."""
     cluster = Told({A: contradiction}, any_=contradiction)
     cluster.metadata = merge_metadata(MetadataCache(), says(B, 5), ["t"])
     with pytest.raises(BrokerError, match="1 of 3"):

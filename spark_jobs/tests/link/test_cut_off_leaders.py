@@ -1,5 +1,5 @@
 """A leader that is cut off from the other brokers and from etcd, and not from readers: it was deposed, does not know,
-and goes on answering. Whoever has its connection is to hear of its successor all the same. On real brokers."""
+and goes on answering. A client with a connection to it must learn of its successor nevertheless. On real brokers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def write(bootstrap: str, place: TopicPartition, values: list[bytes]) -> None:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody in a test waits for a minute."""
+    """Shortens the confirmation time of a minute."""
     monkeypatch.setattr(fetching, "LEADER_CHECK_MS", 300)
     monkeypatch.setattr(fetching, "END_OF_LOG_MS", 3_000)
 

@@ -197,7 +197,7 @@ def test_a_log_that_ends_before_the_range_is_waited_for_and_named(
 def test_a_leader_that_lags_is_given_longer_than_brokers_that_are_away(
     link_to: LinkTo, penstock: Broker, filled: str, start: int
 ) -> None:
-    """Nobody calls records gone after the three seconds for which brokers may be away."""
+    """Records are not reported lost after the retry timeout of three seconds."""
     later = threading.Timer(5, produce, (penstock.bootstrap, filled, [b"late"] * 10))
     later.start()
     found = read(link_to(penstock.bootstrap, give_up_ms=3_000), OffsetRange(filled, 0, start, COUNT + 10))

@@ -124,7 +124,7 @@ def test_a_range_is_read_to_its_end(penstock: Broker, topic: MakeTopic, lag: Lag
 
 
 def test_what_all_lack_for_a_moment_is_waited_for(penstock: Broker, topic: MakeTopic) -> None:
-    """When a topic is made, nobody may have answered of it but the one who made it."""
+    """After a topic is created, only its creator may know it."""
     known = truth(penstock, name := topic())
     produce(penstock.bootstrap, name, [b"v"] * 5)
     delivered: list[Fetched] = []

@@ -179,9 +179,9 @@ def test_work_of_other_rooms_runs_with_the_cluster_client(link: Link) -> None:
 
 
 def test_brokers_that_cannot_be_reached_are_given_up_with_their_address() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        bootstrap = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        bootstrap = f"127.0.0.1:{unused.getsockname()[1]}"
         link = Link.to(ConnectionOptions(bootstrap, give_up_ms=2_000))
         with pytest.raises(Unavailable, match=f"{bootstrap}.* after 2000 ms.*refused"):
             link.topics(None)

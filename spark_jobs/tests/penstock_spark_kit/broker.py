@@ -25,7 +25,7 @@ class Broker:
 
     def __init__(self, home: Path, settings: Sequence[str] = SETTINGS) -> None:
         self.home, self.settings = home, tuple(settings)
-        self._reserved = reserved_port()  # nobody else gets it while the broker is down
+        self._reserved = reserved_port()  # reserved while the broker is down
         self.port = port_of(self._reserved)
         self.process: subprocess.Popen[str] | None = None
 

@@ -24,7 +24,7 @@ def build_job(text: str, *sets: str) -> JobSpec:
 
 
 def run_once(spark: SparkSession, text: str, *sets: str) -> list[BatchDone]:
-    """What is there now; returns what the query told of its batches. A failure of the query is raised."""
+    """Process the existing data; return the reported batches. Raises the failure of the query."""
     job: Any = build_job(text, "trigger.once=true", *sets)
     query = start(spark, job)
     try:

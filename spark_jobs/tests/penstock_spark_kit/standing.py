@@ -29,7 +29,7 @@ def by_partition(numbers: Iterable[int], partitions: int) -> Mapping[int, int]:
 
 @dataclass(frozen=True)
 class QueryProgress:
-    """One query with one source, through all the lives of its driver. Nobody else writes to its group."""
+    """The progress of a query with one source, across restarts of its driver. Only this query commits to its group."""
 
     brokers: str
     topic: str

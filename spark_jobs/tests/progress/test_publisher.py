@@ -72,7 +72,7 @@ def test_what_a_group_has_already_is_not_committed_again() -> None:
     assert broker.taken == [("g", {A: 1}), ("g", {B: 2})]
 
 
-@pytest.mark.parametrize("failure", [Unavailable("not now"), RuntimeError("nobody thought of it")], ids=repr)
+@pytest.mark.parametrize("failure", [Unavailable("not now"), RuntimeError("unexpected")], ids=repr)
 def test_a_commit_that_fails_is_made_up_for_by_the_next(failure: Exception) -> None:
     broker = Broker(failure)
     broker.open.set()

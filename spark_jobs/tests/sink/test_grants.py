@@ -84,7 +84,7 @@ def test_tasks_that_give_back_before_they_ask_again_always_come_to_an_end(
             counts[task, number] = count
             took(grants.acquire(task, number, [("t", partition)]))
         else:
-            assert holding, "all wait and nobody holds"
+            assert holding, "all wait and no task holds a partition"
             grant = holding.pop(data.draw(st.integers(0, len(holding) - 1)))
             count = counts.pop((grant.holder, grant.number))
             del asked[grant.holder, grant.number]

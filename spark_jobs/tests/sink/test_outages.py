@@ -94,7 +94,7 @@ def test_every_codec_and_every_acks_writes_what_other_clients_read(
     name = topic(2)
     with own_writer(penstock.bootstrap, name, kafka_compression_type=codec, kafka_acks=acks) as task:
         task.write(batches(5000))
-    if acks == "0":  # acknowledged by nobody: a second task behind it on the same connection is
+    if acks == "0":  # not acknowledged: a second task behind it on the same connection is
         with own_writer(penstock.bootstrap, name) as task:
             task.write(batches(2, first=5000))
     assert set(wanted(5000)) <= set(values_of(penstock.bootstrap, name))

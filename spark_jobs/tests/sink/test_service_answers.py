@@ -1,5 +1,5 @@
 """The transaction service answers whatever goes wrong inside of it, and keeps nothing of runs that have ended. Its
-brokers are played by a ledger that fails as it is told."""
+brokers are played by a ledger that fails on request."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_run_that_is_planned_outlives_a_thousand_that_have_ended() -> None:
 
 
 def test_runs_that_nobody_opens_make_room_for_others_the_oldest_first() -> None:
-    """Plans of batches that failed before a task had rows: nobody says that they have ended."""
+    """Plans of batches that failed before a task had rows: no request reports their end."""
 
     async def work(service: SinkService, session: TaskSession) -> None:
         for number in range(MAX_ATTEMPTS + 1):

@@ -1,4 +1,4 @@
-"""The transaction service does its work when nobody reads its log any more, or never did."""
+"""The transaction service works even if no process reads its log, or no longer reads it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def fill(writing: int) -> None:
 
 @pytest.fixture(params=["is gone", "does not read"])
 def unheard(request: pytest.FixtureRequest, driver: SinkDriver, pipe: Pipe) -> ServiceEndpoint:
-    """The driver's service, whose log goes into a pipe that nobody empties, or that has no other end."""
+    """The driver's service, whose log goes into a pipe that is never read, or has no reader."""
     command = [sys.executable, "-c", START, str(driver.pid), driver.started]
     subprocess.run(command, stderr=pipe.writing, check=True, timeout=DEADLINE_S)
     if request.param == "is gone":
@@ -82,7 +82,7 @@ def test_a_line_is_written_whole_while_somebody_reads(pipe: Pipe) -> None:
 def test_a_line_for_nobody_is_dropped(pipe: Pipe) -> None:
     stream = non_blocking_stream(pipe.writing)
     fill(pipe.writing)
-    stream.write("nobody empties the pipe\n")
+    stream.write("the pipe is full\n")
     pipe.end_reading()
     stream.write("the other end is gone\n")
     stream.flush()

@@ -1,4 +1,4 @@
-"""A transaction service that cannot be found is not left behind; one that can is where executors are told to look."""
+"""A transaction service without rendezvous file does not keep running; otherwise executors can reach its address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that nobody acknowledges (acks=0) are sent however many wait, and not waited for without end."""
+"""Unacknowledged batches (acks=0) are all sent, however many wait, and are not awaited forever."""
 
 from __future__ import annotations
 

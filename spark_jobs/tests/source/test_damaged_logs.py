@@ -24,7 +24,7 @@ def other_bytes(batch: bytearray) -> None:
 
 
 def codec_of_tomorrow(batch: bytearray) -> None:
-    """Whole, with a right CRC, and compressed in a way that nobody knows."""
+    """Whole, with a right CRC, and compressed with an unknown codec."""
     batch[22] |= 5
     reseal(batch)
 
