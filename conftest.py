@@ -1,4 +1,4 @@
-"""What pytest has to be told in the whole checkout."""
+"""Pytest's hooks and options for the whole checkout."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests with the same xdist_group are to run in one process, one after the other.
 
-    pytest-xdist (3.8) appends the group to a name of the test that pytest (9.2) does not ask for any more, and then
+    pytest-xdist (3.8) appends the group to a name of the test that pytest (9.2) no longer uses, and then
     spreads the tests over all processes: here it is put where it is looked for.
     """
     if config.option.unit:

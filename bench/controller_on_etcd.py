@@ -72,7 +72,7 @@ class Links:
 
 
 class NoLogs:
-    """Nobody has data, and nobody is asked: all replicas are in sync."""
+    """No replica has data, and none is queried: all are in sync."""
 
     async def log_ends(
         self, broker_id: int, partitions: list[tuple[UUID, int]]

@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=250_000)
     parser.add_argument("--rate", type=int, default=7000, help="commits a second at most")
     parser.add_argument("--keep", type=float, default=10.0, help="seconds of history that are kept")
-    parser.add_argument("--unmanaged", action="store_true", help="with nobody who compacts")
+    parser.add_argument("--unmanaged", action="store_true", help="without compaction")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, etcd_process.EtcdCluster(Path(directory), is_durable=True) as etcd:
         uvloop.run(

@@ -283,7 +283,7 @@ def _client_limits(requirement: Requirement, found: Results) -> bool:
 
 
 def judge(requirement: Requirement, measured: Mapping[str, Results]) -> Verdict:
-    """The verdict by the median; the spread is told, not judged."""
+    """The verdict by the median; the spread is reported, not judged."""
     found = measured.get(requirement.suite)
     figure = _figure(requirement, found) if found else None
     if found is None or figure is None:

@@ -1,7 +1,7 @@
 """Keeps the charts in step: writes the table of values in each README.md, and copies crds/ into charts/penstock.
 
 python tools/chart_files.py           write them
-python tools/chart_files.py --check   exit 1 if what is there differs
+python tools/chart_files.py --check   exit 1 if the files differ
 
 The table comes from values.yaml: the line `# -- text` above a value is its description.
 """

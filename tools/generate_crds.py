@@ -1,7 +1,7 @@
 """Writes crds/*.yaml and docs/reference/resources.md from the operator's models, which describe each field once.
 
 python tools/generate_crds.py           write them
-python tools/generate_crds.py --check   exit 1 if what is there differs
+python tools/generate_crds.py --check   exit 1 if the files differ
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes docker/requirements-IMAGE.txt: what of requirements.lock an image installs, with hashes.
 
 python tools/image_requirements.py           write them
-python tools/image_requirements.py --check   exit 1 if what is there differs
+python tools/image_requirements.py --check   exit 1 if the files differ
 
 `make lock` leaves beside each locked package who wants it ("via"); an image gets what its own package reaches.
 Nothing is resolved anew, so that an image runs exactly what the tests ran.

@@ -30,7 +30,7 @@ class Unwell(Exception):
 
 
 class Canary:
-    """One connection, one request at a time, and a topic to which nobody else writes.
+    """One connection, one request at a time, and a topic with no other writer.
 
     `wait_s` is how long an answer may take.
     """

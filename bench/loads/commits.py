@@ -36,7 +36,7 @@ def framed(api: int, version: int, body: bytes) -> bytes:
 
 
 def commit_request(group: bytes, topic: bytes, partition: int) -> tuple[bytearray, int]:
-    """A commit by nobody in particular, as of a consumer that assigns itself; and where its offset is to be put."""
+    """A commit without a member, as from a consumer with assigned partitions; and the position of its offset."""
     head = string(group) + struct.pack(">i", -1) + string(b"") + struct.pack(">h", -1)
     head += struct.pack(">i", 1) + string(topic) + struct.pack(">ii", 1, partition)
     tail = struct.pack(">i", -1) + string(b"")

@@ -1,7 +1,7 @@
 """Consume a whole topic at full speed with librdkafka, from assigned partitions (no group protocol in the section).
 
 A section that is to last longer reads the topic again. librdkafka asks for more as soon as it has an answer, so at the
-end of a topic one fetch hangs on the broker until its wait is over, and cannot be taken back. Two consumers therefore
+end of a topic one fetch waits on the broker until its wait is over, and cannot be taken back. Two consumers therefore
 take turns: while one reads, the other's last fetch comes back.
 """
 

@@ -40,7 +40,7 @@ class Peer(Contender):
         """The command line that serves ``data_dir`` on a port of 127.0.0.1."""
 
     def chosen_port(self, data_dir: Path) -> int | None:
-        """The port that the process chose by itself, for peers that cannot be told one; None until it is known."""
+        """The port that the process chose by itself, for peers that cannot be given one; None until it is known."""
         del data_dir
         return None
 
@@ -58,7 +58,7 @@ _reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody gets by chance while this process lives: on Linux only who asks for that very
+    """A port of 127.0.0.1 that no process gets by chance while this process lives: on Linux only who asks for that very
     port, as servers do with SO_REUSEADDR, can listen on one to which a socket is bound that does not listen."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -165,7 +165,7 @@ class Broker(Service):
             self.process = None
 
     def kill(self) -> None:
-        """SIGKILL, or what is left to do where somebody else has sent it; the data stays."""
+        """Send SIGKILL, or clean up after one that was sent elsewhere; the data stays."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

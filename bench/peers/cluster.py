@@ -103,7 +103,7 @@ class Cluster(Service):
         return "\n".join([f"the cluster of {self.contender.label} {what}", *logs])
 
     def stop(self) -> None:
-        """All brokers are told to end together; the store's process goes on."""
+        """Stop all brokers at once; the store's process keeps running."""
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(Broker.stop, self.brokers))
 

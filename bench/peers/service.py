@@ -46,7 +46,7 @@ class Service(ABC):
 
     @property
     def address(self) -> str:
-        """What a client is given to begin with."""
+        """The bootstrap servers of clients."""
         return ",".join(self.addresses)
 
     @property

@@ -28,7 +28,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
-    """A process that answers what it is told to, in place of a session."""
+    """A process with scripted answers, in place of a session."""
     worker = tmp_path / "echo.py"
     worker.write_text(ECHO)
     monkeypatch.setattr(process, "WORKER", worker)

@@ -84,7 +84,7 @@ def test_clients_that_never_read_their_answers_are_held_in_bounds(broker: Broker
         sock.setblocking(False)
     stuck = 0
     deadline = time.monotonic() + 60
-    while stuck < 3:  # nobody could send anything for a while: the broker has stopped reading
+    while stuck < 3:  # no connection could send anything for a while: the broker has stopped reading
         assert time.monotonic() < deadline, "the broker goes on reading"
         moved = 0
         for sock in deaf:

@@ -1,4 +1,4 @@
-"""The etcd of the chaos tests must be one that survives being killed; where there is none, it is said what to do."""
+"""The etcd of the chaos tests must be one that survives being killed; without one, the error says what to do."""
 
 from __future__ import annotations
 

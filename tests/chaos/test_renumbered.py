@@ -1,4 +1,4 @@
-"""A record that its client numbered anew is told from one that a broker wrote twice."""
+"""A record that its client renumbered is distinguished from one that a broker wrote twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_record_that_comes_again_in_a_later_epoch_of_its_producer_was_numbered
     [
         pytest.param([FIRST, Numbering(2, 7, 0)], id="the same epoch: it was written twice"),
         pytest.param([FIRST, Numbering(2, 8, 1)], id="another producer"),
-        pytest.param([Numbering(0, -1, -1), Numbering(2, -1, -1)], id="nobody numbered it"),
+        pytest.param([Numbering(0, -1, -1), Numbering(2, -1, -1)], id="no client numbered it"),
         pytest.param([Numbering(0, 7, 1), Numbering(2, 7, 0)], id="an earlier epoch, which is to be fenced"),
         pytest.param([], id="nothing is known of the log"),
     ],

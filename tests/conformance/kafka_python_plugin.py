@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """A test has passed when its call has; whatever else happens in any of its phases is told."""
+    """A test has passed when its call has; other outcomes of its phases are reported."""
     if report.passed and report.when != "call":
         return
     tell(report.nodeid, report.outcome, "" if report.passed else str(report.longrepr)[-3000:])

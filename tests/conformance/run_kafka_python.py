@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 MOST_AGAIN = 3
 EXCEPTIONS = HERE / "kafka_python_exceptions.txt"
 FOR_ONE_BROKER = HERE / "kafka_python_for_one_broker.txt"
-"""Tests whose outcome hangs on luck where there are several brokers; they are not run there."""
+"""Tests whose outcome depends on timing with several brokers; they are not run there."""
 SUITE_DEADLINE_S = 600
 TEST_DEADLINE_S = 60
 
@@ -143,7 +143,7 @@ def outcomes_of(bootstrap: str, work: Path, lists: Lists) -> dict[str, Outcome]:
     """The suite's outcomes; what failed is run a second time, and then counts.
 
     It has races that are no broker's. It is written for one: of several, one may be asked for a topic that another has
-    just made. And the client's own threads lose sight of each other now and then on a busy machine, for ever.
+    just made. And the client's own threads lose sight of each other now and then on a busy machine, permanently.
     """
     archive = fetch_sdist(cache_folder())
     outcomes = run_suite(bootstrap, archive, work / "suite", lists)

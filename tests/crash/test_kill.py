@@ -36,7 +36,7 @@ FREQUENT = {
     "log.retention.check.interval.ms": "200",
     "log.segment.delete.delay.ms": "0",
 }
-"""What happens now and then happens all the time; and a topic that was lost is not made good by whoever asks for it."""
+"""Rare events happen often, and a metadata request does not recreate a lost topic."""
 SMALL_SEGMENTS = {"segment.bytes": "16384", "index.interval.bytes": "512"}
 
 MakeBroker = Callable[..., Broker]

@@ -41,7 +41,7 @@ def refusal_of(broker: Broker) -> str:
 
 
 def change_meta(broker: Broker, **changes: object) -> None:
-    """As if somebody else had written the directory's meta.json."""
+    """As if another broker had written the directory's meta.json."""
     path = broker.data / "meta.json"
     meta = msgspec.structs.replace(msgspec.json.decode(path.read_bytes(), type=DirectoryMeta), **changes)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(meta, crc=meta.checksum())))

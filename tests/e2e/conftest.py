@@ -57,7 +57,7 @@ def admin(library_client: LibraryDriver) -> Iterator[Admin]:
 
 @pytest.fixture
 def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Names of topics and groups that nobody else uses and that tell which test they belong to."""
+    """Names of topics and groups that no other test uses, and that name their test."""
     test = "".join(c if c.isalnum() else "-" for c in request.node.originalname)[:80]
     return lambda: f"{test}-{uuid.uuid4().hex[:8]}"
 

@@ -140,7 +140,7 @@ def write_batch(spark: SparkSession, count: int, topic: str, reach: Options) -> 
 
 
 def write_stream(spark: SparkSession, source: str, topic: str, reach: Options, home: Path) -> None:
-    """From a topic to another, exactly once, up to what is there now."""
+    """From a topic to another, exactly once, up to the current end."""
     rows = spark.readStream.format("penstock").options(**reach).option("subscribe", source)
     rows = rows.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "400")
     writing = rows.load().select("value").writeStream.format("penstock").options(**reach).option("topic", topic)
@@ -174,7 +174,7 @@ def test_a_stream_is_read_and_goes_on_from_its_checkpoint(
     assert read_stream(spark, topic, options(kafka, way), left_behind / topic) == wanted(1_000)
     produce(kafka.address("PLAIN"), topic, (b"%d" % n for n in range(1_000, 1_500)))
     assert read_stream(spark, topic, options(kafka, way), left_behind / topic) == wanted(1_500)
-    eventually("the lag is told", lambda: committed(kafka, f"lag-of-{topic}", topic) == 1_500)
+    eventually("the lag is committed", lambda: committed(kafka, f"lag-of-{topic}", topic) == 1_500)
 
 
 @pytest.mark.parametrize("way", WAYS)

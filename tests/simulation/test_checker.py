@@ -126,7 +126,7 @@ BROKEN = {
 
 LEGAL = {
     "nothing happened": History(),
-    "what was acknowledged is where it was said to be": History(writes=WRITES, contents=[content(0, 1, 2)]),
+    "an acknowledged record is at its offset": History(writes=WRITES, contents=[content(0, 1, 2)]),
     "what was not acknowledged is not there": History(writes=[write(0, 0), SENT[1]], contents=[content(0)]),
     "what was not acknowledged is there": History(writes=SENT, contents=[content(0, 1, 2)]),
     "retention took what was acknowledged": History(writes=WRITES, contents=[content(2, start=2)]),
@@ -158,12 +158,12 @@ LEGAL = {
     "an aborted record is read by who asks for all": History(
         writes=[write(0, transaction="x1")], aborted={"x1"}, seen=[seen(0, 0)]
     ),
-    "nobody knows of a transaction, and it is there": History(
+    "a transaction of unknown outcome is there": History(
         writes=[write(i, i, Outcome.UNKNOWN, transaction="x1") for i in range(2)],
         undecided={"x1"},
         contents=[decided(0, 1)],
     ),
-    "nobody knows of a transaction, and it is not there": History(
+    "a transaction of unknown outcome is not there": History(
         writes=[write(i, i, Outcome.UNKNOWN, transaction="x1") for i in range(2)],
         undecided={"x1"},
         contents=[decided()],
@@ -186,7 +186,7 @@ LEGAL = {
     "replicas differ above the lower high watermark": History(
         replicas=[Replica(P, "b1", 1, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(0, b"a"), (1, b"c")])]
     ),
-    "what nobody waited for any more comes when the end was asked already": History(
+    "an abandoned record arrives after the end offset was read": History(
         writes=SENT, contents=[Content(P, 0, 2, [(i, value(i)) for i in range(3)])]
     ),
     "a replica begins later": History(

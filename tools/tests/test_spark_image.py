@@ -104,7 +104,7 @@ def test_what_cannot_be_started_is_refused(path: str, arguments: tuple[str, ...]
 
 
 def test_a_folder_that_cannot_be_written_is_left_for_one_that_can(path: str) -> None:
-    # Nobody can write there, root included.
+    # No user can write there, not even root.
     folder = Path(start(path, "true", cwd="/proc/self")[1][-1])
     assert folder.name.startswith("spark-work.")
     folder.rmdir()

@@ -279,7 +279,7 @@ def one_way(world: World) -> None:
 
 
 def lossy(world: World) -> None:
-    """Of what one broker is sent, a part is lost, whoever sent it."""
+    """Drop a part of the packets to one broker, from all senders."""
     broker = world.leader()
     name = broker_name(broker.broker_id)
     assert world.cluster.network is not None

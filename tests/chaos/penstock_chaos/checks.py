@@ -21,7 +21,7 @@ def findings(told: Told, renumbered: Mapping[Partition, Iterable[int]] | None = 
     """All that was found, what clients say themselves first. `told` is settled; `renumbered`: see there."""
     found = [Finding("broken client", said) for said in told.broken]
     history = told.history
-    # Markers take offsets that nobody reads: a transactional topic has gaps.
+    # Markers take offsets that no consumer reads: a transactional topic has gaps.
     plain = History(contents=[c for c in history.contents if c.partition[0] != TARGET])
     once = without(history, renumbered or {})
     looked_at = {checker.gaps: plain, checker.duplicated: once, checker.reordered: once}

@@ -13,7 +13,7 @@ from penstock_simulation.history import Commit, CommittedRead, Content, History,
 SOURCE = "orders"
 TARGET = "invoices"
 WORKERS = "invoicing"
-"""The group of whoever makes the target of the source, in transactions."""
+"""The group of the transactional copy from source to target."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Output:
 
 @dataclass
 class Told:
-    """Everything that the clients wrote down, and what is there at the end."""
+    """Everything that the clients wrote down, and the final contents."""
 
     history: History = field(default_factory=History)
     outputs: list[Output] = field(default_factory=list)

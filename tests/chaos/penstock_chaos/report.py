@@ -33,7 +33,7 @@ Three brokers and an etcd run as processes of their own, with their default sett
 - a loop that consumes, transforms and produces in transactions (confluent-kafka), and aborts a tenth of them on
   purpose; the offsets read are part of the transactions
 - a `read_committed` reader that follows what the transactions write (aiokafka)
-- somebody who asks twice a second what the groups have committed
+- a client that queries the groups' committed offsets twice a second
 
 A cell begins when all of them get on, in every partition; then comes its fault, which shows by itself that it happened
 (records in etcd, the kernel's state of a process, packets that met a cut). When it is healed, everything acknowledged
@@ -42,7 +42,7 @@ an end what they have begun, and everything is read. A cell passes when none of 
 
 - a write that was acknowledged and is not there, or at another offset; a record that a reader was given and is gone
 - a record that is there twice, unless its client numbered it anew (librdkafka, see delivery.md); records of a producer
-  in another order than they were sent; a record that nobody sent
+  in another order than they were sent; a record that no client sent
 - a reader that passes over a record or goes back; a group that commits past a record that no member was given
 - a committed offset that goes back
 - a transaction of which a part is there, or that was aborted and is read, or whose commit was acknowledged and is

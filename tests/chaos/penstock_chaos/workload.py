@@ -1,4 +1,4 @@
-"""Workloads as the cells see them: client processes with a journal each, that work until they are told to finish."""
+"""Workloads as the cells see them: client processes with a journal each, that work until they are stopped."""
 
 from __future__ import annotations
 

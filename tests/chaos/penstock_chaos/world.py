@@ -212,7 +212,7 @@ class World:
         )  # fmt: skip
 
     def _compare_replicas(self) -> None:
-        """When nothing is written any more, all replicas in sync hold the same bytes."""
+        """After the last write, all in-sync replicas hold the same bytes."""
         truth = self.cluster.wait_truth("all replicas in sync at the end", lambda t: t.is_whole)
         for broker in self.cluster.brokers.values():
             broker.stop()

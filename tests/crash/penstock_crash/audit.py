@@ -39,7 +39,7 @@ def audit_offsets(partition: int, content: Content) -> Findings:
         if record.offset != expected:
             findings.append(f"partition {partition}: offset {record.offset} where {expected} was expected")
         if record.key is None or record.value != body(record.key):
-            findings.append(f"partition {partition}: offset {record.offset} holds a value that nobody sent")
+            findings.append(f"partition {partition}: offset {record.offset} holds a value that no client sent")
         expected = record.offset + 1
     if expected != content.end:
         findings.append(f"partition {partition}: ends at {content.end}, but was read up to {expected}")
@@ -81,7 +81,7 @@ def audit_acknowledged(journal: Journal, contents: Mapping[int, Content]) -> Fin
 
 
 def audit_seen(journal: Journal, contents: Mapping[int, Content]) -> Findings:
-    """What a reader saw while it happened is what is there now, and it saw it in order, once."""
+    """A reader saw the final contents, in order, once."""
     findings = []
     next_offset: dict[int, int] = defaultdict(int)
     for partition, offset, key in journal.of("seen"):
@@ -90,7 +90,7 @@ def audit_seen(journal: Journal, contents: Mapping[int, Content]) -> Findings:
         next_offset[partition] = offset + 1
         records = contents[partition].records
         if offset >= len(records) or records[offset].key != key:
-            findings.append(f"partition {partition}: the reader saw {key} at {offset}, which is not there any more")
+            findings.append(f"partition {partition}: the reader saw {key} at {offset}, which is no longer there")
     return findings
 
 
@@ -132,7 +132,7 @@ def highest(entries: Sequence[Entry], kind: str) -> dict[int, int]:
 
 
 def audit_found(journal: Journal) -> Findings:
-    """Whoever asks for what it has committed, across whatever happened, is told of its last acknowledged commit."""
+    """A group's committed offsets are those of its last acknowledged commit, whatever happened since."""
     findings = []
     committed: dict[int, int] = {}
     for kind, *fields in journal.entries:
@@ -169,7 +169,7 @@ def audit_compacted(journal: Journal, contents: Mapping[int, Content]) -> Findin
             if key in newest and newest[key][0] >= number:
                 findings.append(f"{key}: number {number} at {record.offset} comes after number {newest[key][0]}")
             if record.value is not None and record.value != body(f"{key}/{number}"):
-                findings.append(f"partition {partition}: offset {record.offset} holds a value that nobody sent")
+                findings.append(f"partition {partition}: offset {record.offset} holds a value that no client sent")
             newest[key] = number, record.offset
             present[partition, record.offset] = key, number
             before = record.offset

@@ -51,7 +51,7 @@ class Churn:
         futures[self.name].result(10)
 
     def write_some(self, life: int) -> None:
-        """Records of this life; a new producer, as nobody's knowledge of the topic outlives it."""
+        """Records of this life; a new producer, so that no metadata outlives the topic."""
         failed: list[str] = []
 
         def delivered(error: KafkaError | None, _: object) -> None:

@@ -2,7 +2,7 @@
 
 Journal: `first` partition, offset (what a member reads first after each assignment); `member` partition, offset (its
 acknowledged commits); `try` and `lone` partition, offset (commits of the client without membership, tried and
-acknowledged); `found` partition, offset (what it was told then is committed).
+acknowledged); `found` partition, offset (the committed offset that it got then).
 """
 
 from __future__ import annotations

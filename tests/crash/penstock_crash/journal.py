@@ -25,7 +25,7 @@ class JournalWriter:
 
 
 class Journal:
-    """Reads a journal that somebody else writes. `entries` holds all that was read so far."""
+    """Reads a journal that another process writes. `entries` holds all that was read so far."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Loads as the tests see them: processes that work against the broker until they are told to finish."""
+"""Loads as the tests see them: processes that work against the broker until they are stopped."""
 
 from __future__ import annotations
 

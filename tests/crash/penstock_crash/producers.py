@@ -74,7 +74,7 @@ class Sender:
 
 def follow(options: dict[str, Any], journal: JournalWriter, end: threading.Event) -> None:
     """Reads all partitions from the beginning and writes down what it sees: nothing of it may ever change."""
-    config = {"bootstrap.servers": options["bootstrap"], "group.id": "nobody", "enable.auto.commit": False}
+    config = {"bootstrap.servers": options["bootstrap"], "group.id": "unused", "enable.auto.commit": False}
     fetching = {"fetch.wait.max.ms": 50, "fetch.error.backoff.ms": 20, "auto.offset.reset": "error"}
     consumer = Consumer(config | fetching | FAST_RECONNECT)
     consumer.assign([TopicPartition(options["topic"], p, 0) for p in range(options["partitions"])])
@@ -89,7 +89,7 @@ def follow(options: dict[str, Any], journal: JournalWriter, end: threading.Event
 
 
 def main(options: dict[str, Any]) -> None:
-    """`options`: bootstrap, topic, partitions, journal, producers (of KINDS), pause_s, follow (else nobody reads)."""
+    """`options`: bootstrap, topic, partitions, journal, producers (of KINDS), pause_s, follow (else no reader)."""
     end = finishing()
     journal = JournalWriter(Path(options["journal"]))
     senders = [Sender(name, options, journal) for name in options["producers"]]

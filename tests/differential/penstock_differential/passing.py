@@ -1,4 +1,4 @@
-"""Passing states: what clients are told while brokers are away and coordinators and leaders move.
+"""Passing states: the answers to clients while brokers are away and coordinators and leaders move.
 
 The same requests are sent to both clusters in a loop, from before a broker is killed until after it is back. Which
 answer comes when depends on timing, so the sets of error codes are compared: a code that Penstock returned and Kafka

@@ -53,7 +53,7 @@ def pods(release: Release, **labels: str) -> dict[str, Object]:
 
 
 def two_executors(release: Release, but: Collection[str] = ()) -> list[str]:
-    """Their names, once there are two and none of `but`: one that was told to go runs until it has gone."""
+    """Their names, once there are two and none of `but`: a deleted pod runs until it has terminated."""
     seen: list[str] = []
 
     def look() -> bool:

@@ -141,7 +141,7 @@ def _groups_are_served(address: str) -> bool:
     """By deleting groups that are not there, so many that there is one for each shard of the coordinators."""
     admin = KafkaAdminClient(bootstrap_servers=address)
     try:
-        answers = admin.delete_groups([f"nobody-{number}" for number in range(500)])
+        answers = admin.delete_groups([f"missing-{number}" for number in range(500)])
     except KafkaError:
         return False
     finally:

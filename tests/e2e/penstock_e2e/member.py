@@ -1,4 +1,4 @@
-"""A member of a consumer group in a process of its own, so that it can be killed without a word to the broker."""
+"""A member of a consumer group in a process of its own, so that it can be killed without leaving its group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Member:
     """The parent's end of a member: what the process said so far, and its life.
 
     `records` are those that the member handled, in order; `assignment` follows its rebalances and is None until the
-    first one; `rebalances` counts what it was told of assignments and revocations.
+    first one; `rebalances` counts assignments and revocations.
     """
 
     def __init__(self, spec: MemberSpec) -> None:
@@ -121,7 +121,7 @@ class Member:
     def leave(self) -> None:
         """SIGTERM: the client closes its consumer and, unless its membership is static, leaves the group."""
         code = self._end(signal.SIGTERM)
-        assert code == 0, f"a member that was told to leave ended with {code}: {''.join(self._errors)}"
+        assert code == 0, f"a leaving member ended with {code}: {''.join(self._errors)}"
 
     def _end(self, how: signal.Signals) -> int:
         if self._process.poll() is None:

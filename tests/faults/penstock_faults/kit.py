@@ -39,7 +39,7 @@ class HeldFile(OsFile):
 
     def sync(self) -> None:
         self.disk.reached.set()
-        assert self.disk.go_on.wait(ANSWER_S), "nobody let the disk go on"
+        assert self.disk.go_on.wait(ANSWER_S), "the disk was not released"
         self.disk.syncs += 1
         if self.disk.broken:
             raise OSError(errno.EIO, "the disk is broken")

@@ -46,7 +46,7 @@ class Fault:
 
 
 class FaultError(Exception):
-    """A fault cannot be planted any more, or was not noticed; the message says which and what to do."""
+    """A fault can no longer be planted, or was not noticed; the message says which and what to do."""
 
 
 def mutated(fault: Fault, package: Path | None = None) -> str:
@@ -73,7 +73,7 @@ def copy_of(package: str) -> Iterator[Path]:
     """A directory with a copy of a package, to be put on PYTHONPATH. Yields the copy.
 
     Compiled modules come along, as times of modification do: else each process that a test starts would compile them.
-    Those that somebody is just writing have names of their own, and are left out.
+    Those being written have temporary names, and are left out.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-fault-") as made:
         copy = Path(made) / Path(package).name

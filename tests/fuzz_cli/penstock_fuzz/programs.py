@@ -47,7 +47,7 @@ class Ended:
         """Fails unless the call ended as the documentation says."""
         assert self.code in CODES, self
         assert "Traceback" not in self.err, self.err
-        assert self.code == 0 or self.err.strip() or self.out.strip(), "a failure without a word"
+        assert self.code == 0 or self.err.strip() or self.out.strip(), "a failure without a message"
 
 
 def check_node(options: UpOptions) -> None:

@@ -35,7 +35,7 @@ texts = words | pairs
 
 
 def is_dead(text: str) -> bool:
-    """Whether nobody is asked for this address: it is invalid."""
+    """Whether the address is invalid, so that no server is contacted."""
     try:
         parse_bootstrap(text)
     except InvalidAddress:

@@ -1,4 +1,4 @@
-"""One Java process for each release of the client: it is told the names of scenarios, and answers a line for each."""
+"""One Java process for each release of the client: it reads names of scenarios, and writes a line for each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Runner:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, scenario: str) -> dict[str, Any]:
-        """The outcome: `passed`, `failure` (a stack trace or None), `warnings` that nobody expected."""
+        """The outcome: `passed`, `failure` (a stack trace or None), unexpected `warnings`."""
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None

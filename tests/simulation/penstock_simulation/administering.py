@@ -1,4 +1,4 @@
-"""Whoever administers a simulated cluster: topics that come and go, partitions that move, brokers that are emptied."""
+"""The administrator of a simulated cluster: topics that come and go, partitions that move, brokers that are emptied."""
 
 from __future__ import annotations
 

@@ -69,12 +69,12 @@ def gaps(history: History) -> Iterator[Finding]:
 
 
 def invented(history: History) -> Iterator[Finding]:
-    """What is read was sent by somebody, to that partition, and is not known to have been refused."""
+    """Every record read was sent to that partition, and is not known to have been rejected."""
     sent = {write.value: write for write in history.writes}
     for partition, offset, value, where in observed(history):
         write = sent.get(value)
         if write is None or write.partition != partition:
-            yield Finding("invented", f"{where} has {value!r} at {place(partition, offset)}, which nobody sent there")
+            yield Finding("invented", f"{where} has {value!r} at {place(partition, offset)}, which none sent there")
         elif write.outcome is Outcome.FAILED:
             yield Finding("invented", f"{where} has {value!r} at {place(partition, offset)}, which was refused")
 
@@ -109,7 +109,7 @@ def reordered(history: History) -> Iterator[Finding]:
 
 
 def inconsistent(history: History) -> Iterator[Finding]:
-    """An offset means one value, for whoever wrote, read, or reads it at the end."""
+    """An offset has one value, for writers, readers and the final reader."""
     found: dict[tuple[Partition, int], tuple[bytes, str]] = {}
     for partition, offset, value, where in [*acknowledged_places(history), *observed(history)]:
         before = found.setdefault((partition, offset), (value, where))
@@ -219,7 +219,7 @@ def aborted_read(history: History) -> Iterator[Finding]:
 
 
 def torn(history: History) -> Iterator[Finding]:
-    """Of a transaction that somebody tried to commit, all is there at the end or nothing is."""
+    """Of a transaction with an attempted commit, all records are there at the end or none."""
     there = {value for content in history.contents if content.read_committed for _, value in content.records}
     read = {content.partition for content in history.contents if content.read_committed}
     parts: dict[str, list[Write]] = defaultdict(list)
@@ -292,7 +292,7 @@ def aborted_commit(history: History) -> Iterator[Finding]:
         if commits and all(commit.transaction in history.aborted for commit in commits):
             yield Finding(
                 "aborted read",
-                f"group {read.group} is said to have committed {read.offset} of {place(read.partition)}, which was part"
+                f"group {read.group} has reportedly committed {read.offset} of {place(read.partition)}, which was part"
                 f" of the aborted {commits[0].transaction}",
             )
 

@@ -1,4 +1,4 @@
-"""The world of a cluster: brokers on machines of their own, a store beside them, clients, and whoever administers it.
+"""The world of a cluster: brokers on machines of their own, a store beside them, clients, and an administrator.
 
 Which of the workloads run, how many brokers there are and what they are set to is the seed's choice.
 """

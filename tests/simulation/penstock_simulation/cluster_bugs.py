@@ -152,7 +152,7 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
     (
         one_edit(
             "unclean-elected",
-            "a replica that was not in sync leads when nobody in sync is there",
+            "a replica that was not in sync leads when no in-sync replica is up",
             "control/controller/leaders.py",
             "complete = [broker for broker, condition in back.items() if condition is ReplicaCondition.COMPLETE]",
             "complete = [broker for broker in record.replicas if broker in facts.epochs]",

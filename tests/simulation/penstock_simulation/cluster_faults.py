@@ -67,7 +67,7 @@ class ClusterFaults(Faults):
         return True
 
     def kill_in_sync(self) -> bool:
-        """All who are in sync for a partition, where somebody is not; it takes a while until they are started again."""
+        """Stop all in-sync replicas of a partition that has one out of sync; they restart after a while."""
         contents = self.scenario.core.contents
         records = [decode(PartitionRecord, e.key, e.value) for e in contents.range(keys.PARTITIONS)]
         shrunk = [record for record in records if len(record.isr) < len(record.replicas)]
@@ -107,7 +107,7 @@ class ClusterFaults(Faults):
         return True
 
     def store_leader_change(self) -> bool:
-        """The store has no leader for a moment; what was under way may have been done, and nobody is told."""
+        """The store has no leader for a moment; pending calls may have been executed, without an answer."""
         core = self.scenario.core
         if core.away:
             return False
@@ -122,7 +122,7 @@ class ClusterFaults(Faults):
         return True
 
     def watch_lag(self) -> bool:
-        """What is told of changes comes late, for one or all."""
+        """Delay watch events, for one broker or all."""
         core = self.scenario.core
         hosts = self.rng.choice([[self.any_host().name], [host.name for host in self.scenario.hosts]])
         lag_s = self.rng.choice([0.5, 2.0])
@@ -132,7 +132,7 @@ class ClusterFaults(Faults):
         return True
 
     def store_compacts(self) -> bool:
-        """Whoever is behind has to read everything again."""
+        """Compact the store: watchers that lag must list again."""
         core = self.scenario.core
         last = core.history.last
         core.compact(max(core.history.first_change, last - self.rng.choice([0, 3, 50])))

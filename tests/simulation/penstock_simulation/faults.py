@@ -1,6 +1,6 @@
 """What goes wrong in a simulated world, and when. Chosen by the seed; scenarios have it happen.
 
-Each kind is a method of `Faults` that begins one fault and sees to its end. A fault counts when it has begun. What
+Each kind is a method of `Faults` that starts one fault and ends it. A fault counts when it has begun. What
 only a cluster can suffer is in `cluster_faults`.
 """
 
@@ -224,7 +224,7 @@ class Faults:
         return True
 
     def write_error(self) -> bool:
-        """EIO on a write; somebody restarts what does not serve any more, after a while."""
+        """EIO on a write; a broker that has stopped serving is restarted after a while."""
         host = self.any_host()
         host.machine.disk.failing_writes = self.rng.choice([1, 3])
         self.later(0.5, 3.0, self.replace, host)
@@ -238,7 +238,7 @@ class Faults:
         return True
 
     def sync_error_trusted(self) -> bool:
-        """EIO on a sync, and whoever restarts the broker leaves the machine as it is."""
+        """EIO on a sync; the broker is restarted, the machine is not."""
         host = self.any_host()
         host.trusts_tainted_cache = True
         host.machine.disk.failing_syncs = 1

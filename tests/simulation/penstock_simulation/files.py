@@ -64,7 +64,7 @@ class SimFile:
         self.disk.sync(self.inode, self.inode.written if until < 0 else until)
 
     def start_writeback(self, offset: int, size: int) -> None:
-        """Nobody can tell whether it helped."""
+        """The effect is not observable."""
 
     def fileno(self) -> int:
         raise OSError(errno.EBADF, "a simulated file has no descriptor")

@@ -1,4 +1,4 @@
-"""What clients tried, what they were told, and what they saw: the only thing that the checker looks at.
+"""What clients tried, the answers, and what they read: the only thing that the checker looks at.
 
 Times are the world's, in virtual seconds. Workloads write histories; tests of the checker make them by hand.
 """
@@ -13,7 +13,7 @@ Partition = tuple[str, int]
 
 
 class Outcome(Enum):
-    """What whoever asked knows of the answer."""
+    """What the caller knows of the outcome."""
 
     OK = "ok"
     FAILED = "failed"
@@ -69,7 +69,7 @@ class Commit:
 
 @dataclass(slots=True)
 class CommittedRead:
-    """What a group was said to have committed; -1 for nothing."""
+    """A group's committed offset as answered; -1 for none."""
 
     group: str
     partition: Partition
@@ -137,7 +137,7 @@ class History:
     aborted: set[str] = field(default_factory=set)
     """Transactions that were aborted for certain."""
     undecided: set[str] = field(default_factory=set)
-    """Transactions that were told to be committed, and nobody knows whether they are."""
+    """Transactions whose commit has an unknown outcome."""
 
     def abort(self, transaction: str) -> None:
         """It is known that this one was aborted."""

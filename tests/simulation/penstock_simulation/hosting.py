@@ -52,7 +52,7 @@ class BrokerHost:
         self.trusts_tainted_cache = False
         """Whether the broker is started again after a failed sync without a restart of its machine."""
         self.is_wanted = True
-        """Whether somebody starts it when it has ended."""
+        """Whether it is restarted after it has ended."""
         self.down_until_s = 0.0
         """It is not started before."""
 
@@ -142,7 +142,7 @@ class BrokerHost:
         return True
 
     def restart_if_failed(self) -> None:
-        """Somebody looks at readiness, and restarts a broker whose directory has failed."""
+        """Check readiness, and restart a broker whose log directory has failed."""
         node, outside = self.node, self.outside
         if not self.is_alive or node is None or outside is None or outside.process is not self.process:
             return

@@ -112,7 +112,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def add_signal_handler(  # type: ignore[override]
         self, sig: int, callback: Callable[..., object], *args: Any
     ) -> None:
-        """Nobody sends signals: who wants a process to end in good order calls it."""
+        """There are no signals; a clean stop calls the handler."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.process.alive and not self.world.stopped:

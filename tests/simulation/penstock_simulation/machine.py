@@ -41,12 +41,12 @@ class Machine:
         return self.world.now * self.rate + self.boot_offset_s
 
     def leap(self, by_ms: int) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock."""
         self.world.note("leap", self.name, by_ms)
         self.wall_offset_ms += by_ms
 
     def lose_power(self) -> None:
-        """All processes end at once, nobody outside is told, and what was not on disk is gone."""
+        """Cut the power: all processes end without closing connections, and unsynced data is lost."""
         self.world.note("power off", self.name)
         self.up = False
         for process in list(self.processes):

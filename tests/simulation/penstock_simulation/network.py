@@ -96,7 +96,7 @@ class Network:
         return link
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing gets from source to target any more."""
+        """Drop everything from source to target."""
         self.world.note("cut", f"{source}>{target}")
         self.link(source, target).cut = True
 
@@ -158,7 +158,7 @@ class Network:
         return listener
 
     async def connect(self, process: Process, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
-        """Returns (transport, protocol). Raises OSError: refused, or timed out where nobody answers."""
+        """Returns (transport, protocol). Raises OSError: refused, or timed out without an answer."""
         loop = process.loop
         done: asyncio.Future[tuple[Any, Any]] = loop.create_future()
         attempt = Attempt(self, process, factory, host, port, done)

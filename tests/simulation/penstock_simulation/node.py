@@ -110,7 +110,7 @@ class SimOutside:
         return ThreadRunner(files)
 
     def make_executor(self) -> Executor:
-        """Nobody's: the loop runs what is given to it in its own way."""
+        """Return a placeholder: the loop runs submitted functions itself."""
         return Executor()
 
     def open_store(self, path: str) -> SimStore:

@@ -36,7 +36,7 @@ class Observer:
         """By identity: the name of a log's life in a process, the log itself so that it stays one, the last mark."""
 
     def who(self) -> str:
-        return self.world.current.name if self.world.current is not None else "nobody"
+        return self.world.current.name if self.world.current is not None else "none"
 
     def acknowledged(self, leader: Leader) -> None:
         self.history.acknowledgements.append(

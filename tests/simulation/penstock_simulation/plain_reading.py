@@ -43,7 +43,7 @@ async def read_plainly(plan: Plan, name: str, rng: random.Random) -> None:
 
 
 class PlainReader:
-    """One life: reads a partition at a time, from whoever is said to lead it."""
+    """One life: reads a partition at a time, from its leader according to the metadata."""
 
     def __init__(self, plan: Plan, name: str, rng: random.Random) -> None:
         self.plan, self.name, self.rng = plan, name, rng

@@ -158,7 +158,7 @@ class Process:
         self.end(power_lost=False, kind="exit")
 
     def kill(self) -> None:
-        """As kill -9: nothing of it runs any more; its kernel closes its sockets."""
+        """As kill -9: none of its code runs afterwards; its kernel closes its sockets."""
         self.end(power_lost=False, kind="kill")
 
     def end(self, *, power_lost: bool, kind: str) -> None:

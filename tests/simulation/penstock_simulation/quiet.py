@@ -1,4 +1,4 @@
-"""The broker's logs during a simulation: nobody reads them, but for what tells of a bug.
+"""The broker's logs during a simulation: only lines that indicate a bug are read.
 
 An exception that a log line carries, and that is not the world's doing, is a problem of the world.
 """
@@ -60,7 +60,7 @@ def logs(world: World, *, verbose: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def burial() -> Iterator[None]:
-    """What was going on in processes that died is freed now, without a word: it was in the middle of something."""
+    """What was going on in processes that died is freed now, without warnings: it was interrupted."""
     unraisable = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     try:

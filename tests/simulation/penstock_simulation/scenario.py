@@ -109,7 +109,7 @@ class Scenario:
     # The course of things
 
     def begin(self) -> None:
-        """Starts the brokers, and whoever makes ready what clients need: `plan.ready` says when it is."""
+        """Starts the brokers and the setup that clients need; `plan.ready` is set afterwards."""
         for host in self.hosts:
             host.start()
         self.world.spawn(

@@ -61,7 +61,7 @@ class StoreCore:
         self.usual_delay_s = self.delay_s = self.rng.choice([0.000_5, 0.002, 0.01])
         self.lag_s = self.rng.choice([0.000_5, 0.005, 0.1])
         self.lags: dict[str, float] = {}
-        """Of watches by machines that are told of changes later than others."""
+        """Extra delay of watch events, by machine."""
         self.late: list[Call] = []
         """Calls that wait for a leader, or in their sender's kernel for a cut to heal, in order."""
         self.late_are_overtaken = False
@@ -125,7 +125,7 @@ class StoreCore:
         return held
 
     def expire(self, lease: int) -> None:
-        """Whether a lease is over: nobody expires while there is no leader, and a new leader grants all their time."""
+        """Whether a lease has expired: none expires without a leader, and a new leader extends all."""
         held = self.leases.get(lease)
         if held is None:
             return
@@ -161,7 +161,7 @@ class StoreCore:
             channel.forward()
 
     def settle(self) -> None:
-        """Nothing is amiss any more."""
+        """End all faults."""
         self.calm()
         self.lags.clear()
         if self.away:

@@ -1,6 +1,6 @@
 """A process's way to the simulated store: implements `state.store.Store`. Calls and watches cross the network.
 
-A call may be answered late, or not at all, and then nobody knows whether it was carried out, or still will be.
+A call may be answered late, or not at all, and then it is unknown whether it was executed, or still will be.
 """
 
 from __future__ import annotations

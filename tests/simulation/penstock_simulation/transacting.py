@@ -122,7 +122,7 @@ class Life:
         self.coordinator = -1
 
     async def begin(self) -> None:
-        """Whatever the life before had open is aborted now, unless it was told to be committed."""
+        """Abort what the previous life left open, unless its commit was requested."""
         request = InitProducerIdRequest(
             transactional_id=self.name, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
         )
@@ -143,7 +143,7 @@ class Life:
             await asyncio.sleep(rng.choice([0.5, 2.0, TRANSACTION_TIMEOUT_MS / 1000 + 2]))
         is_commit = rng.random() < 0.75
         if is_commit:
-            del plan.open_transactions[self.name]  # from now on nobody knows
+            del plan.open_transactions[self.name]  # from now on the outcome is unknown
             plan.history.undecided.add(transaction)
         request = EndTxnRequest(
             transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, committed=is_commit

@@ -152,7 +152,7 @@ class SimTransport(asyncio.Transport):
         self.carry_on()
 
     def carry_on(self) -> None:
-        """Sees to it that the next of what is under way arrives."""
+        """Schedule the arrival of the next segment."""
         if self.pipe and not self.carrying and not self.stalled:
             self.carrying = True
             self.world.at(self.pipe[0][0], self.arrive)
@@ -178,7 +178,7 @@ class SimTransport(asyncio.Transport):
     def receive(self, item: Item) -> None:
         if self.lost or self.closing or self.vanished or not self.process.alive:
             if isinstance(item, bytes) and not self.peer.lost:
-                self.peer.receive_later(RESET)  # the kernel knows of no such connection any more
+                self.peer.receive_later(RESET)  # the kernel no longer knows this connection
             return
         self.world.note("net", self.name, item)
         if item == RESET:

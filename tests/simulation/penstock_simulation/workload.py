@@ -1,7 +1,7 @@
 """What clients do in a simulated world: produce, consume in a group, read alone, look at committed offsets.
 
 The clients are the project's own. Each function is the main coroutine of one process; what happens is written into the
-history, which belongs to nobody and survives all of them.
+history, which no process owns and which survives all of them.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ async def create_topics(plan: Plan) -> None:
 
 
 async def produce(plan: Plan, name: str, clock: Clock, rng: random.Random) -> None:
-    """One life of a producer. Nobody knows what became of what an earlier one had under way."""
+    """One life of a producer. The outcome of an earlier life's pending requests is unknown."""
     plan.lives[name] += 1
     writer = f"{name}.{plan.lives[name]}"
     linger_ms = rng.choice([0, 5, 50])
@@ -339,7 +339,7 @@ async def read_alone(
 
 
 async def read_everything(plan: Plan) -> None:
-    """What all partitions hold, and what groups have committed, when nothing happens any more."""
+    """The final contents of all partitions and committed offsets of all groups."""
     for group, partitions in plan.committers:
         await insist(plan, partial(read_committed_offsets, plan, group, partitions))
     for topic, count, is_transactional in plan.topics:

@@ -1,4 +1,4 @@
-"""Virtual time, and the processes that live in it. Everything else of the simulation hangs on a `World`.
+"""Virtual time, and the processes that live in it. Everything else of the simulation belongs to a `World`.
 
 When nothing is ready, time jumps to the next event. Which of several processes that are ready runs next is drawn from
 the seed, and now and then a process is preempted between two turns of its loop, so that what arrives meanwhile joins
@@ -33,7 +33,7 @@ something that cannot happen. Time moves on while a process is preempted."""
 
 
 class Livelock(Exception):
-    """Time stands still: some process is busy for ever."""
+    """Time stands still: a process is busy without end."""
 
 
 class Deadlock(Exception):
@@ -51,7 +51,7 @@ class World:
         self.runnable: list[Process] = []
         self.processes: list[Process] = []
         self.problems: list[str] = []
-        """What no process should ever do: exceptions that nobody expected."""
+        """Unexpected exceptions of processes."""
         self.stopped = False
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._numbers = count()
@@ -86,7 +86,7 @@ class World:
         return process
 
     def bury(self, things: Any) -> None:
-        """Keeps what a dead process held, so that nothing of it runs any more, not even its destructors."""
+        """Keeps what a dead process held, so that none of its code runs, not even destructors."""
         self._graveyard.append(things)
 
     # Running

@@ -1,7 +1,7 @@
 """What clients do all day, once: topics, producers, transactions, groups, sessions and connections that come and go.
 
 `Churn.round` leaves nothing that should last: its topics and some of its groups are deleted, the rest is abandoned as
-clients abandon it, without a word.
+clients abandon it silently.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Churn:
         self.half_open: list[tuple[float, socket.socket]] = []
 
     async def ask(self, port: int, request: Payload, response: type[R], version: int) -> R:
-        """Asks on a connection of its own, which ends without a word."""
+        """Send a request on its own connection, which is then dropped."""
         connection = await Connection.open(port)
         try:
             return await connection.ask(request, response, version)

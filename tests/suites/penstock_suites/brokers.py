@@ -36,7 +36,7 @@ class Layout:
     only_kafka: Mapping[str, str] = field(default_factory=dict)
     """Broker settings that Penstock does not have."""
     advertised: Mapping[int, str] = field(default_factory=dict)
-    """`host:port` that clients are told, by broker id; the address that the broker listens on, if missing."""
+    """Advertised `host:port`, by broker id; the address that the broker listens on, if missing."""
     ports: Mapping[int, int] = field(default_factory=dict)
     """Fixed ports by broker id; a free one, if missing."""
     racks: bool = False

@@ -19,7 +19,7 @@ FAST_RECONNECT: dict[str, Any] = {
     "socket.timeout.ms": 10_000,
     "topic.metadata.refresh.interval.ms": 2_000,
     # When all brokers are away, librdkafka 2.16 forgets them and begins with the bootstrap addresses again; what a
-    # transaction waits for at a broker that was forgotten (TxnOffsetCommit) then waits for ever.
+    # transaction waits for at a broker that was forgotten (TxnOffsetCommit) then waits forever.
     "metadata.recovery.strategy": "none",
     "log_level": 3,
 }

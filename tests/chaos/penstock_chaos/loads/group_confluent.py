@@ -1,4 +1,4 @@
-"""A group of confluent-kafka consumers that read and commit, and somebody who asks what the group has committed.
+"""A group of confluent-kafka consumers that read and commit, and a client that queries the group's committed offsets.
 
 Options: topic, partitions, group, members, life_s (how long a member stays before another takes its place).
 Journal: `seen` reader, session, group, time, {partition: [[offset, value], ...]}; `commit` group, partition, offset,

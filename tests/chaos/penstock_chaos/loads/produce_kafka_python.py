@@ -18,7 +18,7 @@ PATIENCE_MS = 3_600_000
 
 
 class Writer:
-    """One life of a producer. A record that it gives up ends that life: nobody knows what became of what followed."""
+    """One life of a producer. A record that it gives up ends that life: the outcome of later ones is unknown."""
 
     def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter) -> None:
         self.name, self.topic, self.partitions, self.journal = name, options["topic"], options["partitions"], journal

@@ -32,7 +32,7 @@ class Reading:
         self.records: dict[int, list[tuple[int, str]]] = {p: [] for p in range(partitions)}
         self.ends: dict[int, int] = {}
         eof = {"enable.partition.eof": True, "isolation.level": options["isolation"], "auto.offset.reset": "error"}
-        self.consumer = consumer(options, "nobody", **eof, **{"fetch.wait.max.ms": 100, "fetch.error.backoff.ms": 50})
+        self.consumer = consumer(options, "unused", **eof, **{"fetch.wait.max.ms": 100, "fetch.error.backoff.ms": 50})
 
     def read(self, end: threading.Event) -> None:
         self.consumer.assign([TopicPartition(self.topic, p, OFFSET_BEGINNING) for p in self.records])

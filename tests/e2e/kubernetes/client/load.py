@@ -1,4 +1,4 @@
-"""Produces until it is told to stop, and verifies what was acknowledged: run where the brokers' names resolve.
+"""Produces until it is stopped, and verifies what was acknowledged: run where the brokers' names resolve.
 
 load.py produce BOOTSTRAP TOPIC RATE RUN    until standard input ends; a JSON line when the first message is
                                             acknowledged, and one at the end: what was acknowledged
@@ -49,7 +49,7 @@ class Watch(threading.Thread):
         while not self._ended.wait(0.5):
             try:
                 topic = self._admin.list_topics(self._topic, timeout=5).topics[self._topic]
-            except Exception:  # nobody answered: the next look
+            except Exception:  # no answer: try again
                 continue
             self.looks += 1
             for partition in topic.partitions.values():

@@ -55,7 +55,7 @@ class Clients:
 
 class Load:
     """A producer that goes on while the block runs, which begins when its first message is acknowledged. Then `summary`
-    has what it was told, and `verify` reads it."""
+    has the answers, and `verify` reads it."""
 
     def __init__(self, clients: Clients, bootstrap: str, topic: str, rate: float) -> None:
         self._clients, self._bootstrap, self._topic, self._rate = clients, bootstrap, topic, rate

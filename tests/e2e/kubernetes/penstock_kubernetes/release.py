@@ -80,7 +80,7 @@ class Release:
         return run("helm", "--namespace", self.namespace, *arguments, timeout_s=400)
 
     def tear_down(self) -> None:
-        """The namespace is told to go, with everything in it, the operator included."""
+        """Delete the namespace with everything in it, including the operator."""
         run("kubectl", "delete", "namespace", self.namespace, "--wait=false")
 
     def gone(self) -> None:
@@ -150,7 +150,7 @@ class Release:
         self.kubectl.until(CLUSTERS, self.cluster, "Ready", "True")
 
     def story(self) -> str:
-        """What there is to see when something went wrong."""
+        """Diagnostics for a failure."""
         parts = []
         for what, arguments in {
             "objects": ("get", f"pods,pvc,statefulsets,{CLUSTERS},{TOPICS},{GROUPS}", "--output", "wide"),
