@@ -40,13 +40,13 @@ Schema = dict[str, Any]
 
 def definition(kind: type[Resource]) -> Schema:
     """The CustomResourceDefinition of a kind."""
-    named = kind.named
-    subresources: Schema = {"status": {}} | ({"scale": named.scale} if named.scale else {})
+    info = kind.kind_info
+    subresources: Schema = {"status": {}} | ({"scale": info.scale} if info.scale else {})
     version: Schema = {
         "name": VERSION,
         "served": True,
         "storage": True,
-        "additionalPrinterColumns": [printed(column) for column in named.columns],
+        "additionalPrinterColumns": [printed(column) for column in info.columns],
         "subresources": subresources,
         "schema": {"openAPIV3Schema": root_schema(kind)},
     }
@@ -54,7 +54,7 @@ def definition(kind: type[Resource]) -> Schema:
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": f"{named.plural}.{GROUP}",
+            "name": f"{info.plural}.{GROUP}",
             "labels": {"app.kubernetes.io/name": "penstock"},
             "annotations": {VERSION_ANNOTATION: __version__},
         },
@@ -62,11 +62,11 @@ def definition(kind: type[Resource]) -> Schema:
             "group": GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": named.kind,
-                "listKind": f"{named.kind}List",
-                "plural": named.plural,
-                "singular": named.kind.lower(),
-                "shortNames": [named.short],
+                "kind": info.kind,
+                "listKind": f"{info.kind}List",
+                "plural": info.plural,
+                "singular": info.kind.lower(),
+                "shortNames": [info.short],
                 "categories": ["penstock"],
             },
             "versions": [version],
@@ -86,7 +86,7 @@ def root_schema(kind: type[Resource]) -> Schema:
         if field.name != "metadata":
             properties[field.name] = field_schema(field, defaults=field.name == "spec")
     properties["status"].pop("default", None)
-    about: Schema = {"description": kind.named.description, "type": "object", "required": ["spec"]}
+    about: Schema = {"description": kind.kind_info.description, "type": "object", "required": ["spec"]}
     return about | {"properties": properties} | validations(kind.rules)
 
 
@@ -213,16 +213,16 @@ def page() -> str:
 
 
 def section(kind: type[Resource]) -> str:
-    named, schema = kind.named, root_schema(kind)
-    example = (EXAMPLES / f"{named.kind.lower()}.yaml").read_text()
+    info, schema = kind.kind_info, root_schema(kind)
+    example = (EXAMPLES / f"{info.kind.lower()}.yaml").read_text()
     parts = [
-        f"## {named.kind}",
-        f"{named.description} `kubectl get {named.plural}`, or `{named.short}` for short.",
+        f"## {info.kind}",
+        f"{info.description} `kubectl get {info.plural}`, or `{info.short}` for short.",
         f"```yaml\n{example}```",
         *tables(schema["properties"]["spec"], "spec"),
         *tables(schema["properties"]["status"], "status"),
-        f"### What is refused of a {named.kind}\n\n{refusals(schema)}",
-        f"### What `kubectl get {named.plural}` shows\n\n{columns(named.columns)}",
+        f"### What is refused of a {info.kind}\n\n{refusals(schema)}",
+        f"### What `kubectl get {info.plural}` shows\n\n{columns(info.columns)}",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -296,7 +296,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file is out of date")
     check = parser.parse_args().check
-    wanted = {CRDS / f"{GROUP}_{kind.named.plural}.yaml": as_yaml(kind) for kind in KINDS} | {PAGE: page()}
+    wanted = {CRDS / f"{GROUP}_{kind.kind_info.plural}.yaml": as_yaml(kind) for kind in KINDS} | {PAGE: page()}
     stale = [(p, t) for p, t in wanted.items() if not p.exists() or p.read_text() != t]
     for path, text in stale:
         print(f"{'out of date' if check else 'wrote'}: {path.relative_to(ROOT)}")

@@ -200,8 +200,8 @@ def build_controllers(
 
 
 def _connect(clock: Clock, identity: str, freshness: Freshness, clients: list[Requests]) -> tuple[Kube, Kube]:
-    where = configuration()
-    requests, for_lease = Requests(where), Requests(where, timeout_s=ATTEMPT_TIMEOUT_S, threads=2)
+    configured = configuration()
+    requests, for_lease = Requests(configured), Requests(configured, timeout_s=ATTEMPT_TIMEOUT_S, threads=2)
     clients.extend((requests, for_lease))
     events = EventRecorder(requests, clock, identity, _event_failed)
     return KubeClient(requests, events, freshness.written), KubeClient(for_lease, events)

@@ -103,22 +103,22 @@ class Gateway(GroupGateway):
     async def change_brokers(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
         """Change dynamic broker settings. Return the error, or None, by broker id."""
 
-        async def change(admin: Admin, wanted: ConfigPatch) -> ClientError | None:
+        async def change(admin: Admin, requested: ConfigPatch) -> ClientError | None:
             try:
-                broker_id = int(wanted.name) if wanted.name else None
+                broker_id = int(requested.name) if requested.name else None
                 async with asyncio.timeout(CHANGE_TIMEOUT_S):
-                    await admin.alter_broker_configs(broker_id, alterations(wanted.settings))
+                    await admin.alter_broker_configs(broker_id, alterations(requested.settings))
             except ClientError as e:
                 return e
             except TimeoutError:
                 return RequestTimedOut(
-                    f"broker {wanted.name or '(all)'} did not answer within {CHANGE_TIMEOUT_S:.0f} s"
+                    f"broker {requested.name or '(all)'} did not answer within {CHANGE_TIMEOUT_S:.0f} s"
                 )
             return None
 
         async def query(admin: Admin) -> dict[str, BrokersError | None]:
-            answers = await asyncio.gather(*(change(admin, wanted) for wanted in changes))
-            return outcomes(dict(zip([wanted.name for wanted in changes], answers, strict=True)))
+            answers = await asyncio.gather(*(change(admin, requested) for requested in changes))
+            return outcomes(dict(zip([requested.name for requested in changes], answers, strict=True)))
 
         return await self._connection.call("settings of brokers", query) if changes else {}
 
@@ -177,7 +177,7 @@ class Gateway(GroupGateway):
 
     async def create_topics(self, topics: Sequence[TopicCreation]) -> dict[str, BrokersError | None]:
         """Create topics. Return the error, or None, by topic."""
-        wanted = [
+        requested = [
             client.NewTopic(
                 topic.name,
                 -1 if topic.partitions is None else topic.partitions,  # -1 in CreateTopics: the broker's default
@@ -186,9 +186,11 @@ class Gateway(GroupGateway):
             )
             for topic in topics
         ]
-        if not wanted:
+        if not requested:
             return {}
-        return outcomes(await self._connection.call("creating topics", lambda admin: admin.create_topics_many(wanted)))
+        return outcomes(
+            await self._connection.call("creating topics", lambda admin: admin.create_topics_many(requested))
+        )
 
     async def grow_topics(self, partitions: Mapping[str, int]) -> dict[str, BrokersError | None]:
         """Increase partition counts to the given totals. Return the error, or None, by topic."""
@@ -208,11 +210,11 @@ class Gateway(GroupGateway):
 
     async def change_topics(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
         """Change topic settings. Return the error, or None, by topic."""
-        wanted = {change.name: alterations(change.settings) for change in changes}
-        if not wanted:
+        requested = {change.name: alterations(change.settings) for change in changes}
+        if not requested:
             return {}
         return outcomes(
-            await self._connection.call("settings of topics", lambda admin: admin.alter_topic_configs_many(wanted))
+            await self._connection.call("settings of topics", lambda admin: admin.alter_topic_configs_many(requested))
         )
 
     # Reassignments
@@ -223,18 +225,18 @@ class Gateway(GroupGateway):
         """Start, or with None cancel, reassignments. Return the error, or None, by partition."""
         if not targets:
             return {}
-        wanted = {TopicPartition(*at): replicas for at, replicas in targets.items()}
+        requested = {TopicPartition(*at): replicas for at, replicas in targets.items()}
         refused = await self._connection.call(
-            "moving replicas", lambda admin: admin.alter_partition_reassignments(wanted)
+            "moving replicas", lambda admin: admin.alter_partition_reassignments(requested)
         )
         errors = {(tp.topic, tp.partition): from_client(error) for tp, error in refused.items()}
         return {at: errors.get(at) for at in targets}
 
     async def elect_preferred(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
         """Elect the preferred leaders of `partitions`, or of all partitions. Raises `BrokersError`."""
-        chosen_ones = None if partitions is None else [TopicPartition(*at) for at in partitions]
-        if chosen_ones is None or chosen_ones:
-            await self._connection.call("electing leaders", lambda admin: admin.elect_leaders(chosen_ones))
+        selected = None if partitions is None else [TopicPartition(*at) for at in partitions]
+        if selected is None or selected:
+            await self._connection.call("electing leaders", lambda admin: admin.elect_leaders(selected))
 
 
 def require_answers(answers: Mapping[str, T | ClientError]) -> dict[str, T]:

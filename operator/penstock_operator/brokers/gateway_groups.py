@@ -48,24 +48,24 @@ class GroupGateway:
 
     async def change_groups(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
         """Change group settings. Return the error, or None, by group."""
-        wanted = {change.name: alterations(change.settings) for change in changes}
-        if not wanted:
+        requested = {change.name: alterations(change.settings) for change in changes}
+        if not requested:
             return {}
         return outcomes(
-            await self._connection.call("settings of groups", lambda admin: admin.alter_group_configs(wanted))
+            await self._connection.call("settings of groups", lambda admin: admin.alter_group_configs(requested))
         )
 
-    async def offsets_at(self, wanted: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    async def offsets_at(self, requested: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
         """Return offsets by time in ms since the epoch (-2 earliest, -1 latest); the end offset if no record is as
         late."""
 
         async def query(admin: Admin) -> dict[tuple[str, int], int]:
-            found = await admin.list_offsets({TopicPartition(*at): time for at, time in wanted.items()})
+            found = await admin.list_offsets({TopicPartition(*at): time for at, time in requested.items()})
             late = [tp for tp, at in found.items() if at.offset < 0]
             ends = await admin.list_offsets(dict.fromkeys(late, LATEST)) if late else {}
             return {(tp.topic, tp.partition): ends.get(tp, at).offset for tp, at in found.items()}
 
-        return await self._connection.call("offsets", query) if wanted else {}
+        return await self._connection.call("offsets", query) if requested else {}
 
     async def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Commit offsets for a group. Raises `BrokersError` (not passing) if the group has members."""

@@ -22,7 +22,7 @@ from penstock_operator.reconcile.cluster.actions import (
     needs,
     step_of,
 )
-from penstock_operator.reconcile.cluster.reconcile import drift_digest, wanted_of
+from penstock_operator.reconcile.cluster.reconcile import compared_fields, drift_digest
 from penstock_operator.reconcile.cluster.scale import join_numbers
 from penstock_operator.specs import cluster_annotations, compare, names
 
@@ -128,7 +128,7 @@ class ActionRunner:
             await self._apply(resource, namespace, body, memory, str(seen["metadata"].get("resourceVersion") or ""))
         except KubeError as e:
             there = await self._kube.get(resource, namespace, body["metadata"]["name"]) if e.status == 409 else None
-            if there is not None and compare.difference(wanted_of(body), there) is None:
+            if there is not None and compare.difference(compared_fields(body), there) is None:
                 return  # already applied; the cache is late
             if there is None or identity(there) != identity(seen):
                 raise
@@ -142,7 +142,7 @@ class ActionRunner:
         meta = body["metadata"] | ({"resourceVersion": version} if version else {})
         made = await self._kube.apply(resource, namespace, body | {"metadata": meta})
         place = (resource, body["metadata"]["name"])
-        different = compare.difference(wanted_of(body), made)
+        different = compare.difference(compared_fields(body), made)
         if different is None:
             memory.accepted_drift.pop(place, None)
             return

@@ -113,9 +113,9 @@ class ClusterController:
         self, cluster: Cluster, body: Object, plan: ReconcilePlan[ClusterAction, ClusterStatus]
     ) -> None:
         """Write the status if it changed, and record the plan's Events."""
-        wanted = as_json(plan.status)
-        if wanted != (body.get("status") or {}):
+        status = as_json(plan.status)
+        if status != (body.get("status") or {}):
             meta = cluster.metadata
-            await self._kube.patch_status(CLUSTERS, meta.namespace, meta.name, wanted, meta.uid)
+            await self._kube.patch_status(CLUSTERS, meta.namespace, meta.name, status, meta.uid)
         if plan.events:
             await self._kube.record_events(body, plan.events)

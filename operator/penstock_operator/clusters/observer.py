@@ -169,8 +169,8 @@ def is_later(one: str, than: str) -> bool:
 
 
 async def fetch_state_with_min_insync(brokers: BrokerGateway) -> tuple[ReportedState, Mapping[str, int]]:
-    """As `fetch_reported_state`, with min.insync.replicas of all topics, which is a request for every few hundred of
-    them. Where that is not told, the rest is as good as before: not everything depends on it."""
+    """Return the reported state and min.insync.replicas of all topics (one request per 500 topics). If that query
+    fails, the state lists the topics as unknown; other decisions do not depend on it. Raises `BrokersError`."""
     reported, min_insync, why = await fetch_reported_state(brokers, {}), dict[str, int](), ""
     try:
         min_insync = await brokers.min_insync(reported.topics.keys())
@@ -184,7 +184,7 @@ async def fetch_state_with_min_insync(brokers: BrokerGateway) -> tuple[ReportedS
 
 
 async def fetch_reported_state(brokers: BrokerGateway, min_insync: Mapping[str, int]) -> ReportedState:
-    """Three requests, and one to each broker. Raises `BrokersError`."""
+    """Return the reported state with three requests, plus one per broker. Raises `BrokersError`."""
     snapshot = await brokers.describe_cluster()
     settings = await brokers.broker_settings([broker.broker_id for broker in snapshot.brokers])
     topics = await brokers.topics(settings=False)

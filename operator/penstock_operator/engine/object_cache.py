@@ -32,7 +32,7 @@ class _Kind:
     by_name: dict[Name, Object] = field(default_factory=dict)
     by_namespace: dict[str, dict[str, Object]] = field(default_factory=dict)
     by_cluster: dict[Name, dict[str, Object]] = field(default_factory=dict)
-    gone: OrderedDict[Name, _Deletion] = field(default_factory=OrderedDict)
+    deleted_objects: OrderedDict[Name, _Deletion] = field(default_factory=OrderedDict)
     """Deleted objects: time, whether a DELETED event reported it, last version, resource version of the deletion."""
     deletion_events: OrderedDict[str, tuple[float, Object, str]] = field(default_factory=OrderedDict)
     """Objects reported by DELETED events, by UID, also if another object has the name now: time, last version, and UID
@@ -81,7 +81,7 @@ class ObjectCache:
     def deleted(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
         """Return the last version of an object whose latest event is DELETED, for `REMEMBER_DELETED_S`."""
         kind = self._kinds.get(resource)
-        found = kind.gone.get((namespace, name)) if kind else None
+        found = kind.deleted_objects.get((namespace, name)) if kind else None
         if found is None or not found[1] or found[0] + REMEMBER_DELETED_S < self._now():
             return None
         return found[2]
@@ -108,7 +108,7 @@ class ObjectCache:
     def deleted_names(self, resource: KubeResource) -> Sequence[Name]:
         """Return the names of all objects that `deleted` returns."""
         kind = self._kinds.get(resource)
-        return [name for name in kind.gone if self.deleted(resource, *name) is not None] if kind else ()
+        return [name for name in kind.deleted_objects if self.deleted(resource, *name) is not None] if kind else ()
 
     def expect_lists(self, resource: KubeResource, namespaces: Iterable[str | None]) -> None:
         """Set the namespaces whose lists must arrive before `is_listed` is True."""
@@ -126,14 +126,14 @@ class ObjectCache:
             self._forget(kind, name, slim, _version(body), self._cluster_uid(resource, slim))
             self._notify(resource, "deleted", slim)
             return True
-        if _is_from_before(kind.gone.get(name), body):
+        if _is_from_before(kind.deleted_objects.get(name), body):
             return False
         if known is not None and resource == NODES and _is_same(known, slim):
             known["metadata"]["resourceVersion"] = slim["metadata"].get("resourceVersion", "")
             return False
         if known is not None:
             self._drop(kind, name, known)
-        kind.gone.pop(name, None)
+        kind.deleted_objects.pop(name, None)
         self._add(resource, kind, name, slim)
         self._notify(resource, "changed", slim)
         return True
@@ -145,17 +145,17 @@ class ObjectCache:
         before = kind.by_name.items() if namespace is None else [
             ((namespace, name), body) for name, body in kind.by_namespace.get(namespace, {}).items()
         ]  # fmt: skip
-        gone = [
+        deleted_objects = [
             (name, body)
             for name, body in before
             if name not in there and _number(body["metadata"].get("resourceVersion")) <= _number(version)
         ]
-        for name, body in gone:
+        for name, body in deleted_objects:
             self._forget(kind, name, body, _number(version))
             self._notify(resource, "deleted", body)
         if kind.pending_lists is not None:
             kind.pending_lists.discard(namespace)
-        return len(gone)
+        return len(deleted_objects)
 
     def _kind(self, resource: KubeResource) -> _Kind:
         return self._kinds.setdefault(resource, _Kind())
@@ -195,8 +195,8 @@ class ObjectCache:
         if known is not None:
             self._drop(kind, name, known)
         now = self._now()
-        kind.gone.pop(name, None)
-        kind.gone[name] = (now, cluster_uid is not None, body, version)
+        kind.deleted_objects.pop(name, None)
+        kind.deleted_objects[name] = (now, cluster_uid is not None, body, version)
         if cluster_uid is not None:
             kind.deletion_events[_uid(body)] = (now, body, cluster_uid)
             if (
@@ -204,10 +204,11 @@ class ObjectCache:
                 or next(iter(kind.deletion_events.values()))[0] + REMEMBER_DELETED_S < now
             ):
                 kind.deletion_events.popitem(last=False)
-        while kind.gone and (
-            len(kind.gone) > MAX_DELETED or next(iter(kind.gone.values()))[0] + REMEMBER_DELETED_S < now
+        while kind.deleted_objects and (
+            len(kind.deleted_objects) > MAX_DELETED
+            or next(iter(kind.deleted_objects.values()))[0] + REMEMBER_DELETED_S < now
         ):
-            kind.gone.popitem(last=False)
+            kind.deleted_objects.popitem(last=False)
 
 
 def name_of(body: Object) -> Name:

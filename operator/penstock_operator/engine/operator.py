@@ -71,7 +71,7 @@ class Operator:
 
     def __init__(self, parts: OperatorParts) -> None:
         self._parts = parts
-        parts.routing.acts = False
+        parts.routing.is_active = False
         self._lease = parts.make_lease(self._leadership_changed)
         self._leading: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] | None = None
@@ -118,7 +118,7 @@ class Operator:
 
     def _leadership_changed(self, is_leader: bool) -> None:
         self._parts.metrics.set_leader(is_leader)
-        self._parts.routing.acts = is_leader
+        self._parts.routing.is_active = is_leader
         before = self._leading
         if is_leader:
             self._leading = asyncio.create_task(self._lead(before), name="leading")

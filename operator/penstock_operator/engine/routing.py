@@ -20,7 +20,7 @@ class Routing:
 
     def __init__(self, cache: ObjectCache, queue: Queue) -> None:
         self._copies, self._queue = cache, queue
-        self.acts = True
+        self.is_active = True
         """Whether this process is the leader. A standby queues nothing, because its queue would grow forever; `put_all`
         fills the queue when it becomes leader."""
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
@@ -63,7 +63,7 @@ class Routing:
                 self._put(_key(KINDS[resource], child))
 
     def _put(self, key: ObjectKey) -> None:
-        if self.acts:
+        if self.is_active:
             self._queue.put(key)
 
 

@@ -155,19 +155,21 @@ class WatchStreams:
 
 async def _login(**_kwargs: Any) -> kopf.ConnectionInfo:
     """Return the connection of `kube.http`. kopf calls this again after a 401, so renewed tokens are used."""
-    where = await asyncio.to_thread(configuration)
-    header = where.get_api_key_with_prefix("BearerToken") or where.get_api_key_with_prefix("authorization") or ""
+    configured = await asyncio.to_thread(configuration)
+    header = (
+        configured.get_api_key_with_prefix("BearerToken") or configured.get_api_key_with_prefix("authorization") or ""
+    )
     scheme, _, token = header.rpartition(" ")
     return kopf.ConnectionInfo(
-        server=where.host,
-        ca_path=where.ssl_ca_cert,
-        insecure=not where.verify_ssl,
-        username=where.username or None,
-        password=where.password or None,
+        server=configured.host,
+        ca_path=configured.ssl_ca_cert,
+        insecure=not configured.verify_ssl,
+        username=configured.username or None,
+        password=configured.password or None,
         scheme=scheme or None,
         token=token or None,
-        certificate_path=where.cert_file,
-        private_key_path=where.key_file,
+        certificate_path=configured.cert_file,
+        private_key_path=configured.key_file,
     )
 
 

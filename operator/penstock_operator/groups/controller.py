@@ -54,11 +54,11 @@ class GroupController:
         """Reconcile a batch, one broker request per cluster for its groups."""
         results: dict[ObjectKey, ReconcileResult] = {}
         by_cluster: dict[ClusterKey, list[tuple[ObjectKey, Object, ConsumerGroup]]] = {}
-        gone: list[ObjectKey] = []
+        deleted_keys: list[ObjectKey] = []
         for key in keys:
             body = self._objects.get(CONSUMER_GROUPS, key.namespace, key.name)
             if body is None:
-                gone.append(key)
+                deleted_keys.append(key)
                 self._pacing.forget(key)
                 continue
             try:
@@ -73,8 +73,8 @@ class GroupController:
         await asyncio.gather(
             *(self._reconcile_cluster(cluster_key, entries, results) for cluster_key, entries in by_cluster.items())
         )
-        ends = await asyncio.gather(*(self._handle_deleted(key) for key in gone))
-        results.update(zip(gone, ends, strict=True))
+        outcomes = await asyncio.gather(*(self._handle_deleted(key) for key in deleted_keys))
+        results.update(zip(deleted_keys, outcomes, strict=True))
         return results
 
     async def _handle_deleted(self, key: ObjectKey) -> ReconcileResult:

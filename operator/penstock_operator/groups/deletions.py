@@ -119,7 +119,7 @@ class GroupDeletions:
                 log.warning("cannot list ConsumerGroups; orphaned groups are kept", namespace=namespace, why=str(error))
                 continue
             uids = {body["metadata"]["uid"] for body in bodies}
-            wanted = {_group_of(body) for body in bodies}
+            listed_groups = {_group_of(body) for body in bodies}
             is_conclusive = is_list_conclusive(bodies, self._wall_s())
             self._log_kept(namespace, is_conclusive)
             for candidate in [c for c in candidates if c[0][0] == namespace]:
@@ -127,7 +127,7 @@ class GroupDeletions:
                 # A retained group needs no evidence: only its stored policy is removed.
                 is_proof = is_conclusive or self._was_retained(uid)
                 # A listed object may own the group before the watch reports it.
-                if not is_proof or uid in uids or (cluster, group_id) in wanted:
+                if not is_proof or uid in uids or (cluster, group_id) in listed_groups:
                     self._absences.pop(candidate, None)
                     continue
                 self._absences[candidate] = self._absences.get(candidate, 0) + 1

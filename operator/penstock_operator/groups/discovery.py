@@ -154,11 +154,11 @@ class Discovery:
         now_ms = self._clock.boot_ms()
         view.refused_ms = {g: at for g, at in view.refused_ms.items() if now_ms - at < REFUSED_RETRY_MS}
         hidden = view.orphans.keys() | view.refused_ms.keys()
-        wanted = [g for g in examined if g in states and group_exists(states[g]) and g not in hidden]
+        to_create = [g for g in examined if g in states and group_exists(states[g]) and g not in hidden]
         room = self._max - sum(one.is_discovered for one in self._views.objects_for(namespace, name))
         await self._report_cap(cluster, view, len(new) - max(room, 0))
-        created = wanted[: max(0, min(room, MAX_CREATED_PER_POLL))]
-        if examined and (room <= 0 or len(created) == len(wanted)):
+        created = to_create[: max(0, min(room, MAX_CREATED_PER_POLL))]
+        if examined and (room <= 0 or len(created) == len(to_create)):
             view.examined_up_to = examined[-1]
         for group_id in created:
             try:
@@ -190,16 +190,16 @@ class Discovery:
         names = [hashed_name(name, group_id)]
         if plain is not None and self._objects.get(CONSUMER_GROUPS, namespace, plain) is None:
             names.insert(0, plain)
-        for wanted in names:
+        for to_create in names:
             try:
-                await self._kube.create(CONSUMER_GROUPS, namespace, discovered(cluster, wanted, group_id))
+                await self._kube.create(CONSUMER_GROUPS, namespace, discovered(cluster, to_create, group_id))
             except KubeError as error:
-                if error.status == 409 and wanted != names[-1]:
+                if error.status == 409 and to_create != names[-1]:
                     continue  # The name is used for another group or cluster.
                 if error.status == 409:
                     return  # It exists, and the watch has not reported it yet.
                 raise
-            self._queue.put(ObjectKey("ConsumerGroup", namespace, wanted))
+            self._queue.put(ObjectKey("ConsumerGroup", namespace, to_create))
             return
 
     async def _delete_vanished(

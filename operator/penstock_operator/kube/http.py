@@ -57,8 +57,10 @@ def path_of(resource: KubeResource, namespace: str | None, name: str = "", subre
 class Requests:
     """HTTP client with a bounded number of threads and a timeout per request."""
 
-    def __init__(self, where: Configuration, *, timeout_s: float = REQUEST_TIMEOUT_S, threads: int = THREADS) -> None:
-        self._api = ApiClient(where)
+    def __init__(
+        self, configured: Configuration, *, timeout_s: float = REQUEST_TIMEOUT_S, threads: int = THREADS
+    ) -> None:
+        self._api = ApiClient(configured)
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kube")
 
@@ -110,6 +112,8 @@ def _decoded(status: int, data: bytes) -> Any:
         reason = data[:200].decode("utf-8", "replace") if status >= 400 else str(error)
         raise KubeError(status if status >= 400 else 0, "BadAnswer", reason) from error
     if status >= 400:
-        told = decoded if isinstance(decoded, dict) else {}
-        raise KubeError(status, str(told.get("reason") or f"HTTP{status}"), str(told.get("message") or "no message"))
+        details = decoded if isinstance(decoded, dict) else {}
+        raise KubeError(
+            status, str(details.get("reason") or f"HTTP{status}"), str(details.get("message") or "no message")
+        )
     return decoded

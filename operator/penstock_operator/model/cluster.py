@@ -10,8 +10,8 @@ from penstock_operator.model.common import (
     DNS_LABEL,
     MAX_CLUSTER_NAME,
     Condition,
+    KindInfo,
     Model,
-    NamedReference,
     ObjectMeta,
     condition_column,
     keyed_by,
@@ -321,7 +321,7 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
 class Cluster(Model, frozen=True, kw_only=True):
     """A Penstock cluster."""
 
-    named: ClassVar[NamedReference] = NamedReference(
+    kind_info: ClassVar[KindInfo] = KindInfo(
         kind="Cluster",
         short="pcl",
         description="A Penstock cluster: brokers with their volumes, Services and etcd.",

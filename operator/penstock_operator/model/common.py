@@ -81,7 +81,7 @@ class ClusterRef(Model, frozen=True, kw_only=True):
     name: Annotated[str, doc("Name of the Cluster, in the same namespace.", min_length=1, max_length=63)]
 
 
-class NamedReference(msgspec.Struct, frozen=True, kw_only=True):
+class KindInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Names of a kind and the columns that `kubectl get` prints."""
 
     kind: Kind

@@ -11,8 +11,8 @@ from penstock_operator.model.common import (
     ClusterRef,
     Condition,
     DeletionPolicy,
+    KindInfo,
     Model,
-    NamedReference,
     ObjectMeta,
     condition_column,
     keyed_by,
@@ -226,7 +226,7 @@ class ConsumerGroupStatus(Model, frozen=True, kw_only=True):
 class ConsumerGroup(Model, frozen=True, kw_only=True):
     """A consumer group of a `Cluster`."""
 
-    named: ClassVar[NamedReference] = NamedReference(
+    kind_info: ClassVar[KindInfo] = KindInfo(
         kind="ConsumerGroup",
         short="pcg",
         description="A consumer group of a Cluster: its state and lag, and resets of its offsets."

@@ -48,27 +48,29 @@ def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
     `InvalidResource`."""
     metadata = object_.get("metadata")
     shown = metadata if isinstance(metadata, Mapping) else {}
-    where = _Where(kind, str(shown.get("namespace", "")), str(shown.get("name", "")))
-    meta = where.convert(metadata, ObjectMeta, "metadata")
-    spec = _with_texts(where, object_.get("spec"))
+    context = _ObjectContext(kind, str(shown.get("namespace", "")), str(shown.get("name", "")))
+    meta = context.convert(metadata, ObjectMeta, "metadata")
+    spec = _with_string_config(context, object_.get("spec"))
     status = object_.get("status") or {}
     match kind:
         case "Cluster":
-            cluster = where.convert(spec, ClusterSpec, "spec")
-            _check_etcd(where, cluster.etcd)
+            cluster = context.convert(spec, ClusterSpec, "spec")
+            _check_etcd(context, cluster.etcd)
             return Cluster(metadata=meta, spec=cluster, status=_status(status, ClusterStatus))
         case "Topic":
             topic = Topic(
-                metadata=meta, spec=where.convert(spec, TopicSpec, "spec"), status=_status(status, TopicStatus)
+                metadata=meta, spec=context.convert(spec, TopicSpec, "spec"), status=_status(status, TopicStatus)
             )
-            _check_topic_name(where, "spec.topicName", topic.topic_name)
+            _check_topic_name(context, "spec.topicName", topic.topic_name)
             if topic.topic_name in INTERNAL_TOPICS:
-                raise where.invalid("spec.topicName", f'"{topic.topic_name}" is an internal topic: choose another name')
+                raise context.invalid(
+                    "spec.topicName", f'"{topic.topic_name}" is an internal topic: choose another name'
+                )
             return topic
         case "ConsumerGroup":
-            group = where.convert(spec, ConsumerGroupSpec, "spec")
+            group = context.convert(spec, ConsumerGroupSpec, "spec")
             if group.reset is not None:
-                _check_reset(where, group.reset)
+                _check_reset(context, group.reset)
             return ConsumerGroup(metadata=meta, spec=group, status=_status(status, ConsumerGroupStatus))
 
 
@@ -103,7 +105,7 @@ def as_json(part: Model) -> dict[str, Any]:
     return decoded
 
 
-class _Where(msgspec.Struct, frozen=True):
+class _ObjectContext(msgspec.Struct, frozen=True):
     kind: Kind
     namespace: str
     name: str
@@ -113,20 +115,20 @@ class _Where(msgspec.Struct, frozen=True):
             return msgspec.convert(value, type_)
         except msgspec.ValidationError as e:
             reason, _, inside = str(e).partition(" - at `$")
-            meant = description(type_, inside.rstrip("`"))
-            raise self.invalid(path + inside.rstrip("`"), f"{reason}; {meant}" if meant else reason) from None
+            expected = description(type_, inside.rstrip("`"))
+            raise self.invalid(path + inside.rstrip("`"), f"{reason}; {expected}" if expected else reason) from None
 
     def invalid(self, field: str, reason: str) -> InvalidResource:
         return InvalidResource(self.kind, self.namespace, self.name, field, reason)
 
 
-def _with_texts(where: _Where, spec: Any) -> Any:
+def _with_string_config(context: _ObjectContext, spec: Any) -> Any:
     """Return `spec` with the settings in `config` as strings. Raises `InvalidResource`."""
     if isinstance(spec, Mapping) and isinstance(spec.get("config"), Mapping):
         try:
             return {**spec, "config": normalised(spec["config"])}
         except InexactNumber as e:
-            raise where.invalid(f"spec.config[{e.setting}]", str(e)) from None
+            raise context.invalid(f"spec.config[{e.setting}]", str(e)) from None
     return spec
 
 
@@ -137,25 +139,25 @@ def _status(value: Any, type_: type[S]) -> S:
         return type_()
 
 
-def _check_etcd(where: _Where, etcd: Etcd) -> None:
+def _check_etcd(context: _ObjectContext, etcd: Etcd) -> None:
     if bool(etcd.endpoints) == (etcd.sidecar is not None):
-        raise where.invalid("spec.etcd", "set exactly one of endpoints and sidecar")
+        raise context.invalid("spec.etcd", "set exactly one of endpoints and sidecar")
 
 
-def _check_topic_name(where: _Where, field: str, name: str) -> None:
+def _check_topic_name(context: _ObjectContext, field: str, name: str) -> None:
     if re.fullmatch(TOPIC_NAME.rstrip("$"), name) is None or name in (".", ".."):
-        raise where.invalid(field, f"\"{name[:100]}\" is not a topic name: use letters, digits, '.', '_' and '-'")
+        raise context.invalid(field, f"\"{name[:100]}\" is not a topic name: use letters, digits, '.', '_' and '-'")
 
 
-def _check_reset(where: _Where, reset: OffsetReset) -> None:
+def _check_reset(context: _ObjectContext, reset: OffsetReset) -> None:
     for target, value in (("timestamp", reset.timestamp), ("offset", reset.offset)):
         if (reset.to == target) != (value is not None):
-            raise where.invalid(
+            raise context.invalid(
                 f"spec.reset.{target}", f"it requires `to: {target}`, and the reverse: set both or neither"
             )
     try:
         _ = reset.timestamp_ms
     except (ValueError, OverflowError) as e:
-        raise where.invalid("spec.reset.timestamp", f"{e}; write it as 2026-11-21T08:00:00Z") from None
+        raise context.invalid("spec.reset.timestamp", f"{e}; write it as 2026-11-21T08:00:00Z") from None
     if reset.partitions and len(reset.topics) != 1:
-        raise where.invalid("spec.reset.partitions", "requires exactly one topic in topics")
+        raise context.invalid("spec.reset.partitions", "requires exactly one topic in topics")

@@ -11,8 +11,8 @@ from penstock_operator.model.common import (
     ClusterRef,
     Condition,
     DeletionPolicy,
+    KindInfo,
     Model,
-    NamedReference,
     ObjectMeta,
     condition_column,
     keyed_by,
@@ -146,7 +146,7 @@ class TopicStatus(Model, frozen=True, kw_only=True):
 class Topic(Model, frozen=True, kw_only=True):
     """A topic of a `Cluster`."""
 
-    named: ClassVar[NamedReference] = NamedReference(
+    kind_info: ClassVar[KindInfo] = KindInfo(
         kind="Topic",
         short="pt",
         description="A topic of a Cluster. The operator keeps its partitions, replicas and settings as specified.",

@@ -27,37 +27,37 @@ def rendered(body: Object) -> Object:
     return {**body, "metadata": {**body["metadata"], "annotations": annotations}}
 
 
-def difference(wanted: Any, live: Any, path: str = "") -> str | None:
+def difference(desired: Any, live: Any, path: str = "") -> str | None:
     """Return the path of the first value that `live` lacks or that differs; None if there is none."""
-    if isinstance(wanted, Mapping):
+    if isinstance(desired, Mapping):
         if not isinstance(live, Mapping):
-            return None if not wanted and live is None else path or "."
-        for key, item in wanted.items():
+            return None if not desired and live is None else path or "."
+        for key, item in desired.items():
             if (found := difference(item, live.get(key), f"{path}.{key}")) is not None:
                 return found
         return None
-    if isinstance(wanted, (list, tuple)):
-        return _list_difference(list(wanted), live, path)
-    if wanted == live or (wanted in (None, "") and live in (None, "")):
+    if isinstance(desired, (list, tuple)):
+        return _list_difference(list(desired), live, path)
+    if desired == live or (desired in (None, "") and live in (None, "")):
         return None
-    if isinstance(wanted, (str, int)) and isinstance(live, (str, int)) and _is_amount(path):
-        return None if quantity.same(str(wanted), str(live)) else path
+    if isinstance(desired, (str, int)) and isinstance(live, (str, int)) and _is_amount(path):
+        return None if quantity.same(str(desired), str(live)) else path
     return path
 
 
-def _list_difference(wanted: list[Any], live: Any, path: str) -> str | None:
-    if not wanted and live is None:
+def _list_difference(desired: list[Any], live: Any, path: str) -> str | None:
+    if not desired and live is None:
         return None
     if not isinstance(live, list):
         return path
-    identity = _identity_of(wanted)
+    identity = _identity_of(desired)
     if identity is None:
-        if len(wanted) != len(live):
+        if len(desired) != len(live):
             return path
-        pairs = list(zip(wanted, live, strict=True))
+        pairs = list(zip(desired, live, strict=True))
     else:
         by_name = {item.get(identity): item for item in live if isinstance(item, Mapping)}
-        pairs = [(item, by_name.get(item[identity])) for item in wanted]
+        pairs = [(item, by_name.get(item[identity])) for item in desired]
     for number, (one, other) in enumerate(pairs):
         at = f"{path}[{number if identity is None else one[identity]}]"
         if (found := difference(one, other, at)) is not None:

@@ -39,8 +39,8 @@ def template(cluster: Cluster, image: str, members: int) -> Object:
         "metadata": {"labels": labels, "annotations": {**brokers.pod_annotations}},
         "spec": pod_spec(cluster, image, members),
     }
-    asked = cluster.metadata.annotations.get(names.RESTART, "")
-    started_with = [made, settings.start_settings(cluster.spec), asked]
+    restart_token = cluster.metadata.annotations.get(names.RESTART, "")
+    started_with = [made, settings.start_settings(cluster.spec), restart_token]
     made["metadata"]["annotations"][names.RESTART] = compare.digest(started_with)
     return made
 
@@ -75,7 +75,7 @@ def pod_spec(cluster: Cluster, image: str, members: int) -> Object:
     chosen: dict[str, Any] = {
         "nodeSelector": brokers.node_selector,
         "tolerations": list(brokers.tolerations),
-        "affinity": brokers.affinity if brokers.affinity is not None else apart(cluster),
+        "affinity": brokers.affinity if brokers.affinity is not None else spread_by_node(cluster),
         "priorityClassName": brokers.priority_class_name,
         "serviceAccountName": brokers.service_account_name,
         "imagePullSecrets": list(brokers.image_pull_secrets),
@@ -92,9 +92,9 @@ def broker(cluster: Cluster, image: str, members: int) -> Object:
         "env": environment(cluster),
         "ports": ports(cluster),
         # A broker that recovers logs is live before it is ready.
-        "startupProbe": probe("/health/live", 1, 120),
-        "livenessProbe": probe("/health/live", 10, 3),
-        "readinessProbe": probe("/health/ready", 2, 2),
+        "startupProbe": http_probe("/health/live", 1, 120),
+        "livenessProbe": http_probe("/health/live", 10, 3),
+        "readinessProbe": http_probe("/health/ready", 2, 2),
         "resources": cluster.spec.brokers.resources,
         "securityContext": SECURITY,
         "volumeMounts": [
@@ -172,7 +172,7 @@ def ports(cluster: Cluster) -> list[Object]:
     return found
 
 
-def probe(path: str, period_s: int, failures: int) -> Object:
+def http_probe(path: str, period_s: int, failures: int) -> Object:
     """Return an HTTP probe."""
     return {
         "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
@@ -196,7 +196,7 @@ def spread(cluster: Cluster) -> list[Object]:
     ]
 
 
-def apart(cluster: Cluster) -> Object:
+def spread_by_node(cluster: Cluster) -> Object:
     """Return the default affinity: prefer nodes without another broker of the cluster."""
     term = {
         "labelSelector": {"matchLabels": names.selector(cluster.metadata.name)},

@@ -40,9 +40,9 @@ class ActionOutcome:
     done: set[str] = field(default_factory=set)
 
 
-async def carry_out(brokers: BrokerGateway, wanted: Mapping[str, Sequence[TopicAction]]) -> ActionOutcome:
+async def carry_out(brokers: BrokerGateway, planned: Mapping[str, Sequence[TopicAction]]) -> ActionOutcome:
     """Delete, create, change settings, add partitions, reassign: in this order, one request per kind."""
-    run = _Run(brokers, wanted)
+    run = _Run(brokers, planned)
     await run.each(DeleteTopic, lambda found: brokers.delete_topics({n: a.topic_id for n, a in found.items()}))
     await run.each(CreateTopic, lambda found: brokers.create_topics([a.topic for a in found.values()]))
     await run.each(
@@ -51,19 +51,19 @@ async def carry_out(brokers: BrokerGateway, wanted: Mapping[str, Sequence[TopicA
     )
     await run.each(AddPartitions, lambda found: brokers.grow_topics({n: a.partitions for n, a in found.items()}))
     await run.each(ReassignTopic, run.reassign)
-    run.outcome.done = {name for name in wanted if name not in run.outcome.failures}
+    run.outcome.done = {name for name in planned if name not in run.outcome.failures}
     return run.outcome
 
 
 class _Run:
-    def __init__(self, brokers: BrokerGateway, wanted: Mapping[str, Sequence[TopicAction]]) -> None:
-        self.brokers, self.wanted, self.outcome = brokers, wanted, ActionOutcome()
+    def __init__(self, brokers: BrokerGateway, planned: Mapping[str, Sequence[TopicAction]]) -> None:
+        self.brokers, self.planned, self.outcome = brokers, planned, ActionOutcome()
 
     async def each(self, kind: type[A], ask: Callable[[Mapping[str, A]], Awaitable[Answers[str]]]) -> None:
         """Send one request for all actions of a kind, for topics without a failure."""
         found = {
             name: action
-            for name, actions in self.wanted.items()
+            for name, actions in self.planned.items()
             if name not in self.outcome.failures
             for action in actions
             if isinstance(action, kind)

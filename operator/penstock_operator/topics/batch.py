@@ -18,7 +18,7 @@ from penstock_operator.ports.brokers import BrokerGateway, BrokersError, BrokerS
 from penstock_operator.ports.kube import Kube, KubeError, KubeEvent, Object
 from penstock_operator.reconcile.plan import ReconcilePlan
 from penstock_operator.reconcile.topic import deletion as topic_deletion
-from penstock_operator.reconcile.topic.placement import wanted_replicas
+from penstock_operator.reconcile.topic.placement import replicas_after_move
 from penstock_operator.reconcile.topic.reconcile import reconcile
 from penstock_operator.reconcile.topic.types import CreateTopic, ObservedTopic, ReassignTopic, TopicAction
 from penstock_operator.topics.action_runner import ActionOutcome, carry_out
@@ -261,12 +261,12 @@ class TopicBatch:
             return
         for index, after in action.targets.items():
             self._loads.update(after)
-            self._loads.subtract(wanted_replicas(found.partitions[index]))
+            self._loads.subtract(replicas_after_move(found.partitions[index]))
 
 
 def loads_of(topics: Iterable[ObservedTopicState]) -> Counter[int]:
     """Return the number of replicas by broker."""
-    return Counter(b for topic in topics for p in topic.partitions for b in wanted_replicas(p))
+    return Counter(b for topic in topics for p in topic.partitions for b in replicas_after_move(p))
 
 
 def _kinds(actions: Iterable[TopicAction]) -> set[type[TopicAction]]:

@@ -82,8 +82,8 @@ class TopicHealth:
         """Poll each cluster that has Topic objects once."""
         clusters = {cluster_of(body) for body in self._objects.list_objects(TOPICS)}
         there = {name_of(body) for body in self._objects.list_objects(CLUSTERS)}
-        for gone in self._history.keys() - (clusters & there):
-            del self._history[gone]
+        for removed in self._history.keys() - (clusters & there):
+            del self._history[removed]
         await asyncio.gather(*(self._check_cluster(cluster) for cluster in sorted(clusters & there)))
 
     async def _check_cluster(self, cluster: ClusterKey) -> None:

@@ -75,9 +75,9 @@ class OrphanedTopics:
             found = await self._suspects(cluster)
             if found:
                 suspects[cluster] = found
-        wanted = await self._count(suspects)
+        planned = await self._count(suspects)
         for cluster, topics in suspects.items():
-            left = {name: topic for name, topic in topics.items() if (cluster, name) not in wanted}
+            left = {name: topic for name, topic in topics.items() if (cluster, name) not in planned}
             try:
                 await self._reconcile_orphans(cluster, clusters[cluster], left)
             except (BrokersError, KubeError) as e:
@@ -111,7 +111,7 @@ class OrphanedTopics:
     ) -> set[tuple[ClusterKey, str]]:
         """List the affected namespaces and update `absences`. Return the (cluster, topic) pairs that have an object,
         including objects that no watch has reported yet, such as restored ones."""
-        wanted: set[tuple[ClusterKey, str]] = set()
+        planned: set[tuple[ClusterKey, str]] = set()
         owners: dict[str, set[str]] = {}
         for (namespace, _), topics in sorted(suspects.items()):
             owners.setdefault(namespace, set()).update(topic.settings[OWNER] for topic in topics.values())
@@ -122,10 +122,10 @@ class OrphanedTopics:
                 bodies = await live(self._kube, namespace)
             except KubeError as e:  # incomplete list: count and delete nothing
                 log.warning("cannot list Topics; orphaned topics are kept", namespace=namespace, error=str(e))
-                wanted.update((at, name) for at, topics in suspects.items() if at[0] == namespace for name in topics)
+                planned.update((at, name) for at, topics in suspects.items() if at[0] == namespace for name in topics)
                 continue
             there = {str(body["metadata"].get("uid")) for body in bodies}
-            wanted.update((cluster_of(body), topic_name_of(body)) for body in bodies)
+            planned.update((cluster_of(body), topic_name_of(body)) for body in bodies)
             is_conclusive = is_list_conclusive(bodies, self._wall())
             self._log_kept(namespace, suspects, of_namespace - there, is_conclusive)
             for owner in of_namespace:
@@ -134,7 +134,7 @@ class OrphanedTopics:
                     self._absences.pop(owner, None)
                 else:
                     self._absences[owner] = self._absences.get(owner, 0) + 1
-        return wanted
+        return planned
 
     def _log_kept(
         self,
@@ -150,9 +150,9 @@ class OrphanedTopics:
             self._reported_namespaces.add(namespace)
             names = [
                 name
-                for (of, _), topics in suspects.items()
+                for (cluster_namespace, _), topics in suspects.items()
                 for name, topic in topics.items()
-                if of == namespace and topic.settings[OWNER] in lacking
+                if cluster_namespace == namespace and topic.settings[OWNER] in lacking
             ]
             count, such_as = len(names), names[:5]
             log.warning(
@@ -170,12 +170,12 @@ class OrphanedTopics:
             return
         may = not await is_being_torn_down(self._kube, "Topic", *cluster)
         known = desired_topics(self._objects, cluster)
-        wanted: dict[str, tuple[TopicAction, ...]] = {}
+        planned: dict[str, tuple[TopicAction, ...]] = {}
         for name, topic in due.items():
             observed = self._observed(name, topic, known, may)
             if decide_deletion(observed) in ("delete", "protect"):
-                wanted[name] = reconcile(None, observed).actions
-        await self._carry_out(brokers, cluster, body, wanted)
+                planned[name] = reconcile(None, observed).actions
+        await self._carry_out(brokers, cluster, body, planned)
 
     def _observed(self, name: str, topic: ObservedTopicState, known: DesiredTopics, may: bool) -> ObservedTopic:
         evidence = owner_absence(topic, None, known, self._objects, self._absences, self._kept_owners)
@@ -187,9 +187,9 @@ class OrphanedTopics:
         )
 
     async def _carry_out(
-        self, brokers: BrokerGateway, cluster: ClusterKey, body: Object, wanted: Mapping[str, tuple[TopicAction, ...]]
+        self, brokers: BrokerGateway, cluster: ClusterKey, body: Object, planned: Mapping[str, tuple[TopicAction, ...]]
     ) -> None:
-        outcome = await carry_out(brokers, wanted)
+        outcome = await carry_out(brokers, planned)
         for name, error in outcome.failures.items():
             log.warning("failed to delete an orphaned topic", namespace=cluster[0], topic=name, error=str(error))
         events = [event for events in outcome.events.values() for event in events]

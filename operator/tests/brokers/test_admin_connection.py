@@ -1,4 +1,4 @@
-"""What a line says where no broker can be reached."""
+"""Errors of a connection without reachable brokers."""
 
 from __future__ import annotations
 

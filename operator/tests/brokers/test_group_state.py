@@ -1,4 +1,4 @@
-"""What a group looks like where brokers can tell a part of it only."""
+"""Group states if brokers report only a part of a group."""
 
 from __future__ import annotations
 

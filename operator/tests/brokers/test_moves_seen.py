@@ -13,7 +13,7 @@ from penstock.client import Admin, Reassignment, TopicInfo, TopicPartition
 from penstock.client.types import PartitionInfo
 from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.gateway import Gateway
-from penstock_operator.reconcile.topic.placement import present_replicas, wanted_replicas
+from penstock_operator.reconcile.topic.placement import present_replicas, replicas_after_move
 
 AT = TopicPartition("t", 0)
 UNDER_WAY = Reassignment((0, 1, 3, 2), (3,), (2,))
@@ -58,7 +58,7 @@ async def test_a_move_that_begins_or_ends_meanwhile_counts_as_under_way(
     gateway = Gateway(cast(AdminConnection, OpenLine(ChangingAdmin(before, after, described))))
     (part,) = (await gateway.topics(settings=False))["t"].partitions
     assert (part.adding, part.removing) == ((3,), (2,))
-    assert (wanted_replicas(part), present_replicas(part)) == ((0, 1, 3), (0, 1, 2))
+    assert (replicas_after_move(part), present_replicas(part)) == ((0, 1, 3), (0, 1, 2))
 
 
 async def test_what_stands_still_is_as_it_is_described() -> None:

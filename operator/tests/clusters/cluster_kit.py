@@ -29,7 +29,7 @@ ZONES = ("a", "b", "c")
 
 
 class Connected:
-    """`engine.ports.Connections` to these brokers."""
+    """`engine.ports.ConnectionPool` with these brokers."""
 
     def __init__(self, brokers: BrokerGateway | None) -> None:
         self.brokers = brokers
@@ -39,7 +39,7 @@ class Connected:
 
 
 class HandQueue:
-    """Keys by the time when they are due."""
+    """Keys and their due times."""
 
     def __init__(self, world: World) -> None:
         self.world, self.due = world, dict[ObjectKey, float]()
@@ -50,7 +50,7 @@ class HandQueue:
 
 
 class World:
-    """`turn` lets pods and the controller do what is due now, `run` lets time go on."""
+    """`turn` runs pods and controller at the current time, `run` advances time."""
 
     def __init__(self, *, seed: int = 1) -> None:
         self.time = 1000.0
@@ -66,16 +66,16 @@ class World:
         """By how much the clocks of nodes and API server are ahead of the operator's."""
         self.pods_made = 0
         self.most_away = 0
-        """The most brokers that were away at the same time."""
+        """Maximum number of brokers down at the same time."""
         self.restart_action: list[int] = []
-        """Brokers in the order in which their pods went."""
+        """Brokers in the order in which their pods were deleted."""
         self.start()
         for number in range(6):
             labels = {"topology.kubernetes.io/zone": ZONES[number % 3]}
             self.kube.put(NODES, {"metadata": {"name": f"node-{number}", "labels": labels}})
 
     def start(self) -> None:
-        """Another operator, which knows nothing but what is stored."""
+        """Start another operator, without in-memory state."""
         self.controller = ClusterController(
             self.kube, self.kube.objects, self.connections, self.queue, image="penstock:1",
             now=lambda: self.time, wall=lambda: EPOCH + self.time,
@@ -116,7 +116,7 @@ class World:
         await self.turn()
 
     def pods(self) -> None:
-        """What Kubernetes' own controllers and kubelets do."""
+        """Simulate Kubernetes controllers and kubelets."""
         for body in self.kube.objects.list_objects(STATEFUL_SETS, NS):
             for ordinal in range(body["spec"]["replicas"]):
                 if self.kube.read(PODS, NS, names.pod(NAME, ordinal)) is None:

@@ -1,4 +1,4 @@
-"""A Cluster's life as its user sees it: formed, changed, scaled, its objects mended, gone."""
+"""Creating, changing, scaling, repairing and deleting a Cluster, from the user's view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drain of nodes may take away: Kubernetes asks the budget, and the budget follows what brokers hold."""
+"""Node drains: the disruption budget follows the replicas of brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects of others, of an earlier Cluster of the same name, and of what was decided too long ago."""
+"""Objects of other owners, of an earlier Cluster of the same name, and outdated plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More brokers, fewer brokers: nothing is lost, and it does not matter when the operator is interrupted."""
+"""Scaling: no data is lost, whenever the operator is interrupted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock_operator.specs.settings import DOMAIN, DRAINING, THROTTLE
 SIDECAR = {"sidecar": {"image": "etcd:3.5"}}
 
 
-def held(world: World) -> dict[int, int]:
+def replica_counts(world: World) -> dict[int, int]:
     return dict(
         Counter(
             b for topic in world.brokers.topics_by_name.values() for part in topic.partitions for b in part.replicas
@@ -54,7 +54,7 @@ async def test_new_brokers_get_their_share_of_replicas_and_the_status_tells_how_
         world.time += 0.5
         if (moving := world.cluster.status.moving) is not None:
             seen.add((moving.partitions_total, moving.partitions_left))
-    assert set(held(world)) == {0, 1, 2, 3, 4}
+    assert set(replica_counts(world)) == {0, 1, 2, 3, 4}
     assert is_balanced(world)
     assert len({total for total, _ in seen}) == 1, "the total is that of the beginning"
     assert len(seen) > 5, "and what is left becomes less"
@@ -79,7 +79,7 @@ async def test_replicas_stay_where_they_are_if_moving_is_not_automatic() -> None
     world = await with_topics()
     world.apply(brokers={"replicas": 4}, moving={"automatic": False})
     await world.run(60)
-    assert 3 not in held(world)
+    assert 3 not in replica_counts(world)
     assert world.brokers.calls["reassign"] == 0
     assert world.condition("Ready") == ("True", "Serving")
 
@@ -95,14 +95,14 @@ async def test_fewer_brokers_are_drained_first_and_go_all_at_once() -> None:
     assert world.condition("Scaled") == ("False", "Draining")
     moving = world.cluster.status.moving
     assert moving is not None
-    assert moving.partitions_left == held(world)[3] + held(world)[4]
+    assert moving.partitions_left == replica_counts(world)[3] + replica_counts(world)[4]
     world.moves_a_turn = 5
     for _ in range(200):
         await world.turn()
         world.time += 0.5
         sizes.append(world.replicas)
     assert set(sizes) == {5, 3}, "one change of the StatefulSet"
-    assert set(held(world)) == {0, 1, 2}
+    assert set(replica_counts(world)) == {0, 1, 2}
     assert world.condition("Scaled") == ("True", "AsWanted")
     assert "BrokersRemoved" in world.recorded
 
@@ -116,7 +116,7 @@ async def test_a_broker_that_was_removed_is_used_again_when_it_comes_back() -> N
     world.apply(brokers={"replicas": 4})
     await world.run(60)
     assert world.setting(3, DRAINING) is None
-    assert held(world)[3] > 0
+    assert replica_counts(world)[3] > 0
     assert "draining" not in recorded(world)
 
 
@@ -126,17 +126,17 @@ async def test_a_broker_that_was_drained_by_an_operator_without_its_notes_is_use
     world.apply(brokers={"replicas": 4})
     await world.run(60)
     assert world.setting(3, DRAINING) is None
-    assert held(world)[3] > 0
+    assert replica_counts(world)[3] > 0
 
 
 async def test_a_removal_that_is_taken_back_takes_the_drain_back_and_gives_the_replicas_back() -> None:
     world = await with_topics(4)
-    before = held(world)
+    before = replica_counts(world)
     world.moves_a_turn = 2
     world.apply(brokers={"replicas": 3})
     await world.run(4)
     assert world.setting(3, DRAINING) == "true"
-    assert held(world)[3] < before[3]
+    assert replica_counts(world)[3] < before[3]
     world.apply(brokers={"replicas": 4})
     world.moves_a_turn = 1000
     await world.run(60)
@@ -209,7 +209,7 @@ async def test_an_operator_that_is_killed_again_and_again_goes_on_where_it_was(e
             world.time += 0.5
         assert world.replicas == replicas
         assert is_balanced(world)
-        assert set(held(world)) == set(range(replicas))
+        assert set(replica_counts(world)) == set(range(replicas))
         assert world.condition("Progressing") == ("False", "Done")
         assert world.condition("Rolled") == ("True", "AsWanted")
 
@@ -253,7 +253,7 @@ async def test_an_operator_killed_between_any_two_requests_leaves_nothing_undone
                 world.start()
             world.time += 0.5
         assert world.replicas == 3, f"killed at request {at}"
-        assert set(held(world)) == {0, 1, 2}
+        assert set(replica_counts(world)) == {0, 1, 2}
         assert world.condition("Progressing") == ("False", "Done")
 
 
@@ -285,7 +285,7 @@ async def test_a_broker_that_holds_nothing_gets_its_share() -> None:
         world.brokers.add_topic(f"t{number}", [(0, 1, 2)] * 4)
     await world.controller.resync()
     await world.run(60)
-    assert held(world)[3] == 8, "half of what its zone holds"
+    assert replica_counts(world)[3] == 8, "half of what its zone holds"
 
 
 async def test_a_cluster_that_was_never_formed_can_be_made_smaller() -> None:

@@ -1,4 +1,4 @@
-"""Volumes that grow, and the addresses by which clients outside reach brokers."""
+"""Volume expansion, and external addresses of brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CRDs are brought up to date, and never taken back to an older release."""
+"""CRDs are updated, and never downgraded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kubectl as the tests of this folder use it, and the objects that they apply."""
+"""kubectl wrapper and manifests for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Kubectl:
         return stored
 
     def refusal(self, object_: Object) -> str:
-        """What the API server says against it. Fails where it takes it."""
+        """Return the API server's error. Fails if it accepts the object."""
         done = self.run("apply", "-f", "-", given=json.dumps(object_))
         assert done.returncode != 0, f"was not refused: {json.dumps(object_)}"
         return done.stderr

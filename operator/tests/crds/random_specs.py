@@ -1,4 +1,4 @@
-"""Random resources that are as they should be, made from the models' own types."""
+"""Random valid resources, generated from the model types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is right is taken, what is fixed stays, and kubectl shows and scales as the definitions say."""
+"""Valid objects are accepted, immutable fields stay, and kubectl prints and scales as the CRDs define."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known to be wrong is refused when it is applied, in words that name the cure."""
+"""Invalid objects are rejected by `kubectl apply`, with a message that states the fix."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ OTHER_WORDS = {
     "Bound", "ContainerCreating", "Lost", "Pending", "PodInitializing", "PodScheduled",  # of Kubernetes
     "Reset",  # begins Events: a phase comes behind it
 }  # fmt: skip
-"""Texts in the code that look like a reason and are none."""
+"""Strings in the code that look like a reason."""
 ROOMS = {
     "Cluster": ("reconcile/cluster/*.py", "clusters/*.py"),
     "Topic": ("reconcile/topic/*.py", "topics/*.py"),

@@ -1,4 +1,4 @@
-"""Brokers that fail when a test says so: a whole request, or one thing in it, once or until told otherwise."""
+"""Planned failures of the broker double: of a whole request or of one item, once or permanently."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from penstock_operator.ports.brokers import BrokersError
 
 
 def refused(code: str, message: str) -> BrokersError:
-    """An error that does not pass by itself."""
+    """Return a non-passing error."""
     return BrokersError(message, code=code, is_passing=False)
 
 
 def timed_out(about: str = "request") -> BrokersError:
-    """One that does."""
+    """Return a passing error."""
     return BrokersError(f"{about} was not answered in time", code="REQUEST_TIMED_OUT", is_passing=True)
 
 
 class Failures:
-    """`unreachable` fails everything; `fail_next` the next request of a kind; `fail_for` one thing in each request."""
+    """Planned failures. `unreachable`: all requests; `fail_next`: the next request of a kind; `fail_for`: one item."""
 
     def __init__(self) -> None:
         self.unreachable: BrokersError | None = None
@@ -28,11 +28,11 @@ class Failures:
         self._for: dict[tuple[str, str], tuple[BrokersError, int | None]] = {}
 
     def fail_next(self, call: str, error: BrokersError | None = None, times: int = 1) -> None:
-        """The next `times` requests of this name raise."""
+        """Fail the next `times` requests of this name."""
         self._next.setdefault(call, deque()).extend([error or timed_out(call)] * times)
 
     def fail_for(self, call: str, name: str, error: BrokersError | None = None, times: int | None = None) -> None:
-        """In requests of this name, the answer for `name` is this error; `times` None: always."""
+        """Return this error for `name` in requests of this kind; `times` None: always."""
         self._for[call, name] = (error or timed_out(f"{call} of {name}"), times)
 
     def mend(self) -> None:
@@ -49,7 +49,7 @@ class Failures:
             raise waiting.popleft()
 
     def _outcome(self, call: str, name: str, do: Callable[..., None], *arguments: Any) -> BrokersError | None:
-        """What becomes of one thing in a request for many."""
+        """Return the planned error of one item, or None."""
         told = self._for.get((call, name))
         if told is not None:
             error, left = told

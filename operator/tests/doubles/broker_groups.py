@@ -1,4 +1,4 @@
-"""The part of `doubles.brokers` that concerns groups: who is in them, what they committed, and where the logs are."""
+"""Groups of the broker double: members, committed offsets, logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Log:
 
 @dataclass
 class Group:
-    """`members` above 0 make it Stable unless `state` says otherwise."""
+    """A group; Stable with members unless `state` is given."""
 
     members: int = 0
     state: str | None = None
@@ -58,7 +58,7 @@ class Groups(Failures):
         return made
 
     def log(self, topic: str, partition: int = 0) -> Log:
-        """The log of a partition, to be changed."""
+        """Return the log of a partition; tests may change it."""
         return self.logs.setdefault((topic, partition), Log())
 
     async def group_ids(self) -> dict[str, str]:
@@ -66,7 +66,7 @@ class Groups(Failures):
         return {group_id: group.shown_state for group_id, group in self.groups_by_id.items()}
 
     async def groups(self, group_ids: Sequence[str]) -> dict[str, ObservedGroupState]:
-        """Of a group that has nothing but settings: state Dead."""
+        """Return the state of a group with settings only: Dead."""
         self._called("groups", len(group_ids))
         return {
             group_id: self._state(group_id)

@@ -1,7 +1,7 @@
-"""The brokers of one cluster in memory, as `ports.brokers.Brokers`: what controllers are tested against.
+"""The brokers of one cluster in memory: a double of `ports.brokers.BrokerGateway` for controller tests.
 
-It refuses what brokers refuse, with their error codes, moves replicas only when told to (`progress`), fails on demand,
-and counts calls. `doubles.broker_groups` has the part that concerns groups.
+It returns the errors of real brokers, moves replicas only in `progress`, fails on demand,
+and counts calls. `doubles.broker_groups` implements groups.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class InMemoryBrokers(Groups):
         super().__init__()
         self.registered = {number: made_broker(number, domain) for number, domain in domains.items()}
         self.settings_of_brokers: dict[str, dict[str, str]] = {}
-        """By broker id as text; "" is all."""
+        """By broker id as text; "": cluster-wide."""
         self.topics_by_name: dict[str, ObservedTopicState] = {}
         self.down: set[int] = set()
         self.calls: Counter[str] = Counter()
-        """How often each method was called."""
+        """Calls by method."""
         self.items: Counter[str] = Counter()
-        """And for how many things in sum."""
+        """Items by method, over all calls."""
         self.is_closed = False
         self.default_partitions = default_partitions
         self.default_replicas = default_replicas
@@ -80,7 +80,7 @@ class InMemoryBrokers(Groups):
         replicas: int | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> ObservedTopicState:
-        """A topic that is there already; `partitions` may name the replicas of each."""
+        """Add an existing topic; `partitions` may list the replicas of each."""
         if isinstance(partitions, int):
             wanted = replicas if replicas is not None else min(3, len(self.registered))
             placed: Sequence[Sequence[int]] = place_partitions(self._placement(), self._existing(), partitions, wanted)
@@ -97,12 +97,12 @@ class InMemoryBrokers(Groups):
         return made
 
     def stop(self, broker_id: int) -> None:
-        """The broker falls silent: out of every ISR that has others, partitions are led by who is left."""
+        """Stop a broker: it leaves every ISR with other replicas, which elect another leader."""
         self.down.add(broker_id)
         self._see_to_leaders()
 
     def restart(self, broker_id: int) -> None:
-        """It is back, and in sync where it has replicas."""
+        """Restart a broker; its replicas are in sync."""
         self.down.discard(broker_id)
         self._see_to_leaders()
 
@@ -110,13 +110,13 @@ class InMemoryBrokers(Groups):
         self.registered[broker_id] = made_broker(broker_id, domain)
 
     def forget(self, broker_id: int) -> None:
-        """The registration ends: the broker was taken away."""
+        """Remove the registration of a broker."""
         del self.registered[broker_id]
         self.down.add(broker_id)
         self._see_to_leaders()
 
     def progress(self, partitions: int | None = None) -> int:
-        """Lets so many moves end (None: all), those of draining brokers included. Returns how many did."""
+        """Complete moves (None: all), including those of draining brokers. Return their number."""
         self._begin_drains()
         ended = 0
         for name, topic in list(self.topics_by_name.items()):
@@ -306,7 +306,7 @@ class InMemoryBrokers(Groups):
         return self._led(ObservedPartition(-1, tuple(replicas), tuple(replicas)))
 
     def _led(self, part: ObservedPartition) -> ObservedPartition:
-        """With who is up in sync, led as before or by the first that is in sync."""
+        """Return the partition with running brokers in sync; keeps the leader if it is in sync."""
         up = tuple(b for b in part.replicas if b not in self.down and (b not in part.adding))
         isr = up or part.isr[:1]
         leader = part.leader if part.leader in up else (up[0] if up else -1)
@@ -364,7 +364,8 @@ class InMemoryBrokers(Groups):
         }
 
     def _counted(self) -> Iterable[ObservedTopicState]:
-        """Those that new replicas are balanced with: the newest, or thousands of topics would take minutes."""
+        """Return the partitions for balancing new replicas: only the newest, because thousands of topics would take
+        minutes."""
         there = self.topics_by_name
         return there.values() if len(there) <= 100 else (there[n] for n in list(islice(reversed(there), 5)))
 

@@ -1,4 +1,4 @@
-"""An API server in memory: a `Kube` that behaves like the real one, and the `Objects` that its watches would feed.
+"""An API server in memory: a `Kube` that behaves like the real one, and the cache that its watches feed.
 
     kube = FakeKube()
     kube.put(TOPICS, topic)                        # as a user's kubectl apply would: no count, generation, uid given
@@ -101,18 +101,18 @@ class FakeKube:
         return self._delete((resource, namespace, name))
 
     def read(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
-        """What is stored, whatever the watches have told. A copy."""
+        """Return a copy of a stored object, independent of the watches."""
         return copy.deepcopy(self.stored.get((resource, namespace, name)))
 
     def fail(self, method: str, error: Exception, *, times: int = 1, resource: KubeResource | None = None) -> None:
-        """Lets the next `times` calls of `method` ("*": any) end in `error`, and change nothing."""
+        """Fail the next `times` calls of `method` ("*": any) with `error`, without a change."""
         self._failures.append((method, resource, error, [times]))
 
     def recover(self) -> None:
         self._failures.clear()
 
     def hold(self) -> None:
-        """Watches tell nothing from now on."""
+        """Hold back watch events until `release`."""
         self._held = self._held or []
 
     def release(self) -> None:
@@ -122,7 +122,7 @@ class FakeKube:
 
     @property
     def writes(self) -> int:
-        """Requests that may change something, dry runs and Events aside."""
+        """Number of write requests, without dry runs and Events."""
         return sum(self.calls[method] for method in ("create", "apply", "patch", "patch_status", "delete"))
 
     # Kube

@@ -1,4 +1,4 @@
-"""Virtual time: a loop whose timers come as soon as nothing else is to be done, and a clock that goes by it.
+"""Virtual time: an event loop whose timers fire as soon as it is idle, and a clock that follows it.
 
 def test_something() -> None:
     run_virtually(the_test_as_a_coroutine())
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time stands still while there is something to do, and leaps to the next timer when there is not."""
+    """Time stands still while callbacks are ready, and jumps to the next timer otherwise."""
 
     def __init__(self) -> None:
         super().__init__()

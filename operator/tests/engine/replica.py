@@ -34,7 +34,7 @@ from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube
 
 
 class Signing:
-    """Writes the replica's name into the status, where that says something else."""
+    """Write the replica's name into the status if it differs."""
 
     batch = 100
 

@@ -1,4 +1,4 @@
-"""What is deleted with its namespace or with its resource's definition is no wish of anybody's."""
+"""Deletions together with a namespace or CRD do not count as a user's request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests' API server keeps the real one's rules: what the controllers' tests rest on."""
+"""The API server double follows the rules of the real one."""
 
 from __future__ import annotations
 

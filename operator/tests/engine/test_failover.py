@@ -1,4 +1,4 @@
-"""Two replicas as processes: the one that acts is killed, and the other goes on within 20 seconds."""
+"""Two replicas as processes: the leader is killed, and the standby takes over within 20 seconds."""
 
 from __future__ import annotations
 

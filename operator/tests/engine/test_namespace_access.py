@@ -1,4 +1,4 @@
-"""A namespace that is gone, or whose Role is, keeps the operator from none of the others."""
+"""A deleted namespace, or one without a Role, does not block the others."""
 
 from __future__ import annotations
 

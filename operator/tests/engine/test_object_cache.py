@@ -1,4 +1,4 @@
-"""What the watches saw: the newest counts, in whatever order it came, and what is gone stays gone."""
+"""The object cache: the newest version wins in any order of events, and deleted objects stay deleted."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Keys:
 def test_a_replica_that_does_not_act_collects_no_keys_and_looks_at_all_that_matters_when_it_does() -> None:
     cache, keys = ObjectCache(Time()), Keys()
     routing = Routing(cache, keys)
-    routing.acts = False
+    routing.is_active = False
     for number in range(1, 1000, 2):
         cache.apply_event(CONSUMER_GROUPS, topic(number, f"g{number}", f"u{number}"))
         cache.apply_list(CONSUMER_GROUPS, "ns", set(), str(number + 1))
@@ -156,6 +156,6 @@ def test_a_replica_that_does_not_act_collects_no_keys_and_looks_at_all_that_matt
     cache.apply_event(TOPICS, topic(1002, "goes", "2"))
     cache.apply_event(TOPICS, topic(1003, "goes", "2"), is_deleted=True)
     assert keys.put_in == []
-    routing.acts = True
+    routing.is_active = True
     routing.put_all()
     assert keys.put_in == [ObjectKey("Topic", "ns", "stays"), ObjectKey("Topic", "ns", "goes")]

@@ -1,4 +1,4 @@
-"""The queue: each key once, none lost, none twice at once, failures with growing pauses, lanes in turn."""
+"""The queue: each key once, none lost, none concurrently, backoff of failures, lanes round-robin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner: batches while leading, bounded; a controller that raises or hangs costs its own keys alone."""
+"""The runner: bounded batches while leading; a controller that raises or hangs delays only its own keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users ask of a ConsumerGroup is done once, wherever the operator died."""
+"""Changes of a ConsumerGroup are done once, wherever the operator is killed."""
 
 from __future__ import annotations
 

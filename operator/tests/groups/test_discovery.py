@@ -1,4 +1,4 @@
-"""Groups appear by themselves, are true, cost little, and go when the group goes."""
+"""Discovered groups: objects are created, current, cheap, and deleted with the group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A namespace with a Cluster, its brokers, and the parts that look after ConsumerGroups, in virtual time."""
+"""A namespace with a Cluster, its brokers, and the ConsumerGroup components, in virtual time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class World:
         return made
 
     def gateway_for(self, namespace: str, cluster: str) -> InMemoryBrokers | None:
-        """`Connections`."""
+        """`engine.ports.ConnectionPool`."""
         return self.brokers.get((namespace, cluster))
 
     @property

@@ -1,4 +1,4 @@
-"""The client keeps the port's promises over HTTP, on the tests' API server and, where there is one, on a real one."""
+"""The client implements its port over HTTP, with the API server double and, if configured, a real API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resources are read from what the API server gives; what cannot be is refused with the field and the cure."""
+"""Parsing of API objects; errors name the field and the fix."""
 
 from __future__ import annotations
 

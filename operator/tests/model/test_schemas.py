@@ -1,4 +1,4 @@
-"""The definitions in crds/, the models and the reference page say the same."""
+"""The CRDs in crds/, the models and the reference page agree."""
 
 from __future__ import annotations
 

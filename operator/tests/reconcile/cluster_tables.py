@@ -1,4 +1,4 @@
-"""What tables of desired × observed are made of: clusters, pods and brokers in a few words."""
+"""Builders of clusters, pods and brokers for tables of desired × observed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions in sum, settings of brokers, moves, and what a pod and a claim say of themselves."""
+"""Partition summaries, broker settings, moves, and parsing of pods and claims."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def test_partitions_are_summed_up() -> None:
         )
     )
     assert (found.total, found.offline, found.under_replicated, found.moving) == (4, 1, 2, 1)
-    assert dict(found.behind) == {2: 1, 3: 1}
+    assert dict(found.out_of_sync) == {2: 1, 3: 1}
     assert dict(found.in_sync) == {0: 3, 1: 3, 2: 2}
-    assert dict(found.alone) == {3: 1}
-    assert dict(found.held) == {0: 3, 1: 3, 2: 3, 3: 2}
+    assert dict(found.single_replica) == {3: 1}
+    assert dict(found.replica_counts) == {0: 3, 1: 3, 2: 3, 3: 2}
     assert found.topics_needing_more_than(2) == "a (3), c (3)"
     assert found.topics_needing_more_than(3) == ""
 

@@ -1,4 +1,4 @@
-"""Where replicas go: spread over the failure domains, with the fewest moves, to who has less."""
+"""Placement: spread over failure domains, minimal moves, less loaded brokers first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.placement.domains import Domains
 from penstock_operator.ports.brokers import ObservedBrokerState, ObservedPartition
-from penstock_operator.reconcile.topic.placement import domains_of, factor_targets, spread_targets, wanted_replicas
+from penstock_operator.reconcile.topic.placement import domains_of, factor_targets, replicas_after_move, spread_targets
 
 
 def brokers(*domains: str) -> tuple[ObservedBrokerState, ...]:
@@ -46,9 +46,9 @@ def test_many_topics_of_one_partition_do_not_all_go_to_the_same_broker() -> None
 
 
 def test_who_is_behind_goes_first_and_the_preferred_leader_last() -> None:
-    behind = ObservedPartition(0, (0, 1, 2), (0, 2))
-    assert factor_targets([behind], 2, tree("", "", ""), {}, 10) == {0: (0, 2)}
-    assert factor_targets([behind], 1, tree("", "", ""), {}, 10) == {0: (0,)}
+    out_of_sync = ObservedPartition(0, (0, 1, 2), (0, 2))
+    assert factor_targets([out_of_sync], 2, tree("", "", ""), {}, 10) == {0: (0, 2)}
+    assert factor_targets([out_of_sync], 1, tree("", "", ""), {}, 10) == {0: (0,)}
 
 
 def test_a_preferred_leader_that_is_gone_is_not_what_a_smaller_factor_leaves() -> None:
@@ -65,7 +65,7 @@ def test_a_smaller_factor_keeps_the_spread() -> None:
 def test_what_is_on_its_way_is_not_asked_for_again() -> None:
     moving = ObservedPartition(0, (0, 1), (0,), adding=(1,))
     assert factor_targets([moving], 2, tree("", "", ""), {}, 10) == {}
-    assert wanted_replicas(ObservedPartition(0, (2, 0), (0,), adding=(2,), removing=(0,))) == (2,)
+    assert replicas_after_move(ObservedPartition(0, (2, 0), (0,), adding=(2,), removing=(0,))) == (2,)
 
 
 def test_no_more_move_than_there_is_room_for() -> None:

@@ -1,4 +1,4 @@
-"""Which pod is restarted, and why none is: desired × observed."""
+"""Rolling restarts: desired × observed → the next pod, or why none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many pods there are to be, who is drained, and what is refused: desired × observed."""
+"""Scaling: desired × observed → number of pods, drains, rejections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock_operator.specs.settings import DRAINING
 
 FOUR, FIVE = list(range(4)), list(range(5))
 NOTED = {(CONFIG_MAPS, "c-broker"): {"metadata": {"ownerReferences": [{"uid": "u"}]}, "data": {FOUNDED: "true"}}}
-"""A ConfigMap of this Cluster's, which brokers have formed."""
+"""A ConfigMap of this Cluster, whose brokers have formed a cluster."""
 ON_LAST = topics(t=part([1, 2, 3]))
 
 

@@ -1,4 +1,4 @@
-"""`Topic`: desired × observed → what is done, and what the status says. One row for each transition."""
+"""`Topic`: desired × observed → actions and status. One row per transition."""
 
 from __future__ import annotations
 

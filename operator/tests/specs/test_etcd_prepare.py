@@ -66,7 +66,7 @@ class Members:
         script.PORT, script.PEER_PORT = (reserved.getsockname()[1] for reserved in self.reserved)
         self.run = directory / "run"
         self.run.mkdir()
-        script.bring_shell(self.run)
+        script.copy_shell(self.run)
 
     def start(self, ordinal: int, state: str = "new", *, host: str = "") -> None:
         text = self.script.start_script(ordinal, HOSTS, NAMES, state, str(self.data(ordinal)))

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities."""
+"""Kubernetes quantities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects of a cluster: as they were looked at once (golden files), and what must hold of each variant."""
+"""The objects of a cluster: golden files, and properties of each variant."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_selectors_find_the_pods_and_mounts_find_their_volumes(name: str) -> Non
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
         ports = {port["name"] for port in container.get("ports", [])}
         probes = [container[kind] for kind in container if kind.endswith("Probe")]
-        assert {probe["httpGet"]["port"] for probe in probes} <= ports
+        assert {http_probe["httpGet"]["port"] for http_probe in probes} <= ports
 
 
 def test_the_settings_file_is_toml_that_the_broker_reads() -> None:

@@ -1,4 +1,4 @@
-"""A Topic's life as its user sees it: applied, and changed."""
+"""Applying and changing a Topic, from the user's view."""
 
 from __future__ import annotations
 

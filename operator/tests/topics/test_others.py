@@ -1,4 +1,4 @@
-"""Topics among others: objects for the same topic, topics that were there before, brokers and API servers that fail."""
+"""Several objects for a topic, existing topics, failures of brokers and API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator's world for topics, without an engine: an API server, brokers, a queue that tests turn by hand."""
+"""Environment for topic tests without an engine: API server, brokers, and a queue driven by the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_TURNS = 200
 
 
 class Connected:
-    """`engine.ports.Connections` with what a test put there."""
+    """`engine.ports.ConnectionPool` with the gateways of a test."""
 
     def __init__(self) -> None:
         self.by_cluster: dict[tuple[str, str], BrokerGateway] = {}
@@ -31,7 +31,7 @@ class Connected:
 
 
 class HandQueue:
-    """Keys by the time when they are due."""
+    """Keys and their due times."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -56,7 +56,7 @@ class World:
         self.connections.by_cluster[NS, CLUSTER] = self.brokers
 
     def started(self) -> TopicController:
-        """Another operator, which knows nothing but what is stored."""
+        """Start another operator, without in-memory state."""
         self.controller = TopicController(
             self.kube, self.kube.objects, self.connections, self.queue,
             now=lambda: self.time, wall=lambda: EPOCH_S + self.time,
@@ -64,7 +64,7 @@ class World:
         return self.controller
 
     def take_over(self) -> None:
-        """A replica that saw what the watches told begins to act, as `engine.operator` has it."""
+        """Make a standby the leader, as `engine.operator` does."""
         self.started()
         self.kube.objects.distrust_deletions()
         self.routing.put_all()
@@ -78,7 +78,7 @@ class World:
         return self.kube.remove(TOPICS, NS, name)
 
     def vanish(self, name: str) -> None:
-        """The object is deleted, and no DELETED event tells it: it is missing from the next list of the watch."""
+        """Delete an object without a DELETED event: it is missing in the next list."""
         del self.kube.stored[TOPICS, NS, name]
         there = {(namespace, name) for resource, namespace, name in self.kube.stored if resource == TOPICS}
         self.kube.objects.apply_list(TOPICS, None, there, "1000000")
@@ -86,7 +86,7 @@ class World:
     # What happens then
 
     async def settle(self, within_s: float = 3.0) -> None:
-        """Looks at keys until none is due within so many seconds, time going on from one to the next."""
+        """Reconcile keys until none is due within the given seconds, advancing time."""
         until = self.time + within_s
         for _ in range(MAX_TURNS):
             topics = {key: at for key, at in self.queue.due.items() if key.kind == "Topic" and at <= until}
@@ -130,7 +130,7 @@ class World:
 
     @property
     def recorded(self) -> list[tuple[str, str]]:
-        """Events: whose, and the reason."""
+        """Events: object name and reason."""
         return [(about.rpartition("/")[2], event.reason) for about, event in self.kube.recorded]
 
 

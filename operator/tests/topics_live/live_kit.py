@@ -1,4 +1,4 @@
-"""The operator as a process beside a broker, and kubectl, for the tests of this folder."""
+"""The operator as a process with a broker, and kubectl, for the tests of this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Topic's life with nothing but real parts."""
+"""Topics with real components only."""
 
 from __future__ import annotations
 

@@ -77,12 +77,12 @@ def address_of(cluster: Cluster, service: Object | None) -> str | None:
     if external.type == "NodePort":
         ports = service["spec"].get("ports") or ()
         number = ports[0].get("nodePort") if ports else None
-        return f"{bracketed(external.host or '')}:{number}" if number else None
+        return f"{bracket_ipv6(external.host or '')}:{number}" if number else None
     ingress = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
     host = ingress[0].get("hostname") or ingress[0].get("ip") if ingress else None
-    return f"{bracketed(host)}:{external.port}" if host else None
+    return f"{bracket_ipv6(host)}:{external.port}" if host else None
 
 
-def bracketed(host: str) -> str:
+def bracket_ipv6(host: str) -> str:
     """Return a host with an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host

@@ -97,10 +97,10 @@ def placement_brokers(snapshot: BrokerSnapshot) -> tuple[PlacementBroker, ...]:
 def existing(topics: Mapping[str, ObservedTopicState]) -> dict[PartitionKey, tuple[int, ...]]:
     """Return the replicas by partition; ongoing reassignments count as completed."""
     return {
-        PartitionKey(name, index): wanted
+        PartitionKey(name, index): desired
         for name, topic in topics.items()
         for index, part in enumerate(topic.partitions)
-        if (wanted := tuple(broker for broker in part.replicas if broker not in part.removing))
+        if (desired := tuple(broker for broker in part.replicas if broker not in part.removing))
     }
 
 
@@ -126,5 +126,7 @@ def empty_brokers(reported: ReportedState, pods: int) -> list[int]:
     return [
         broker.broker_id
         for broker in reported.snapshot.brokers
-        if broker.broker_id < pods and not broker.is_draining and not reported.partitions.held.get(broker.broker_id)
+        if broker.broker_id < pods
+        and not broker.is_draining
+        and not reported.partitions.replica_counts.get(broker.broker_id)
     ]

@@ -169,12 +169,12 @@ def storage_of(claim_spec: Mapping[str, Any]) -> str | None:
 def seconds_between(earlier: str, later: str) -> float | None:
     """Return the difference of two RFC 3339 times in seconds; None if one is invalid."""
     try:
-        return (moment(later) - moment(earlier)).total_seconds()
+        return (parse_time(later) - parse_time(earlier)).total_seconds()
     except ValueError:
         return None
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Parse an RFC 3339 time. Raises ValueError."""
     found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if found.tzinfo is None:

@@ -22,13 +22,13 @@ class PartitionSummary:
     under_replicated: int = 0
     """Partitions with a replica that is not in sync, not counting replicas that are being added."""
     moving: int = 0
-    held: Mapping[int, int] = field(default_factory=dict)
+    replica_counts: Mapping[int, int] = field(default_factory=dict)
     """Replicas by broker, including adding and removing ones."""
-    behind: Mapping[int, int] = field(default_factory=dict)
+    out_of_sync: Mapping[int, int] = field(default_factory=dict)
     """Out-of-sync replicas by broker."""
     in_sync: Mapping[int, int] = field(default_factory=dict)
     """In-sync replicas by broker."""
-    alone: Mapping[int, int] = field(default_factory=dict)
+    single_replica: Mapping[int, int] = field(default_factory=dict)
     """Partitions by broker of which it has the only replica."""
     at_min_isr: Mapping[tuple[int, ...], int] = field(default_factory=dict)
     """By replica set: partitions with several replicas, but not more than min.insync.replicas. They reject writes with
@@ -54,10 +54,10 @@ def summary(topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, i
     """Summarize partitions. `min_insync`: known min.insync.replicas by topic; replicas that are being added do not
     count."""
     offline = under = moving = total = 0
-    held: Counter[int] = Counter()
-    behind: Counter[int] = Counter()
+    replica_counts: Counter[int] = Counter()
+    out_of_sync: Counter[int] = Counter()
     in_sync: Counter[int] = Counter()
-    alone: Counter[int] = Counter()
+    single_replica: Counter[int] = Counter()
     at_min_isr: Counter[tuple[int, ...]] = Counter()
     example = ""
     factors: dict[int, tuple[int, list[str]]] = {}
@@ -66,7 +66,7 @@ def summary(topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, i
         least = (min_insync or {}).get(name, 0)
         for part in topics[name].partitions:
             total += 1
-            held.update(part.replicas)
+            replica_counts.update(part.replicas)
             in_sync.update(part.isr)
             offline += part.leader < 0
             moving += bool(part.adding or part.removing)
@@ -75,9 +75,9 @@ def summary(topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, i
             missing = [broker for broker in due if broker not in part.isr]
             if missing:
                 under += 1
-                behind.update(missing)
+                out_of_sync.update(missing)
             if len(due) == 1:
-                alone.update(due)
+                single_replica.update(due)
             elif len(due) <= least:
                 at_min_isr[tuple(sorted(due))] += 1
                 example = example or f"{name} ({len(due)} replicas, min.insync.replicas {least})"
@@ -90,10 +90,10 @@ def summary(topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, i
         offline=offline,
         under_replicated=under,
         moving=moving,
-        held=held,
-        behind=behind,
+        replica_counts=replica_counts,
+        out_of_sync=out_of_sync,
         in_sync=in_sync,
-        alone=alone,
+        single_replica=single_replica,
         at_min_isr=at_min_isr,
         at_min_isr_example=example,
         factors={factor: (count, tuple(first)) for factor, (count, first) in factors.items()},

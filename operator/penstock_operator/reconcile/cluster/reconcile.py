@@ -211,7 +211,7 @@ def apply_reason(resource: KubeResource, body: Object, live: Object | None, obse
     """Return why an object must be applied, or ""."""
     if live is None:
         return "it does not exist"
-    different = compare.difference(wanted_of(body), live)
+    different = compare.difference(compared_fields(body), live)
     if different is None:
         return ""
     if observed.accepted_drift.get((resource, body["metadata"]["name"])) == drift_digest(body, live):
@@ -219,7 +219,7 @@ def apply_reason(resource: KubeResource, body: Object, live: Object | None, obse
     return f"{different} differs"
 
 
-def wanted_of(body: Object) -> Object:
+def compared_fields(body: Object) -> Object:
     """Return the parts of a rendered object that are compared with the live one."""
     return {key: value for key, value in body.items() if key not in ("apiVersion", "kind")}
 

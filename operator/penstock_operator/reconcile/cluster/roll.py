@@ -75,8 +75,8 @@ def may_evict(observed: ObservedCluster, pods: int) -> bool:
         since = seconds_between(pod.ready_since, observed.now)
         if since is not None and since < SETTLE_S:
             return False
-    behind = observed.reported.partitions.behind if observed.reported is not None else {}
-    return not any(behind.get(ordinal) for ordinal in range(pods))
+    out_of_sync = observed.reported.partitions.out_of_sync if observed.reported is not None else {}
+    return not any(out_of_sync.get(ordinal) for ordinal in range(pods))
 
 
 def waiting(there: Sequence[ObservedPod], observed: ObservedCluster, pods: int) -> str:
@@ -166,9 +166,9 @@ def restart_blocker(pod: ObservedPod, observed: ObservedCluster) -> str:
         )
         return f"min.insync.replicas of topic {unknown_min_insync[0]}{more} is unknown{because}"
     partitions = observed.reported.partitions
-    behind = {broker: count for broker, count in partitions.behind.items() if broker != pod.ordinal and count}
-    if behind:
-        broker, count = max(behind.items(), key=lambda item: item[1])
+    out_of_sync = {broker: count for broker, count in partitions.out_of_sync.items() if broker != pod.ordinal and count}
+    if out_of_sync:
+        broker, count = max(out_of_sync.items(), key=lambda item: item[1])
         return f"{count:,} replicas of broker {broker} are not in sync"
     if partitions.offline:
         return f"{partitions.offline:,} partitions have no leader"

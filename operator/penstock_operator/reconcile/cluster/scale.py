@@ -56,31 +56,31 @@ def current_pods(cluster: Cluster, observed: ObservedCluster) -> int | None:
 
 def plan_scale(cluster: Cluster, observed: ObservedCluster, annotations: ClusterAnnotations, members: int) -> ScalePlan:
     """Plan the number of brokers. `members`: number of sidecar etcd members, or 0."""
-    wanted, there = cluster.spec.brokers.replicas, current_pods(cluster, observed)
-    if there is None and wanted < members:  # an earlier Cluster of this name, with retained volumes
+    desired, there = cluster.spec.brokers.replicas, current_pods(cluster, observed)
+    if there is None and desired < members:  # an earlier Cluster of this name, with retained volumes
         reason, message = below_members(members)
         return ScalePlan(members, False, annotations.draining, ok=False, reason=reason, message=message)
     if there is None:
-        return ScalePlan(wanted, draining=annotations.draining)
-    if wanted >= there:
+        return ScalePlan(desired, draining=annotations.draining)
+    if desired >= there:
         return _grow(cluster, observed, annotations, there)
-    if refusal := scale_down_blocker(observed, annotations, wanted, members):
+    if refusal := scale_down_blocker(observed, annotations, desired, members):
         reason, message = refusal
         return _revert_drains(cluster, observed, annotations, there, kept=there, reason=reason, message=message)
     return _drain(cluster, observed, annotations, there)
 
 
 def _grow(cluster: Cluster, observed: ObservedCluster, annotations: ClusterAnnotations, there: int) -> ScalePlan:
-    wanted = cluster.spec.brokers.replicas
-    if wanted == there:
-        return _revert_drains(cluster, observed, annotations, there, kept=wanted)
-    more = f"{wanted - there} broker{'s' * (wanted - there > 1)} added"
-    back = _revert_drains(cluster, observed, annotations, wanted, kept=wanted)
+    desired = cluster.spec.brokers.replicas
+    if desired == there:
+        return _revert_drains(cluster, observed, annotations, there, kept=desired)
+    more = f"{desired - there} broker{'s' * (desired - there > 1)} added"
+    back = _revert_drains(cluster, observed, annotations, desired, kept=desired)
     # Earlier brokers with these ids were drained, possibly by an operator whose annotations are lost.
-    new = frozenset(range(there, wanted))
+    new = frozenset(range(there, desired))
     return ScalePlan(
-        wanted, False, back.draining | new, back.changes, back.cancels, more, False, "ScalingUp",
-        f"{there} of {wanted} brokers exist", 2.0,
+        desired, False, back.draining | new, back.changes, back.cancels, more, False, "ScalingUp",
+        f"{there} of {desired} brokers exist", 2.0,
     )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def _revert_drains(
         moving=moving,
         ok=not reason,
         reason=reason or "AsWanted",
-        message=message or _as_wanted(observed, pods),
+        message=message or _describe_size(observed, pods),
         requeue_after_s=2.0 if back or not are_drains_known(reported, draining, kept) else 30.0 if reason else None,
     )
 
@@ -141,7 +141,7 @@ def undrain_patches(brokers: list[int]) -> tuple[ConfigPatch, ...]:
     return tuple(ConfigPatch(str(n), {DRAINING: None}) for n in brokers)
 
 
-def _as_wanted(observed: ObservedCluster, pods: int) -> str:
+def _describe_size(observed: ObservedCluster, pods: int) -> str:
     return f"{pods} broker{'s' * (pods != 1)}"
 
 
@@ -154,50 +154,50 @@ def below_members(members: int) -> tuple[str, str]:
 
 
 def scale_down_blocker(
-    observed: ObservedCluster, annotations: ClusterAnnotations, wanted: int, members: int
+    observed: ObservedCluster, annotations: ClusterAnnotations, desired: int, members: int
 ) -> tuple[str, str] | None:
-    """Return reason and message if the cluster cannot have only `wanted` brokers, otherwise None."""
-    if wanted < members:
+    """Return reason and message if the cluster cannot have only `desired` brokers, otherwise None."""
+    if desired < members:
         return below_members(members)
     if observed.reported is None:
         return None
-    draining = [b.broker_id for b in observed.reported.snapshot.brokers if b.is_draining and b.broker_id < wanted]
+    draining = [b.broker_id for b in observed.reported.snapshot.brokers if b.is_draining and b.broker_id < desired]
     by_hand = [n for n in draining if n not in annotations.draining]
-    usable = wanted - len(by_hand)
+    usable = desired - len(by_hand)
     if topics := observed.reported.partitions.topics_needing_more_than(usable):
         drained = f" (broker {join_numbers(by_hand)} is drained manually)" if by_hand else ""
         return (
             "TooFewBrokers",
-            f"{wanted} brokers{drained} are too few for the replication factor of these topics: {topics}."
+            f"{desired} brokers{drained} are too few for the replication factor of these topics: {topics}."
             " Decrease their replication factor, or increase brokers.replicas",
         )
     return None
 
 
 def _drain(cluster: Cluster, observed: ObservedCluster, annotations: ClusterAnnotations, there: int) -> ScalePlan:
-    wanted = cluster.spec.brokers.replicas
-    leaving = frozenset(range(wanted, there))
+    desired = cluster.spec.brokers.replicas
+    leaving = frozenset(range(desired, there))
     reported = observed.reported
     if reported is None:
         if not is_founded(cluster, observed) and not any(pod.is_ready for pod in observed.pods):
             return ScalePlan(
-                wanted, True, annotations.draining, message="no cluster has formed yet", requeue_after_s=2.0
+                desired, True, annotations.draining, message="no cluster has formed yet", requeue_after_s=2.0
             )
         message = f"draining waits until the brokers answer: {observed.brokers_error}"
         return ScalePlan(
             there, False, annotations.draining, (), (), None, False, "Waiting", message, 5.0, None, leaving
         )
     registered = {broker.broker_id: broker for broker in reported.snapshot.brokers}
-    away = [n for n in range(wanted) if n not in registered]
-    recorded, back = reverted_drains(reported, annotations, wanted)  # if an even smaller number was desired before
+    away = [n for n in range(desired) if n not in registered]
+    recorded, back = reverted_drains(reported, annotations, desired)  # if an even smaller number was desired before
     draining = recorded | leaving
     full = sorted(n for n in leaving if not is_empty(n, reported))
     if not full:
         return ScalePlan(
-            wanted, True, draining, ok=False, reason="ScalingDown", requeue_after_s=2.0, left=0, leaving=leaving,
+            desired, True, draining, ok=False, reason="ScalingDown", requeue_after_s=2.0, left=0, leaving=leaving,
             message=f"broker {join_numbers(leaving)} {'is' if len(leaving) == 1 else 'are'} empty",
         )  # fmt: skip
-    left = sum(reported.partitions.held.get(n, 0) for n in leaving)
+    left = sum(reported.partitions.replica_counts.get(n, 0) for n in leaving)
     if away and not all(registered[n].is_draining for n in full if n in registered):
         message = f"draining waits for broker {join_numbers(away)}, which must receive replicas and is down"
         return ScalePlan(
@@ -222,8 +222,8 @@ def is_empty(broker_id: int, reported: ReportedState) -> bool:
     """Whether a broker can be removed: it reports that, or it is not registered and has no replicas."""
     for broker in reported.snapshot.brokers:
         if broker.broker_id == broker_id:
-            return broker.is_draining and broker.is_removable and not reported.partitions.held.get(broker_id)
-    return not reported.partitions.held.get(broker_id)
+            return broker.is_draining and broker.is_removable and not reported.partitions.replica_counts.get(broker_id)
+    return not reported.partitions.replica_counts.get(broker_id)
 
 
 def leaving_moves(reported: ReportedState, brokers: frozenset[int]) -> tuple[tuple[str, int], ...]:

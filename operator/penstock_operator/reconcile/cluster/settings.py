@@ -25,8 +25,8 @@ def domain_changes(cluster: Cluster, observed: ObservedCluster) -> tuple[ConfigP
         before = set_there.get(DOMAIN, "")
         if zone is None and before.rpartition("/")[2] == pod.node:
             continue  # keep a known zone while nodes cannot be read
-        wanted = {DOMAIN: f"{zone}/{pod.node}" if zone else pod.node, RACK: zone}
-        change = {name: text for name, text in wanted.items() if set_there.get(name) != text}
+        desired = {DOMAIN: f"{zone}/{pod.node}" if zone else pod.node, RACK: zone}
+        change = {name: text for name, text in desired.items() if set_there.get(name) != text}
         if change:
             found.append(ConfigPatch(str(broker.broker_id), change))
     return tuple(found)
@@ -38,26 +38,26 @@ def running_changes(
     """Return the changes of cluster-wide settings, and the annotations to write before them. Settings that the operator
     set earlier and that are no longer in the spec are reset. A per-broker value that contradicts the spec is
     removed."""
-    wanted = running_settings(cluster.spec)
-    recorded = annotations.settings | wanted.keys()
+    desired = running_settings(cluster.spec)
+    recorded = annotations.settings | desired.keys()
     reported = observed.reported
     if reported is None or not reported.settings:
         return (), _noted(annotations, recorded)
-    everywhere: dict[str, str | None] = {}
-    alone: dict[int, dict[str, str | None]] = {}
+    cluster_wide: dict[str, str | None] = {}
+    per_broker: dict[int, dict[str, str | None]] = {}
     for name in sorted(recorded):
-        text = wanted.get(name)
+        text = desired.get(name)
         others = [n for n, settings in reported.settings.items() if not same(name, settings.get(name), text)]
         if not others:
-            recorded = recorded if name in wanted else recorded - {name}
+            recorded = recorded if name in desired else recorded - {name}
             continue
-        everywhere[name] = text
+        cluster_wide[name] = text
         for broker_id in others:
             # Also if all brokers differ: these may be per-broker values, which take precedence.
             if len(others) < len(reported.settings) or reported.settings[broker_id].get(name) is not None:
-                alone.setdefault(broker_id, {})[name] = None
-    changes = [ConfigPatch("", everywhere)] if everywhere else []
-    changes += [ConfigPatch(str(broker_id), settings) for broker_id, settings in sorted(alone.items())]
+                per_broker.setdefault(broker_id, {})[name] = None
+    changes = [ConfigPatch("", cluster_wide)] if cluster_wide else []
+    changes += [ConfigPatch(str(broker_id), settings) for broker_id, settings in sorted(per_broker.items())]
     return tuple(changes), _noted(annotations, recorded)
 
 

@@ -120,20 +120,20 @@ Finding = tuple[str, "bool | None", str, str]
 
 def ready(cluster: Cluster, observed: ObservedCluster, found: Findings) -> Finding:
     """Return condition Ready."""
-    wanted = found.scale.pods
-    serving = [pod.ordinal for pod in observed.pods if pod.is_ready and pod.ordinal < wanted]
-    if stays_ready(cluster, observed, found, wanted - len(serving)):
-        return "Ready", True, "Serving", f"{len(serving)} of {wanted} brokers are ready, all partitions have leaders"
-    if len(serving) < wanted:
-        away = sorted(set(range(wanted)) - set(serving))
+    desired = found.scale.pods
+    serving = [pod.ordinal for pod in observed.pods if pod.is_ready and pod.ordinal < desired]
+    if stays_ready(cluster, observed, found, desired - len(serving)):
+        return "Ready", True, "Serving", f"{len(serving)} of {desired} brokers are ready, all partitions have leaders"
+    if len(serving) < desired:
+        away = sorted(set(range(desired)) - set(serving))
         problems = [f"broker {p.ordinal}: {p.problem}" for p in observed.pods if p.problem and p.ordinal in away]
         because = observed.failure or "; ".join(problems)
-        message = f"{len(serving)} of {wanted} brokers are ready" + (f": {because}" if because else "")
+        message = f"{len(serving)} of {desired} brokers are ready" + (f": {because}" if because else "")
         return "Ready", False, "BrokersNotReady", message
     if observed.reported is None:
         return "Ready", None, "BrokersUnreachable", f"the brokers do not answer: {observed.brokers_error}"
     registered = {broker.broker_id for broker in observed.reported.snapshot.brokers}
-    if missing := sorted(set(range(wanted)) - registered):
+    if missing := sorted(set(range(desired)) - registered):
         return (
             "Ready",
             False,
@@ -147,9 +147,9 @@ def ready(cluster: Cluster, observed: ObservedCluster, found: Findings) -> Findi
             "PartitionsOffline",
             f"{observed.reported.partitions.offline:,} partitions have no leader",
         )
-    if cluster.spec.brokers.replicas > wanted or found.scale.reason == "ScalingUp":
+    if cluster.spec.brokers.replicas > desired or found.scale.reason == "ScalingUp":
         return "Ready", False, "ScalingUp", found.scale.message
-    return "Ready", True, "Serving", f"{wanted} brokers are ready"
+    return "Ready", True, "Serving", f"{desired} brokers are ready"
 
 
 def stays_ready(cluster: Cluster, observed: ObservedCluster, found: Findings, away: int) -> bool:
@@ -171,7 +171,7 @@ def healthy(observed: ObservedCluster) -> Finding:
         message = f"{partitions.offline:,} partitions have no leader, {partitions.under_replicated:,} lack replicas"
         return "Healthy", False, "PartitionsOffline", message
     if partitions.under_replicated:
-        worst = ", ".join(f"{broker} ({count:,})" for broker, count in sorted(partitions.behind.items())[:10])
+        worst = ", ".join(f"{broker} ({count:,})" for broker, count in sorted(partitions.out_of_sync.items())[:10])
         message = f"{partitions.under_replicated:,} partitions have replicas that are not in sync, on broker {worst}"
         return "Healthy", False, "UnderReplicated", message
     return "Healthy", True, "InSync", "all replicas are in sync"
@@ -205,7 +205,7 @@ def rolled(observed: ObservedCluster, found: Findings) -> Finding:
     if roll.waits:
         message += f"; waiting: {roll.waits}"
     partitions = observed.reported.partitions if observed.reported is not None else PartitionSummary()
-    if count := sum(partitions.alone.get(number, 0) for number in roll.outdated):
+    if count := sum(partitions.single_replica.get(number, 0) for number in roll.outdated):
         message += f"; {count:,} partitions have a single replica and are offline while their broker restarts"
     if count := partitions.count_at_min_isr(roll.outdated):
         message += (

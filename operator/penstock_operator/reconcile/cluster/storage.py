@@ -30,15 +30,15 @@ class StoragePlan:
 def plan_storage(cluster: Cluster, observed: ObservedCluster) -> StoragePlan:
     """Plan volumes. Claims are patched first. When all request the new size, the StatefulSet is deleted with orphaned
     pods and recreated, because claim templates are immutable."""
-    wanted = {names.DATA_CLAIM: cluster.spec.brokers.storage.size}
+    desired = {names.DATA_CLAIM: cluster.spec.brokers.storage.size}
     if cluster.spec.etcd.sidecar is not None:
-        wanted[names.ETCD_CLAIM] = cluster.spec.etcd.sidecar.storage.size
+        desired[names.ETCD_CLAIM] = cluster.spec.etcd.sidecar.storage.size
     live = template_sizes(observed)
     if not live:
-        return StoragePlan(wanted)
-    sizes, actions = dict(wanted), []
+        return StoragePlan(desired)
+    sizes, actions = dict(desired), []
     reason = message = ""
-    for template, size in wanted.items():
+    for template, size in desired.items():
         now = live.get(template, size)
         sizes[template] = now
         if amount(size) < amount(now):

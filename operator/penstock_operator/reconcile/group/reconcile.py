@@ -75,9 +75,9 @@ def _offsets(
         return (), (), previous, None
     if group_reset.is_done(reset, desired, observed.group):
         now = group_reset.completed_status(desired)
-        is_news = previous is not None and previous.id == reset.id and previous.phase != "Done"
+        is_newly_done = previous is not None and previous.id == reset.id and previous.phase != "Done"
         text = f"reset {reset.id}: set {now.total_changes} offsets to {reset.to}"
-        return (), (KubeEvent("Normal", "ResetDone", text),) if is_news else (), now, None
+        return (), (KubeEvent("Normal", "ResetDone", text),) if is_newly_done else (), now, None
     progress = group_reset.progress(desired, observed.group)
     if progress in ("all", "lost") or (progress == "part" and not is_idle(observed.group)):
         return _resume_interrupted(desired, progress)

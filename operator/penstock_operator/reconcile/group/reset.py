@@ -58,12 +58,12 @@ def is_finished(reset: OffsetReset, desired: ConsumerGroup, group: ObservedGroup
 def topics_to_describe(desired: ConsumerGroup, group: ObservedGroupState | None) -> frozenset[str]:
     """Return the topics whose number of partitions is needed."""
     spec = desired.spec
-    asked: set[str] = set()
+    needed: set[str] = set()
     if spec.reset is not None and not is_finished(spec.reset, desired, group):
-        asked.update(spec.reset.topics)
+        needed.update(spec.reset.topics)
     if needs_starting_offsets(desired, group) and spec.starting_offsets is not None:
-        asked.update(spec.starting_offsets.topics)
-    return frozenset(asked)
+        needed.update(spec.starting_offsets.topics)
+    return frozenset(needed)
 
 
 def offset_queries(

@@ -22,19 +22,19 @@ DeletionDecision = Literal["keep", "check", "protect", "delete"]
 def decide_deletion(observed: ObservedTopic) -> DeletionDecision:
     """Return the decision. "check": first find out whether the namespace or the CRD is being deleted. "protect": set
     the stored policy to Retain, so that the same absence does not delete the topic later."""
-    topic, gone = observed.topic, observed.absence
-    if topic is None or gone is None or observed.has_owner or not topic.settings.get(OWNER):
+    topic, absence = observed.topic, observed.absence
+    if topic is None or absence is None or observed.has_owner or not topic.settings.get(OWNER):
         return "keep"
     stored = topic.settings.get(DELETION_POLICY)
-    if gone.was_deleted and gone.policy is not None and gone.policy != "Delete":
+    if absence.was_deleted and absence.policy is not None and absence.policy != "Delete":
         return "protect" if stored == "Delete" else "keep"  # its final policy had not reached the brokers
-    if (gone.policy or stored) != "Delete":
+    if (absence.policy or stored) != "Delete":
         return "keep"
-    if not gone.was_deleted and gone.lists_without < LISTS_WITHOUT:
+    if not absence.was_deleted and absence.lists_without < LISTS_WITHOUT:
         return "keep"
-    if gone.may_delete is None:
+    if absence.may_delete is None:
         return "check"
-    return "delete" if gone.may_delete else "protect"
+    return "delete" if absence.may_delete else "protect"
 
 
 def plan(observed: ObservedTopic) -> ReconcilePlan[TopicAction, TopicStatus]:

@@ -46,7 +46,7 @@ def are_places_known(brokers: Sequence[ObservedBrokerState]) -> bool:
     return len({broker.failure_domain in ("", broker.rack) for broker in brokers if not broker.is_draining}) <= 1
 
 
-def wanted_replicas(partition: ObservedPartition) -> tuple[int, ...]:
+def replicas_after_move(partition: ObservedPartition) -> tuple[int, ...]:
     """Return the replicas after the ongoing reassignment."""
     return tuple(broker for broker in partition.replicas if broker not in partition.removing)
 
@@ -64,7 +64,7 @@ def factor_targets(
     Requires at least `factor` usable brokers.
     """
     assert factor <= len(domains.ids), "the caller checks the number of brokers"
-    wrong = [i for i, partition in enumerate(partitions) if len(wanted_replicas(partition)) != factor]
+    wrong = [i for i, partition in enumerate(partitions) if len(replicas_after_move(partition)) != factor]
     return _chosen(partitions, wrong[: max(room, 0)], factor, domains, loads)
 
 
@@ -106,11 +106,11 @@ def _chosen(
     domains: Domains,
     loads: Mapping[int, int],
 ) -> Targets:
-    of_topic = Counter(broker for partition in partitions for broker in wanted_replicas(partition))
+    of_topic = Counter(broker for partition in partitions for broker in replicas_after_move(partition))
     of_all = Counter(loads)
     targets: Targets = {}
     for index in indexes:
-        before = wanted_replicas(partitions[index])
+        before = replicas_after_move(partitions[index])
         after = _replicas(partitions[index], before, factor, domains, of_topic, of_all)
         for broker, change in [(b, 1) for b in after if b not in before] + [(b, -1) for b in before if b not in after]:
             of_topic[broker] += change

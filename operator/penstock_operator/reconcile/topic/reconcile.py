@@ -131,8 +131,8 @@ def _too_few_brokers(replicas: int | None, observed: ObservedTopic) -> str | Non
 
 
 def _must_delete_first(observed: ObservedTopic) -> bool:
-    gone = observed.absence
-    if gone is None or not (gone.same_name and gone.was_deleted):
+    absence = observed.absence
+    if absence is None or not (absence.same_name and absence.was_deleted):
         return False
     return deletion.decide_deletion(observed) in ("check", "delete")
 
@@ -217,7 +217,7 @@ def _reassignment(
     domains = placement.domains_of(observed.brokers)
     if domains is None:
         return None, None
-    if wanted is not None and any(len(placement.wanted_replicas(p)) != wanted for p in topic.partitions):
+    if wanted is not None and any(len(placement.replicas_after_move(p)) != wanted for p in topic.partitions):
         short = _too_few_brokers(wanted, observed)
         if short is not None:
             return None, status.condition(status.SYNCED, "False", "TooFewBrokers", short, desired)
@@ -232,13 +232,13 @@ def _reassignment(
 
 
 def _settings_event(desired: Topic, topic: ObservedTopicState, changes: settings.Changes) -> KubeEvent | None:
-    words = settings.describe_changes(changes, topic.settings)
+    description = settings.describe_changes(changes, topic.settings)
     if OWNER in changes:
         before = topic.settings.get(OWNER)
         whose = f"previously owned by the object with UID {before}" if before else "which existed already"
-        more = f": {words}" if words else ""
+        more = f": {description}" if description else ""
         return KubeEvent("Normal", "Adopted", f"adopted topic {topic.name}, {whose}{more}")
-    return KubeEvent("Normal", "SettingsChanged", f"topic {topic.name}: {words}") if words else None
+    return KubeEvent("Normal", "SettingsChanged", f"topic {topic.name}: {description}") if description else None
 
 
 def _identity_events(desired: Topic, topic: ObservedTopicState) -> tuple[KubeEvent, ...]:

@@ -62,13 +62,13 @@ def join_again(host: str, name: str, others: Sequence[str], call: Call) -> str:
         except OSError as e:
             problems.append(f"{other}: {e}")
             continue
-        mine = next((member for member in members if peer in member.get("peerURLs", ())), None)
-        if mine is not None and mine.get("name") and not mine.get("clientURLs"):
+        member = next((m for m in members if peer in m.get("peerURLs", ())), None)
+        if member is not None and member.get("name") and not member.get("clientURLs"):
             return "new"
-        if mine is not None and mine.get("name"):
+        if member is not None and member.get("name"):
             sys.stderr.write(f"etcd member {name} has lost its data: replacing its membership\n")
-            call(f"{url}/remove", {"ID": mine["ID"]})
-        if mine is None or mine.get("name"):
+            call(f"{url}/remove", {"ID": member["ID"]})
+        if member is None or member.get("name"):
             call(f"{url}/add", {"peerURLs": [peer]})
         return "existing"
     raise OSError(f"etcd member {name} has no data, and no other member answers: {'; '.join(problems)}")
@@ -84,7 +84,7 @@ def post_json(url: str, body: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def bring_shell(into: Path) -> None:
+def copy_shell(into: Path) -> None:
     """Copy the shell, its loaded libraries and the dynamic loader, so that it runs in an image without a shell."""
     maps = subprocess.run(["/bin/sh", "-c", "read -r x < /proc/self/maps; while read -r line; do echo \"$line\"; done"
                            " < /proc/$$/maps"], check=True, capture_output=True, text=True).stdout  # fmt: skip
@@ -113,7 +113,7 @@ def main() -> None:
     state = "new"
     if ordinal < len(hosts) and not has_data and os.path.exists(os.environ["ETCD_FOUNDED"]):
         state = join_again(hosts[ordinal], names[ordinal], [h for h in hosts if h != hosts[ordinal]], post_json)
-    bring_shell(run_dir)
+    copy_shell(run_dir)
     (run_dir / "start").write_text(start_script(ordinal, hosts, names, state, data_dir))
 
 
