@@ -245,9 +245,7 @@ def test_a_number_that_helm_would_round_is_refused_with_its_path(
     ],
 )
 def test_numbers_are_looked_at_wherever_they_stand(helm: str, chart: Path, options: str, path: str) -> None:
-    assert f"{path}: a number of about" in refusal(
-        helm, chart, "--set-json", options
-    )
+    assert f"{path}: a number of about" in refusal(helm, chart, "--set-json", options)
 
 
 def test_numbers_of_the_command_line_arrive_as_they_were_written(helm: str, chart: Path) -> None:

@@ -235,7 +235,7 @@ def test_kubectl_get_prints_the_columns(kubectl: Kubectl, name: str, kind: Any) 
     changes, status, head, cells = SHOWN[kind]
     kubectl.apply(manifest(kind, name, changes))
     set_status(kubectl, PLURALS[kind], name, status)
-    short = {"Cluster": Cluster, "Topic": Topic, "ConsumerGroup": ConsumerGroup}[kind].named.short
+    short = {"Cluster": Cluster, "Topic": Topic, "ConsumerGroup": ConsumerGroup}[kind].kind_info.short
     lines = [line.split() for line in kubectl.must("get", short, name).splitlines()]
     assert lines[0] == head
     assert lines[1][1:-1] == cells

@@ -193,7 +193,7 @@ def test_names_do_not_clash_with_those_of_kubernetes(kind: Any) -> None:
             "rs", "sts", "hpa", "cj", "csr", "ing", "netpol", "pdb", "pc", "sc", "limits", "psp", "va"}  # fmt: skip
     assert not core & set(names["shortNames"])
     assert names["categories"] == ["penstock"]
-    assert KINDS[kind].named.kind == kind == names["kind"]
+    assert KINDS[kind].kind_info.kind == kind == names["kind"]
 
 
 @every_kind
