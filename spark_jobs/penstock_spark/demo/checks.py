@@ -90,14 +90,14 @@ def distinct(table: pa.Table, columns: tuple[str, ...]) -> int:
 
 def hour_checks(hours: pa.Table, data_set: pa.Table) -> list[TallyCheck]:
     """Compare the table by hour with the data set."""
-    wanted = expected.by_hour(data_set)
+    by_hour = expected.by_hour(data_set)
     counted = pc.sum(hours["flights"]).as_py() or 0
     by_carrier = expected.roll_up(hours, "carrier")
     return [
         TallyCheck(
             "each hour and carrier adds up as in the data set",
-            expected.same(hours, wanted, ("window_start", "carrier", "hour")),
-            f"{hours.num_rows:,} of {wanted.num_rows:,} rows",
+            expected.same(hours, by_hour, ("window_start", "carrier", "hour")),
+            f"{hours.num_rows:,} of {by_hour.num_rows:,} rows",
         ),
         TallyCheck(
             "the table by carrier equals the data set's",

@@ -243,22 +243,22 @@ class FileReader:
                     yield from self._rows(files, path, values)
 
     def _rows(self, files: Any, path: str, values: dict[str, str | None]) -> Iterator[pa.RecordBatch]:
-        wanted = {name: getattr(self.columns, name) for name in ARROW.names}
+        names = {name: getattr(self.columns, name) for name in ARROW.names}
         source = path if "://" in self.root else f"{self.root}/{path}"
         fragment = ds.dataset(source, format="parquet", filesystem=files)
-        lacking = [c for c in wanted.values() if c not in values and c not in fragment.schema.names]
+        lacking = [c for c in names.values() if c not in values and c not in fragment.schema.names]
         if lacking:
             raise InvalidOption(
                 f"the archive has no column {', '.join(lacking)}, only {', '.join(fragment.schema.names)} ({path}); an "
                 "audit needs topic, partition, offset and timestamp: set their names under columns"
             )
-        read = [c for c in wanted.values() if c not in values]
+        read = [c for c in names.values() if c not in values]
         for batch in fragment.to_batches(columns=read):
             arrays = [
                 pa.array([values[c]] * batch.num_rows, pa.string()).cast(ARROW.field(n).type)
                 if c in values
                 else batch.column(c).cast(ARROW.field(n).type)
-                for n, c in wanted.items()
+                for n, c in names.items()
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=ARROW)
 

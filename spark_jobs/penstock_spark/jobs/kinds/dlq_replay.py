@@ -166,8 +166,8 @@ def select_letters(letters: DataFrame, job: DlqReplay) -> DataFrame:
 
     is_chosen = conditions.holds(job.where if job.where is not None else "true")
     if job.reasons:
-        wanted = F.array(*map(F.lit, job.reasons))
-        overlap = F.arrays_overlap(F.split(F.col("dlq.reason"), ","), wanted)
+        reasons = F.array(*map(F.lit, job.reasons))
+        overlap = F.arrays_overlap(F.split(F.col("dlq.reason"), ","), reasons)
         is_chosen = is_chosen & F.coalesce(overlap, F.lit(False))
     problems = [
         (~is_chosen, NOT_CHOSEN, F.lit("")),

@@ -110,13 +110,13 @@ class OffsetPoints:
 
     def load(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, list[OffsetPoint]]:
         """Return the points of partitions; read from the brokers once."""
-        wanted = list(partitions)
-        unknown = [tp for tp in wanted if tp not in self._known]
+        requested = list(partitions)
+        unknown = [tp for tp in requested if tp not in self._known]
         if unknown:
             found = self._target.committed(self._group, unknown)
             for tp in unknown:
                 self._known[tp] = decode(found[tp][1]) if tp in found else []
-        return {tp: self._known[tp] for tp in wanted}
+        return {tp: self._known[tp] for tp in requested}
 
     def add(self, new: Mapping[TopicPartition, OffsetPoint]) -> None:
         """Add points and commit them."""
@@ -143,10 +143,10 @@ def stable_ends(
     link: BrokerLink, partitions: Iterable[TopicPartition], clock: Callable[[], float] = time.monotonic
 ) -> Mapping[TopicPartition, int]:
     """Return the log end offsets once no transaction is open. Raises `Unavailable` if one stays open."""
-    wanted, deadline = dict.fromkeys(partitions, LATEST), clock() + MARKER_TIMEOUT_S
+    targets, deadline = dict.fromkeys(partitions, LATEST), clock() + MARKER_TIMEOUT_S
     while True:
-        written = link.offsets(wanted, READ_UNCOMMITTED)
-        decided = link.offsets(wanted, READ_COMMITTED)
+        written = link.offsets(targets, READ_UNCOMMITTED)
+        decided = link.offsets(targets, READ_COMMITTED)
         undecided = sorted(tp for tp, end in written.items() if decided.get(tp, end) < end)
         if not undecided:
             return written

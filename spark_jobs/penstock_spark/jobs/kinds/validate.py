@@ -44,7 +44,7 @@ class SplitSink:
     """Writes good and bad rows of a batch to different targets, each once."""
 
     def __init__(self, job: Validate, letters: TopicTarget) -> None:
-        assert job.to is not None, "good rows go somewhere"
+        assert job.to is not None, "good rows need a target"
         self._job = job
         self._letters = letters
         self._files = None if isinstance(job.to, TopicTarget) else file_sink(job.to)
@@ -61,7 +61,7 @@ class SplitSink:
                 target = to if job.transform.sql is not None else msgspec.structs.replace(to, key=None)
                 write_topic(writing.topic_rows(good, target), target, job.name, "good")
                 return
-            assert to is not None, "good rows go somewhere"
+            assert to is not None, "good rows need a target"
             assert self._files is not None, "files are the other place"
             self._files(with_time(good, to.time) if to.time else good, batch)
         finally:

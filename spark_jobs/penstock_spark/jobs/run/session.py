@@ -70,11 +70,11 @@ def session(job: JobSpec) -> SparkSession:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Under spark-submit the master is set already, and one of these variables exists.
     builder = SparkSession.builder.appName(job.name)
-    wanted = settings(job)
-    if "spark.master" not in wanted and "PYSPARK_GATEWAY_PORT" not in os.environ and "SPARK_REMOTE" not in os.environ:
-        wanted["spark.master"] = os.environ.get("SPARK_MASTER", "local[*]")
-    spark_home.prepare(wanted.get("spark.master", ""))
-    for name, value in wanted.items():
+    options = settings(job)
+    if "spark.master" not in options and "PYSPARK_GATEWAY_PORT" not in os.environ and "SPARK_REMOTE" not in os.environ:
+        options["spark.master"] = os.environ.get("SPARK_MASTER", "local[*]")
+    spark_home.prepare(options.get("spark.master", ""))
+    for name, value in options.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     penstock_spark.register(spark)

@@ -192,10 +192,10 @@ def quoted(name: str) -> str:
     return f'"{name}"'
 
 
-def check_schema(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
+def check_schema(uri: str, found: pa.Schema, expected: pa.Schema) -> None:
     """Raise `TableMismatch` if the job's columns differ from the table's, which are fixed."""
-    lacking = [f"{f.name} ({f.type})" for f in wanted if f.name not in found.names]
-    extra = [f"{f.name} ({f.type})" for f in found if f.name not in wanted.names]
+    lacking = [f"{f.name} ({f.type})" for f in expected if f.name not in found.names]
+    extra = [f"{f.name} ({f.type})" for f in found if f.name not in expected.names]
     if lacking or extra:
         words = []
         if lacking:
@@ -203,7 +203,7 @@ def check_schema(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
         if extra:
             words.append(f"the job has no column {', '.join(extra)}")
         raise TableMismatch(f'table "{uri}": {" and ".join(words)}; change the job\'s query, or alter the table')
-    for field in wanted:
+    for field in expected:
         have = found.field(field.name).type
         if delta_type(have) != delta_type(field.type):
             raise TableMismatch(

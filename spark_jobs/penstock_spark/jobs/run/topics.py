@@ -9,8 +9,7 @@ from penstock.client import BrokerError, ErrorCode, NewTopic
 from penstock.client.admin.topics import TopicAdminClient
 from penstock.client.cluster import ClusterConnections
 from penstock_spark.jobs.run.session import text
-from penstock_spark.jobs.spec.specs import NewTopicSpec as Wanted
-from penstock_spark.jobs.spec.specs import Options
+from penstock_spark.jobs.spec.specs import NewTopicSpec, Options
 from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.options.kafka import COMMON
 from penstock_spark.options.sink import SinkOptions
@@ -47,11 +46,11 @@ def cluster_id(link: BrokerLink) -> str:
     return link.run(work)
 
 
-def ensure(link: BrokerLink, name: str, wanted: Wanted) -> None:
+def ensure(link: BrokerLink, name: str, spec: NewTopicSpec) -> None:
     """Create the topic unless it exists."""
     if name in link.topics([name]):
         return
-    create(link, {name: NewTopic(name, wanted.partitions, wanted.replication, configs=dict(wanted.config))})
+    create(link, {name: NewTopic(name, spec.partitions, spec.replication, configs=dict(spec.config))})
 
 
 def create(link: BrokerLink, topics: Mapping[str, NewTopic]) -> None:
@@ -69,11 +68,11 @@ def create(link: BrokerLink, topics: Mapping[str, NewTopic]) -> None:
         link.run(work)
 
 
-def mirror_partitions(link: BrokerLink, wanted: Mapping[str, int], replication: int) -> None:
-    """Create topics, or add partitions, so that each has at least the partition count in `wanted`."""
-    found: Mapping[str, TopicPartitions] = link.topics(wanted)
-    create(link, {n: NewTopic(n, count, replication) for n, count in wanted.items() if n not in found})
-    grown = {n: count for n, count in wanted.items() if n in found and found[n].partitions < count}
+def mirror_partitions(link: BrokerLink, counts: Mapping[str, int], replication: int) -> None:
+    """Create topics, or add partitions, so that each has at least the partition count in `counts`."""
+    found: Mapping[str, TopicPartitions] = link.topics(counts)
+    create(link, {n: NewTopic(n, count, replication) for n, count in counts.items() if n not in found})
+    grown = {n: count for n, count in counts.items() if n in found and found[n].partitions < count}
 
     async def grow(cluster: ClusterConnections) -> None:
         await TopicAdminClient(cluster).create_partitions(grown)

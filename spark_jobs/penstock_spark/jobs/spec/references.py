@@ -49,9 +49,9 @@ class Reference(NamedTuple):
         return f"${{{self.provider}:{self.path}{'' if self.key is None else f':{self.key}'}}}"
 
 
-def handling_of(wanted: Any) -> Handling | None:
+def handling_of(field_type: Any) -> Handling | None:
     """Return how a type handles references; None if it rejects them."""
-    return next((m for m in getattr(wanted, "__metadata__", ()) if isinstance(m, Handling)), None)
+    return next((m for m in getattr(field_type, "__metadata__", ()) if isinstance(m, Handling)), None)
 
 
 def has_reference(text: str) -> bool:
