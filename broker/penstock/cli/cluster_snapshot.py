@@ -169,16 +169,16 @@ def plan_rebalance(snapshot: ClusterSnapshot, factors: Mapping[str, int] | None 
     `factors` sets the replication factor of topics. Raises `CommandError` if no plan exists, or none that satisfies
     `factors`.
     """
-    wanted = factors or {}
-    if unknown := sorted(wanted.keys() - snapshot.topics.keys()):
+    new_factors = factors or {}
+    if unknown := sorted(new_factors.keys() - snapshot.topics.keys()):
         raise CommandError(
             f'topic "{unknown[0]}" does not exist; run `penstock topic list` to see all topics', ExitCode.NOT_FOUND
         )
-    found = make_plan(snapshot, placement_brokers(snapshot), wanted)
-    if too_wide := [topic for topic in found.left_out if topic in wanted]:
+    found = make_plan(snapshot, placement_brokers(snapshot), new_factors)
+    if too_wide := [topic for topic in found.left_out if topic in new_factors]:
         usable = sum(not broker.excluded for broker in placement_brokers(snapshot))
         raise CommandError(
-            f'topic "{too_wide[0]}" cannot have {wanted[too_wide[0]]} replicas: only {usable} '
+            f'topic "{too_wide[0]}" cannot have {new_factors[too_wide[0]]} replicas: only {usable} '
             f"broker{'s' * (usable != 1)} can take any; add a broker, undrain one, or lower the replication factor",
             ExitCode.REFUSED,
         )
@@ -206,11 +206,11 @@ def plan_drain(snapshot: ClusterSnapshot, broker_id: int) -> MovePlan:
 
 
 def make_plan(
-    snapshot: ClusterSnapshot, brokers: list[PlacementBroker], wanted: Mapping[str, int] | None = None
+    snapshot: ClusterSnapshot, brokers: list[PlacementBroker], new_factors: Mapping[str, int] | None = None
 ) -> MovePlan:
     """Return the placement planner's moves. Raises `CommandError` if no broker can take replicas."""
     try:
-        moves, left_out = plan_feasible_moves(brokers, snapshot.target_replicas(), wanted)
+        moves, left_out = plan_feasible_moves(brokers, snapshot.target_replicas(), new_factors)
     except NoBrokersError as e:
         raise CommandError(str(e), ExitCode.REFUSED) from None
     return MovePlan(moves, left_out, received_bytes(snapshot, moves))

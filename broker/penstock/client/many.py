@@ -45,7 +45,7 @@ async def request_each(
     chunk_size: int,
     should_retry: Callable[[ClientError], bool] = is_retriable,
 ) -> dict[K, T | ClientError]:
-    """Return a result for each of `wanted`, in order.
+    """Return a result for each of `keys`, in order.
 
     `request` is called with at most `chunk_size` items. If it raises a ClientError, all of them failed. Items whose
     error satisfies `should_retry` are requested again until the request timeout has passed since the last success.

@@ -32,7 +32,7 @@ ListedOffsets = dict[TopicPartition, OffsetAndTimestamp]
 
 async def list_offsets(
     cluster: ClusterConnections,
-    wanted: Mapping[TopicPartition, int],
+    timestamps: Mapping[TopicPartition, int],
     *,
     isolation_level: int = 0,
     timeout_ms: float | None = None,
@@ -42,7 +42,7 @@ async def list_offsets(
     Sends one request to each leader, and retries if leaders change. Raises `ClientError` after `timeout_ms`.
     """
     found: ListedOffsets = {}
-    remaining = dict(wanted)
+    remaining = dict(timestamps)
     if remaining:
         await cluster.fetch_topics({tp.topic for tp in remaining}, timeout_ms)
 
@@ -72,11 +72,11 @@ async def list_offsets(
 
 
 def group_by_leader(
-    cluster: ClusterConnections, wanted: Mapping[TopicPartition, int]
+    cluster: ClusterConnections, timestamps: Mapping[TopicPartition, int]
 ) -> dict[int, dict[TopicPartition, int]]:
     """Group partitions by leader. Raises a retriable error if a partition has no leader."""
     nodes: dict[int, dict[TopicPartition, int]] = {}
-    for tp, timestamp in wanted.items():
+    for tp, timestamp in timestamps.items():
         leader = cluster.metadata.leader(tp.topic, tp.partition)
         if leader < 0:
             info = cluster.metadata.topics.get(tp.topic)
@@ -88,17 +88,18 @@ def group_by_leader(
 
 
 async def list_offsets_at(
-    cluster: ClusterConnections, node_id: int, wanted: Mapping[TopicPartition, int], isolation_level: int
+    cluster: ClusterConnections, node_id: int, timestamps: Mapping[TopicPartition, int], isolation_level: int
 ) -> tuple[ListedOffsets, ClientError | None]:
     """Return the offsets found by one broker, and one of the errors."""
     topics = [
         ListOffsetsTopic(
             name=topic,
             partitions=[
-                ListOffsetsPartition(partition_index=p, timestamp=wanted[TopicPartition(topic, p)]) for p in partitions
+                ListOffsetsPartition(partition_index=p, timestamp=timestamps[TopicPartition(topic, p)])
+                for p in partitions
             ],
         )
-        for topic, partitions in by_topic(wanted).items()
+        for topic, partitions in by_topic(timestamps).items()
     ]
     request = ListOffsetsRequest(
         replica_id=-1, isolation_level=isolation_level, topics=topics, timeout_ms=int(cluster.request_timeout_ms)

@@ -78,7 +78,7 @@ def read_file(path: str) -> dict[str, str]:
     try:
         flatten(document, "", found, path)
     except RecursionError:
-        raise InvalidSetting(f'settings file "{path}" is nested too deeply; use num.partitions = 6') from None
+        raise InvalidSetting(f'settings file "{path}" is too deeply nested; use num.partitions = 6') from None
     return found
 
 

@@ -156,7 +156,7 @@ class Admin(LagAdminClient, PartitionAdminClient):
 
     async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Return (log start offset, log end offset) by partition."""
-        wanted = list(partitions)
-        starts = await list_offsets(self._cluster, dict.fromkeys(wanted, EARLIEST))
-        ends = await list_offsets(self._cluster, dict.fromkeys(wanted, LATEST))
-        return {tp: (starts[tp].offset, ends[tp].offset) for tp in wanted}
+        listed = list(partitions)
+        starts = await list_offsets(self._cluster, dict.fromkeys(listed, EARLIEST))
+        ends = await list_offsets(self._cluster, dict.fromkeys(listed, LATEST))
+        return {tp: (starts[tp].offset, ends[tp].offset) for tp in listed}

@@ -89,20 +89,20 @@ class ConfigAdminClient(TopicAdminClient):
         only_own: bool = False,
         should_retry: Callable[[ClientError], bool] = is_retriable,
     ) -> dict[str, Configs | ClientError]:
-        async def request_chunk(wanted: list[str]) -> dict[str, Configs | ClientError]:
+        async def request_chunk(chunk: list[str]) -> dict[str, Configs | ClientError]:
             keys = None if names is None else list(names)
             request = describe_configs.DescribeConfigsRequest(
                 resources=[
                     describe_configs.DescribeConfigsResource(
                         resource_type=kind, resource_name=name, configuration_keys=keys
                     )
-                    for name in wanted
+                    for name in chunk
                 ],
                 include_documentation=documented,
                 only_own=only_own,
             )
             if kind == BROKER:
-                response = await self._cluster.call(int(wanted[0]), request, describe_configs.DescribeConfigsResponse)
+                response = await self._cluster.call(int(chunk[0]), request, describe_configs.DescribeConfigsResponse)
             else:
                 response = await self._cluster.call_any(request, describe_configs.DescribeConfigsResponse)
             found: dict[str, Configs | ClientError] = {}

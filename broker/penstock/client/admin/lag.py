@@ -57,9 +57,9 @@ class LagAdminClient(GroupAdminClient):
         """
         committed = all_or_raise(await self.committed_many([group]))[group]
         known = (await self._cluster.all_metadata()).topics
-        wanted = {tp for tp in committed if tp.topic in known and tp.partition in known[tp.topic].partitions}
-        wanted |= {TopicPartition(t, p) for t in topics if t in known for p in known[t].partitions}
-        offsets = {tp: [committed[tp].offset] if tp in committed else [] for tp in sorted(wanted)}
+        selected = {tp for tp in committed if tp.topic in known and tp.partition in known[tp.topic].partitions}
+        selected |= {TopicPartition(t, p) for t in topics if t in known for p in known[t].partitions}
+        offsets = {tp: [committed[tp].offset] if tp in committed else [] for tp in sorted(selected)}
         found: dict[TopicPartition, PartitionLag] = {}
         for tp, (start, end, ages_ms) in all_or_raise(await self._measure(offsets)).items():
             position = committed.get(tp)

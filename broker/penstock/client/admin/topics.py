@@ -96,9 +96,9 @@ class TopicAdminClient(BrokerAdminClient):
 
         If a response was lost and the request repeated, TOPIC_ALREADY_EXISTS may refer to the topic just created.
         """
-        wanted = list(topics)
-        by_name = {topic.name: topic for topic in wanted}
-        twice = {name for name, count in Counter(topic.name for topic in wanted).items() if count > 1}
+        new_topics = list(topics)
+        by_name = {topic.name: topic for topic in new_topics}
+        twice = {name for name, count in Counter(topic.name for topic in new_topics).items() if count > 1}
 
         async def request_chunk(names: list[str]) -> dict[str, CreatedTopic | ClientError]:
             request = create_topics.CreateTopicsRequest(
