@@ -55,7 +55,7 @@ class Told:
 
 def test_an_audit_goes_on_when_brokers_come_back(spark: SparkSession, away: Broker, tmp_path: Path) -> None:
     told = Told(lambda: away.start() if away.process is None else None)
-    report = audit.run(spark, job(away, tmp_path), told=told)
+    report = audit.run(spark, job(away, tmp_path), on_failure=told)
     assert told.failures
     assert [(f.records, f.missing) for f in report.partitions] == [(3, 3)]
     assert json.loads((tmp_path / "report.json").read_text())["clean"] is False
@@ -66,7 +66,7 @@ def test_an_audit_gives_up_when_brokers_stay_away_and_leaves_no_report(
 ) -> None:
     told = Told()
     with pytest.raises(audit.GaveUp, match=r"gave up after 2000 ms.* \(2 times in a row\)"):
-        audit.run(spark, job(away, tmp_path, "restart.attempts=1"), told=told)
+        audit.run(spark, job(away, tmp_path, "restart.attempts=1"), on_failure=told)
     assert len(told.failures) == 1
     assert not (tmp_path / "report.json").exists()
 
@@ -92,7 +92,7 @@ def test_what_lasts_is_not_tried_again(
 ) -> None:
     told = Told()
     with pytest.raises(InvalidOption, match=said):
-        audit.run(spark, job(penstock, tmp_path, option), told=told)
+        audit.run(spark, job(penstock, tmp_path, option), on_failure=told)
     assert not told.failures
 
 
@@ -106,5 +106,5 @@ def test_an_archive_that_lacks_a_column_is_not_tried_again(
     pq.write_table(pa.table({"offset": [1]}), tmp_path / "lake" / "part.parquet")
     told = Told()
     with pytest.raises(Exception, match="the archive has no column topic, partition, timestamp"):
-        audit.run(spark, wanted, told=told)
+        audit.run(spark, wanted, on_failure=told)
     assert not told.failures

@@ -74,7 +74,7 @@ def test_no_record_is_lost_and_dense_logs_are_exact(data: st.DataObject) -> None
         unseen = [place for source, place in places.items() if source >= offset]
         assert all(place >= to for place in unseen)
         if dense and unseen:
-            assert to == min(unseen) or (offset, to) in [(p.source_offset, p.there) for p in points]
+            assert to == min(unseen) or (offset, to) in [(p.source_offset, p.target_offset) for p in points]
 
 
 def test_points_are_bounded_and_the_newest_are_kept() -> None:
