@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 HEAD = (
-    "| client | acknowledged | lost | not received | received twice | longest gap of acknowledging"
-    " | longest gap of receiving | errors |\n"
+    "| client | acknowledged | lost | not received | received twice | longest gap between acknowledgements"
+    " | longest gap between received records | errors |\n"
     "|---|---:|---:|---:|---:|---:|---:|---|"
 )
 

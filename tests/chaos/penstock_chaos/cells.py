@@ -71,7 +71,7 @@ def taken_during(world: World, partitions: Collection[int], since_s: float) -> N
         return [p for p in partitions if counts[p] == 0]
 
     if world.comes_true(lambda: not waiting(), DURING_LIMIT_S):
-        world.prove(f"partitions {sorted(partitions)} acknowledge writes while it lasts")
+        world.prove(f"partitions {sorted(partitions)} acknowledge writes during the fault")
     else:
         world.broken(f"partitions {waiting()} acknowledged nothing for {DURING_LIMIT_S:.0f} s while it lasted")
 
@@ -141,9 +141,9 @@ def kill_coordinator(world: World) -> None:
         return truth.shards[shard].broker_id != broker.broker_id and truth.shards[shard].epoch > before.epoch
 
     after = world.cluster.wait_truth("another coordinator", moved).shards[shard]
-    world.prove(f"broker {after.broker_id} has its shard, in a higher epoch, {time.monotonic() - killed_s:.1f} s later")
+    world.prove(f"broker {after.broker_id} owns its shard in a higher epoch {time.monotonic() - killed_s:.1f} s later")
     world.wait_flowing("without the coordinator of before", DURING_LIMIT_S, 3)
-    world.prove(f"groups and transactions commit while it is dead, all within {time.monotonic() - killed_s:.1f} s")
+    world.prove(f"groups and transactions commit without it, all within {time.monotonic() - killed_s:.1f} s")
     broker.start()
 
 
@@ -153,7 +153,7 @@ def kill_majority(world: World) -> None:
     for broker in victims:
         broker.kill()
     dead_s = time.monotonic()
-    world.prove(f"brokers {[b.broker_id for b in victims]} were killed (SIGKILL), broker {survivor} lives")
+    world.prove(f"brokers {[b.broker_id for b in victims]} were killed (SIGKILL), broker {survivor} is alive")
     time.sleep(NOTHING_FOR_S)
     nothing_taken(world, range(len(world.acknowledged)), dead_s, time.monotonic(), "two replicas must be in sync")
     world.cluster.brokers[survivor].check_alive()
@@ -194,7 +194,7 @@ def pause_short(world: World) -> None:
     time.sleep(SHORT_PAUSE_S)
     assert broker.state == "T", f"the process is in state {broker.state}"
     world.prove(f"broker {broker.broker_id} was stopped (SIGSTOP) for {time.monotonic() - stopped_s:.1f} s")
-    nothing_taken(world, led, stopped_s, time.monotonic(), "the leader stands still and keeps its lease")
+    nothing_taken(world, led, stopped_s, time.monotonic(), "the leader is paused and keeps its lease")
     after = world.cluster.console.truth()
     broker.thaw()
     if after.brokers.get(broker.broker_id) == before.brokers[broker.broker_id]:
@@ -214,7 +214,7 @@ def pause_long(world: World) -> None:
     assert broker.state == "T", f"the process is in state {broker.state}"
     time.sleep(max(0.0, stopped_s + LONG_PAUSE_S - time.monotonic()))
     broker.thaw()
-    world.prove(f"it went on (SIGCONT) after {time.monotonic() - stopped_s:.1f} s, longer than its lease")
+    world.prove(f"it continued (SIGCONT) after {time.monotonic() - stopped_s:.1f} s, longer than its lease")
     broker.check_alive()
 
 
@@ -244,7 +244,7 @@ def cut_from_peers(world: World) -> None:
     before = world.cluster.console.truth()
     cut(world, name, peers_of(broker))
     cut_s = time.monotonic()
-    world.prove(f"broker {broker.broker_id} was cut off from its peers, not from clients and etcd")
+    world.prove(f"broker {broker.broker_id} was cut off from its peers, but not from clients and etcd")
     time.sleep(CUT_S)
     after = world.cluster.console.truth()
     if broker.broker_id not in after.brokers:
@@ -260,7 +260,7 @@ def cut_from_etcd(world: World) -> None:
     before = world.cluster.console.truth()
     cut(world, name, ["etcd"])
     cut_s = time.monotonic()
-    world.prove(f"broker {broker.broker_id} was cut off from etcd, not from clients and peers")
+    world.prove(f"broker {broker.broker_id} was cut off from etcd, but not from clients and peers")
     all_led_by_others(world, broker, before, cut_s)
     taken_during(world, range(len(world.acknowledged)), time.monotonic())
     time.sleep(max(0.0, cut_s + CUT_S - time.monotonic()))
@@ -269,11 +269,11 @@ def cut_from_etcd(world: World) -> None:
 
 
 def one_way(world: World) -> None:
-    """A broker that is heard by its peers and does not hear them."""
+    """Drop the packets from a broker's peers to it, but not those from it."""
     broker = world.leader()
     name = broker_name(broker.broker_id)
     cut(world, name, peers_of(broker), ("INPUT",))
-    world.prove(f"broker {broker.broker_id} does not hear its peers, which hear it")
+    world.prove(f"broker {broker.broker_id} does not receive packets from its peers, which receive its packets")
     time.sleep(CUT_S)
     mend(world, name)
 
@@ -284,7 +284,7 @@ def lossy(world: World) -> None:
     name = broker_name(broker.broker_id)
     assert world.cluster.network is not None
     world.cluster.network.drop(name, ["clients", "etcd", *peers_of(broker)], ("INPUT",), LOSS)
-    world.prove(f"of what broker {broker.broker_id} is sent, {LOSS:.0%} is lost")
+    world.prove(f"{LOSS:.0%} of the packets to broker {broker.broker_id} are dropped")
     time.sleep(CUT_S)
     mend(world, name)
 
@@ -308,7 +308,7 @@ def without_etcd(world: World, since_s: float, all_go_on: bool) -> None:
     time.sleep(max(0.0, since_s + ETCD_AWAY_S - time.monotonic()))
     for broker in world.cluster.brokers.values():
         broker.check_alive()
-    world.prove(f"etcd was away for {time.monotonic() - since_s:.0f} s")
+    world.prove(f"etcd was unavailable for {time.monotonic() - since_s:.0f} s")
 
 
 def etcd_killed(world: World) -> None:
@@ -326,7 +326,7 @@ def etcd_stopped(world: World) -> None:
     world.cluster.etcd.stop()
     away_s = time.monotonic()
     etcd_is_away(world)
-    world.prove(f"etcd was stopped (SIGTERM), and ended {away_s - begun_s:.1f} s later")
+    world.prove(f"etcd was stopped (SIGTERM) and exited {away_s - begun_s:.1f} s later")
     without_etcd(world, away_s, all_go_on=False)
     world.cluster.etcd.start()
 
@@ -363,7 +363,7 @@ def disk_full(world: World) -> None:
     world.cluster.wait_truth("all replicas in sync", lambda truth: truth.is_whole)
     broker.check_alive()
     assert broker.pid == pid
-    world.prove("it took records again when there was space, in the same process")
+    world.prove("it accepted records again after space was freed, in the same process")
 
 
 def rolling(world: World) -> None:
@@ -382,8 +382,8 @@ def rolling(world: World) -> None:
 
         world.cluster.wait_truth(f"broker {broker.broker_id} to be back in sync", back)
         world.prove(
-            f"broker {broker.broker_id} ended in good order (SIGTERM, exit code 0) in {stopped_s - begun_s:.1f} s and"
-            " came back as another incarnation"
+            f"broker {broker.broker_id} stopped cleanly (SIGTERM, exit code 0) in {stopped_s - begun_s:.1f} s and"
+            " returned as another incarnation"
         )
 
 
@@ -396,13 +396,13 @@ CELLS = (
     Cell("kill-all-and-etcd", "kill -9 of all brokers and of etcd", kill_all_and_etcd),
     Cell("pause-short", f"SIGSTOP of a leader for {SHORT_PAUSE_S:.0f} s", pause_short),
     Cell("pause-long", f"SIGSTOP of a leader for {LONG_PAUSE_S:.0f} s, longer than its lease", pause_long),
-    Cell("cut-from-peers", "a leader cut off from its peers, not from clients", cut_from_peers, with_network=True),
-    Cell("cut-from-etcd", "a leader cut off from etcd, not from its peers", cut_from_etcd, True, with_network=True),
-    Cell("one-way", "a leader that does not hear its peers, and is heard by them", one_way, with_network=True),
-    Cell("lossy", f"{LOSS:.0%} of what a leader is sent is lost", lossy, with_network=True),
-    Cell("etcd-killed", f"kill -9 of etcd, which is away for {ETCD_AWAY_S:.0f} s", etcd_killed),
+    Cell("cut-from-peers", "a leader cut off from its peers, but not from clients", cut_from_peers, with_network=True),
+    Cell("cut-from-etcd", "a leader cut off from etcd, but not from its peers", cut_from_etcd, True, with_network=True),
+    Cell("one-way", "a leader that receives nothing from its peers, but reaches them", one_way, with_network=True),
+    Cell("lossy", f"{LOSS:.0%} of the packets to a leader are dropped", lossy, with_network=True),
+    Cell("etcd-killed", f"kill -9 of etcd, which is down for {ETCD_AWAY_S:.0f} s", etcd_killed),
     Cell("etcd-stopped", f"etcd stopped for {ETCD_AWAY_S:.0f} s", etcd_stopped),
-    Cell("etcd-frozen", f"etcd frozen for {ETCD_AWAY_S:.0f} s, so that all leases end at once", etcd_frozen),
+    Cell("etcd-frozen", f"etcd frozen for {ETCD_AWAY_S:.0f} s, so that all leases expire at once", etcd_frozen),
     Cell("disk-full", "the disk of one broker full", disk_full, small_disk=FULL_DISK),
-    Cell("rolling", "SIGTERM and a new start of each broker in turn", rolling, short=True),
+    Cell("rolling", "SIGTERM and restart of each broker in turn", rolling, short=True),
 )

@@ -44,7 +44,7 @@ CORE = (
     ),
     Fault(
         name="generation-unfenced",
-        says="members of older generations of a group may go on committing",
+        says="members of an older generation of a group can still commit offsets",
         file="group/state_machine.py",
         old="        if generation != self.generation:\n",
         new="        if False:\n",
@@ -55,7 +55,7 @@ CORE = (
     ),
     Fault(
         name="torn-tail-kept",
-        says="recovery leaves what is torn at the end of a segment in its file",
+        says="recovery does not truncate a torn batch at the end of a segment",
         file="log/recovery.py",
         old="            file.truncate(segment.size)\n",
         new="",
@@ -67,7 +67,7 @@ CORE = (
 MORE = (
     Fault(
         name="acknowledged-when-written",
-        says="acks=all is answered as soon as the batch is in the page cache",
+        says="acks=all is acknowledged as soon as the batch is in the page cache",
         file="api/produce.py",
         old="if acks == ALL and partition.high_watermark < outcome.required_offset:\n",
         new="if False:\n",
@@ -75,7 +75,7 @@ MORE = (
     ),
     Fault(
         name="acknowledged-when-written-alike",
-        says="acks=all is answered as soon as the batch is in the page cache, where the request is like the last one",
+        says="acks=all is acknowledged from the page cache, for requests that match the produce template",
         file="api/produce.py",
         old=" or (acks == ALL and leader.high_watermark < required_offset):\n",
         new=":\n",
@@ -83,7 +83,7 @@ MORE = (
     ),
     Fault(
         name="high-watermark-unflushed",
-        says="consumers see, and acks=all counts, what is not on disk yet",
+        says="consumers receive, and acks=all acknowledges, records that are not on disk yet",
         file="replica/leader.py",
         old="        reached = log.flushed_offset if self.flushes_each_batch else log.end_offset\n"
         "        if self.isr is not None:\n",
@@ -100,7 +100,7 @@ MORE = (
     ),
     Fault(
         name="commit-before-store",
-        says="offset commits are answered before the store has them",
+        says="offset commits are acknowledged before they are in the store",
         file="group/shard_writer.py",
         old="        self._queue.wake(self)\n        return done\n",
         new="        self._queue.wake(self)\n        done.set_result([])\n        return done\n",
@@ -111,7 +111,7 @@ MORE = (
     ),
     Fault(
         name="shard-epoch-uncompared",
-        says="a coordinator that lost its shard goes on committing offsets",
+        says="a coordinator that lost its shard still commits offsets",
         file="group/request_queue.py",
         old="                compares += batch.writer.guard.ownership_compare(), batch.writer.guard.fence_compare()\n",
         new="                compares += (batch.writer.guard.fence_compare(),)\n",
@@ -122,7 +122,7 @@ MORE = (
     ),
     Fault(
         name="shard-unconfirmed",
-        says="a coordinator that lost its shard goes on telling committed offsets",
+        says="a coordinator that lost its shard still returns committed offsets",
         file="group/ownership.py",
         old=" or revisions.get(number) == shard.guard.revision:\n",
         new=" or True:\n",
@@ -130,7 +130,7 @@ MORE = (
     ),
     Fault(
         name="late-write-not-fenced",
-        says="a write that got no answer may undo what was acknowledged after it",
+        says="a write without a response may revert a write that was acknowledged after it",
         file="group/shard_writer.py",
         old="            self.guard.is_fence_stale = True\n",
         new="            pass\n",
@@ -140,7 +140,7 @@ MORE = (
     ),
     Fault(
         name="lock-not-taken",
-        says="two processes may use one data directory",
+        says="two processes can use one data directory",
         file="log/opening.py",
         old='        files.lock(f"{path}/{LOCK_NAME}")\n',
         new="        pass\n",
@@ -148,7 +148,7 @@ MORE = (
     ),
     Fault(
         name="index-off-by-one",
-        says="index entries name the offset before the one that stands at their position",
+        says="index entries have the offset before the one at their position",
         file="log/index.py",
         old="        self.offsets.add(relative_offset, position)\n",
         new="        self.offsets.add(max(relative_offset - 1, 0), position)\n",
@@ -156,7 +156,7 @@ MORE = (
     ),
     Fault(
         name="retention-past-high-watermark",
-        says="retention drops segments that consumers may not have seen yet",
+        says="retention deletes segments above the high watermark",
         file="log/retention.py",
         old="        if segment.end_offset > limit_offset:\n",
         new="        if False:\n",
@@ -164,7 +164,7 @@ MORE = (
     ),
     Fault(
         name="snapshot-not-written",
-        says="checkpoints forget the producers, so that a retry after a restart is written again",
+        says="checkpoints lack the producer state, so that a retry after a restart is written again",
         file="log/capture.py",
         old='        log.state.snapshot() if log.end_offset else b"",\n',
         new='        b"",\n',
@@ -172,7 +172,7 @@ MORE = (
     ),
     Fault(
         name="producers-not-replayed",
-        says="recovery forgets the producers of what came after the last checkpoint",
+        says="recovery does not restore the producer state after the last checkpoint",
         file="replica/producer_state.py",
         old="        if header.producer_id >= 0:\n            self.update(header)\n",
         new="        pass\n",
@@ -180,7 +180,7 @@ MORE = (
     ),
     Fault(
         name="later-batch-taken-first",
-        says="a new producer's second batch is taken although the first was turned away, which can then never come",
+        says="a new producer's second batch is accepted although its first, then always out of order, was rejected",
         file="replica/manager.py",
         old="        self.rejected_batches.record(topic, index, batch, code, self.clock.boot_ms())\n",
         new="",
@@ -201,7 +201,7 @@ MORE = (
     ),
     Fault(
         name="size-unbounded",
-        says="batches larger than max.message.bytes are taken",
+        says="batches larger than max.message.bytes are accepted",
         file="wire/batch_check.py",
         old="    if size > max_message_bytes:\n",
         new="    if False:\n",
@@ -209,7 +209,7 @@ MORE = (
     ),
     Fault(
         name="partial-write-kept",
-        says="what was written of a batch before the disk was full stays in the file",
+        says="the part of a batch that was written before the disk was full stays in the file",
         file="log/partition_log.py",
         old="                file.truncate(active.size)\n",
         new="                pass\n",
@@ -217,7 +217,7 @@ MORE = (
     ),
     Fault(
         name="directories-unsynced",
-        says="batches are acknowledged while the name of their file may be lost",
+        says="batches are acknowledged before the directory entry of their file is synced",
         file="log/transient_errors.py",
         old="    wait_for_descriptor(files.sync_dir, path)\n",
         new="    pass\n",
@@ -228,7 +228,7 @@ MORE = (
     ),
     Fault(
         name="swaps-not-finished",
-        says="recovery does not finish a compaction that a crash interrupted",
+        says="recovery does not complete an interrupted compaction",
         file="log/recovery.py",
         old="        finish_swaps(files, directory, checkpoint.sequence)\n",
         new="",
@@ -239,7 +239,7 @@ MORE = (
     ),
     Fault(
         name="fsync-error-ignored",
-        says="a failed fdatasync counts as one that succeeded",
+        says="a failed fdatasync counts as successful",
         file="log/flusher.py",
         old="            self.fail(error)\n            return\n",
         new="            pass\n",
@@ -250,7 +250,7 @@ MORE = (
     ),
     Fault(
         name="log-goes-on-after-failed-fsync",
-        says="a log takes batches again after a failed fdatasync",
+        says="a log accepts batches after a failed fdatasync",
         file="log/partition_log.py",
         old="            self.failed = error\n",
         new="",

@@ -12,7 +12,7 @@ DLQ = JOBS + "test_dlq_replay.py::"
 REPORTED = (
     Fault(
         name="loading-ends-heartbeats",
-        says="heartbeats are answered with an error that consumers do not expect while a coordinator loads",
+        says="heartbeats get an error that consumers do not expect while a coordinator is loading",
         file="group/coordinator.py",
         old="            return ErrorCode.NONE if is_group_id(group_id) else ErrorCode.INVALID_GROUP_ID\n",
         new="            return error\n",
@@ -24,7 +24,7 @@ REPORTED = (
     ),
     Fault(
         name="own-writes-hidden",
-        says="the latest offset is below what the same client's produce was acknowledged with",
+        says="the latest offset is below the offset of a record that was acknowledged to the same client",
         file="api/log_queries.py",
         old="                            unflushed.add(self.replicas.find(topic.name, requested.partition_index))\n",
         new="                            pass\n",
@@ -32,7 +32,7 @@ REPORTED = (
     ),
     Fault(
         name="failure-told-as-success",
-        says="a refused UpdateFeatures has no error at the level where clients look",
+        says="a rejected UpdateFeatures has no error at the level that clients read",
         file="api/features.py",
         old="            return refused(e.error, e.message)\n",
         new="            return UpdateFeaturesResponse()\n",
@@ -40,7 +40,7 @@ REPORTED = (
     ),
     Fault(
         name="internal-topics-created",
-        says="topics with names that belong to Kafka itself can be created",
+        says="topics with reserved names of Kafka can be created",
         file="control/naming.py",
         old="    if name in INTERNAL_TOPICS:\n",
         new="    if False:\n",
@@ -61,7 +61,7 @@ REPORTED = (
     ),
     Fault(
         name="deleted-partitions-kept",
-        says="a deleted partition stays in memory until its retention time is over",
+        says="a deleted partition stays in memory until its retention time has passed",
         file="log/retention.py",
         old="\n".join(
             (
@@ -100,7 +100,7 @@ REPORTED = (
     ),
     Fault(
         name="stops-without-moving",
-        says="a broker that stops leaves its leaderships and coordinators to be taken over after it has gone",
+        says="a stopping broker does not hand over its leaderships and coordinators before it stops",
         file="node/clustered.py",
         old="        await self.member.request_handover()\n        await self.member.leave()\n",
         new="        await self.member.leave()\n",
@@ -108,7 +108,7 @@ REPORTED = (
     ),
     Fault(
         name="named-until-closed",
-        says="a broker that stops closes its port while other brokers still name it",
+        says="a stopping broker closes its port while other brokers still name it",
         file="node/clustered.py",
         old="                if own_id not in named:\n",
         new="                if True:\n",
@@ -118,7 +118,7 @@ REPORTED = (
     ),
     Fault(
         name="dead-coordinator-unnamed",
-        says="metadata drops a broker as soon as it dies, and librdkafka loses what waits for its coordinator",
+        says="metadata drops a broker when it dies, and librdkafka loses the requests that wait for its coordinator",
         file="api/known_brokers.py",
         old="            if broker_id not in self._view.brokers and broker_id in owners:\n",
         new="            if False:\n",
@@ -126,7 +126,7 @@ REPORTED = (
     ),
     Fault(
         name="stopped-broker-named",
-        says="metadata names a broker that has stopped in order, and clients try to reach it",
+        says="metadata names a broker that has stopped cleanly, and clients try to connect to it",
         file="api/known_brokers.py",
         old="            if broker_id not in self._view.brokers and broker_id in owners:\n",
         new="            if broker_id not in self._view.brokers:\n",
@@ -134,7 +134,7 @@ REPORTED = (
     ),
     Fault(
         name="letter-to-gone-topic",
-        says="dlq-replay stops for good at a letter whose topic is gone",
+        says="dlq-replay always fails at a dead letter whose topic was deleted",
         file="jobs/kinds/dlq_replay.py",
         old='            F.col("name").isNull() | F.col("problem").isNotNull(),\n',
         new="            F.lit(False),\n",
@@ -143,7 +143,7 @@ REPORTED = (
     ),
     Fault(
         name="letter-without-key",
-        says="dlq-replay stops for good at a letter without a key for a compacted topic",
+        says="dlq-replay always fails at a dead letter without a key for a compacted topic",
         file="jobs/kinds/dlq_replay.py",
         old='            F.col("is_compacted") & F.col("key").isNull(),\n',
         new="            F.lit(False),\n",
@@ -152,7 +152,7 @@ REPORTED = (
     ),
     Fault(
         name="letter-too-large",
-        says="dlq-replay stops for good at a letter that is larger than its topic allows",
+        says="dlq-replay always fails at a dead letter that is larger than its topic permits",
         file="jobs/kinds/dlq_replay.py",
         old='replayed_headers()) > F.col("max_bytes"),',
         new="replayed_headers()) < F.lit(0),",
@@ -161,7 +161,7 @@ REPORTED = (
     ),
     Fault(
         name="quotes-not-doubled",
-        says="backfill reads doubled quotes in CSV files as text of another kind",
+        says="backfill misreads doubled quotes in CSV files",
         file="jobs/kinds/backfill.py",
         old='    "escape": \'"\',\n',
         new="",
@@ -170,7 +170,7 @@ REPORTED = (
     ),
     Fault(
         name="tags-taken",
-        says="a job's file may have tags of YAML that mean nothing in a job",
+        says="a job file may have YAML tags without a meaning for jobs",
         file="jobs/spec/document.py",
         old='ALLOWED_TAGS = frozenset({"map",',
         new='ALLOWED_TAGS = frozenset({"binary", "set", "omap", "map",',
@@ -179,7 +179,7 @@ REPORTED = (
     ),
     Fault(
         name="null-condition-holds-neither-way",
-        says="a condition of a job that is NULL for a row is neither true nor false, and the row is lost",
+        says="a row for which a job's condition is NULL is lost",
         file="jobs/spec/conditions.py",
         old='F.coalesce(F.expr(sql).cast("boolean"), F.lit(False))',
         new='F.expr(sql).cast("boolean")',
@@ -188,7 +188,7 @@ REPORTED = (
     ),
     Fault(
         name="tombstone-brings-row-back",
-        says="the tombstone behind a deletion brings the row back with all columns NULL",
+        says="the tombstone after a deletion restores the row with all columns NULL",
         file="jobs/kinds/cdc_upsert.py",
         old="    deleted = (is_tombstone | conditions.holds(job.delete_when)).alias(DELETED)\n",
         new="    deleted = conditions.holds(job.delete_when).alias(DELETED)\n",
