@@ -20,6 +20,8 @@ from penstock_differential.sides import Answer, Route, Side
 from penstock_differential.values import Tree, printable
 
 SETTLE_LIMIT_S = 3.0
+CONCURRENT_TRANSACTIONS, CONCURRENT_LIMIT_S = 51, 15.0
+"""Markers may take this long to be written on a loaded machine."""
 POLL_S = 0.02
 MAX_VERSION = {"EndTxn": 4, "TxnOffsetCommit": 4, "InitProducerId": 5}
 """The last versions that Penstock announces where its codec knows later ones."""
@@ -197,10 +199,10 @@ class Case:
 
     def _settled(self, pending: Pending, answers: list[Answer]) -> list[Answer]:
         """Repeat reads until the sides agree, and what passing errors refuse until they have passed."""
-        deadline = time.monotonic() + SETTLE_LIMIT_S
+        started_s = time.monotonic()
         pause_s = POLL_S
         passing = PASSING - ELSEWHERE if pending.is_spread else PASSING
-        while time.monotonic() < deadline:
+        while time.monotonic() - started_s < limit_s(answers):
             again = [bool(passing & set(error_codes(answer.tree))) for answer in answers]
             if not any(again):
                 if pending.api not in READS or not self._is_news(pending, answers):
@@ -256,6 +258,12 @@ class Case:
             self.record.findings.append(Finding(self.label, pending.api, pending.version, pending.tree, unexplained))
         if pending.api not in READS and (unexplained or not all(known.harmless for known, _ in explained)):
             raise CaseEnded
+
+
+def limit_s(answers: Sequence[Answer]) -> float:
+    """How long a request is repeated after these answers."""
+    codes = {code for answer in answers for code in error_codes(answer.tree)}
+    return CONCURRENT_LIMIT_S if CONCURRENT_TRANSACTIONS in codes else SETTLE_LIMIT_S
 
 
 def names_several(tree: Tree) -> bool:
