@@ -16,7 +16,7 @@ EXAMPLES: dict[str, Tree] = {
     "FindCoordinator": {"key": NAME, "coordinator_keys": [NAME]},
     "ListOffsets": {"replica_id": -1, "topics": [{"name": NAME, "partitions": [{"timestamp": -1}]}]},
     "DescribeConfigs": {"resources": [{"resource_type": 2, "resource_name": NAME, "configuration_keys": None}]},
-    "DeleteTopics": {"topics": [{"name": NAME}], "topic_names": [NAME], "timeout_ms": 10},
+    "DeleteTopics": {"topics": [{"name": NAME}], "topic_names": [NAME], "timeout_ms": 30_000},
     "DescribeGroups": {"groups": [NAME]},
     "Heartbeat": {"group_id": NAME, "member_id": NAME},
     "OffsetFetch": {"group_id": NAME, "topics": []},
