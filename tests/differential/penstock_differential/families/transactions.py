@@ -125,7 +125,9 @@ def transactions(case: Case) -> None:
             if answer["error_code"] == 0:
                 has_marker = note_marker(case, has_marker)
             if case.rng.random() < 0.3:
-                case.ask("EndTxn", tree, version)
+                again = case.ask("EndTxn", tree, version)
+                if answer["error_code"] and not again["error_code"]:
+                    has_marker = note_marker(case, has_marker)
             wait_until_ended(case, id_)
         elif kind == "offsets":
             version = case.version("AddOffsetsToTxn")
@@ -148,12 +150,12 @@ def transactions(case: Case) -> None:
             case.ask("DescribeProducers", {"topics": [{"name": name, "partition_indexes": [0]}]})
         else:
             version = case.version("InitProducerId")
-            again = case.rng.random() < 0.5
-            tree = init_tree(id_, Ref("p") if again else -1, epoch if again else -1)
+            claims = case.rng.random() < 0.5
+            tree = init_tree(id_, Ref("p") if claims else -1, epoch if claims else -1)
             learn = {"p": "producer_id", "p-epoch": "producer_epoch"}
             answer = case.ask("InitProducerId", tree, version)
             if answer["error_code"]:
-                if again and epoch.plus:
+                if claims and epoch.plus:
                     return  # Kafka aborts an open transaction before it refuses the epoch, Penstock does not
                 continue
             case.ask("InitProducerId", init_tree(id_), version, learn=learn)
