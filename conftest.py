@@ -28,7 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write golden files anew: look at what git says then")
     parser.addoption("--seed", default=FIXED_SEED, help="seed of randomised tests: a number, or 'fresh' (default: 0)")
     parser.addoption(
-        "--unit", action="store_true", help="leave out tests marked integration; the others get no sockets"
+        "--unit",
+        action="store_true",
+        help="exclude tests marked integration or slow; others may not use sockets",
     )
 
 
@@ -49,9 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
         derandomize=config.option.seed == FIXED_SEED,
     )
     settings.load_profile("penstock")
-    config.addinivalue_line(
-        "markers", "integration: the test opens sockets or starts processes; `make unit` leaves it out"
-    )
+    config.addinivalue_line("markers", "integration: opens sockets or starts processes; not in `make unit`")
+    config.addinivalue_line("markers", "slow: takes more than a second; not in `make unit`")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -77,9 +78,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     spreads the tests over all processes: here it is put where it is looked for.
     """
     if config.option.unit:
-        integration = [item for item in items if item.get_closest_marker("integration")]
-        config.hook.pytest_deselected(items=integration)
-        items[:] = [item for item in items if not item.get_closest_marker("integration")]
+        excluded = [item for item in items if any(item.get_closest_marker(name) for name in ("integration", "slow"))]
+        config.hook.pytest_deselected(items=excluded)
+        items[:] = [item for item in items if item not in set(excluded)]
     if not getattr(config.option, "loadgroup", False):
         return
     for item in items:

@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.integration
+
 
 def test_a_start_without_assertions_is_refused() -> None:
     command = [sys.executable, "-O", "-m", "penstock_operator.main", "run"]

@@ -16,6 +16,8 @@ from etcd_process import EtcdCluster
 from local_cluster_kit import DEADLINE_S, Running
 from node_kit import port_of, reserved_port
 
+pytestmark = pytest.mark.integration
+
 COUNT = 500
 
 

@@ -36,6 +36,7 @@ def without_epochs(values: dict[str, bytes]) -> dict[str, bytes]:
     return {k: v for k, v in values.items() if not k.startswith((keys.PARTITIONS, keys.METADATA + "broker-pasts/"))}
 
 
+@pytest.mark.slow
 async def test_a_move_that_is_interrupted_anywhere_leaves_no_cluster_and_is_finished_by_the_next(
     tmp_path: Path,
 ) -> None:

@@ -88,6 +88,7 @@ async def test_what_comes_behind_a_large_batch_is_written_behind_it(
         assert topic.partition_responses[0].base_offset == before + 4
 
 
+@pytest.mark.slow
 async def test_other_connections_do_not_wait(wire: Wire, busy: threading.Event) -> None:
     first = wire.send(wire.produce_request(9, {("t", 0): large(Codec.LZ4)}), 9)
     own, wire.connection = wire.connection, RecordedConnection()

@@ -70,6 +70,7 @@ def many_of(api: str, count: int = MANY) -> tuple[Payload, type[Payload], int]:
     return DescribeProducersRequest(topics=described), DescribeProducersResponse, 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["ListOffsets", "OffsetForLeaderEpoch", "DeleteRecords", "DescribeProducers"])
 async def test_a_request_about_many_partitions_lets_others_have_their_turn(wire: Wire, api: str) -> None:
     await wire.path.create(partitions=MANY)
@@ -85,6 +86,7 @@ async def test_a_request_about_many_partitions_lets_others_have_their_turn(wire:
     assert [p.error_code for p in topic.partitions] == [0] * MANY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["ListOffsets", "OffsetForLeaderEpoch", "DeleteRecords", "DescribeProducers"])
 async def test_a_long_request_is_given_up_when_its_client_has_gone(wire: Wire, api: str) -> None:
     await wire.path.create(partitions=MANY)

@@ -362,6 +362,7 @@ async def test_what_came_to_count_before_the_time_was_up_is_not_timed_out(
     assert told == {"one": (ErrorCode.NONE, 0), "two": (ErrorCode.REQUEST_TIMED_OUT, -1)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timeout_ms", [0, -1, -(1 << 31)])
 async def test_no_time_at_all_is_time_for_one_sweep(
     wire: Wire, timeout_ms: int, monkeypatch: pytest.MonkeyPatch

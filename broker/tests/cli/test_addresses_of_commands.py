@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from command_outcome import Outcome
 
+pytestmark = pytest.mark.integration
+
 Cli = Callable[..., Outcome]
 READY = re.compile(r"ready kafka=(\S+) http=(\S+)\n")
 

@@ -105,6 +105,7 @@ def begin(home: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.integration
 def test_the_demo_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
     demo = begin(tmp_path)
     out, _ = demo.communicate()
@@ -115,6 +116,7 @@ def test_the_demo_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert leftovers(demo.pid, tmp_path) == []
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_cleans_up(number: signal.Signals, tmp_path: Path) -> None:
     demo = begin(tmp_path)

@@ -27,6 +27,8 @@ from penstock.wire.messages.produce import (
 )
 from penstock.wire.record import Record
 
+pytestmark = pytest.mark.integration
+
 Cli = Callable[..., Any]
 
 

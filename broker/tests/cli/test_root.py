@@ -12,6 +12,8 @@ import pytest
 
 from penstock.cli.root import COMMANDS
 
+pytestmark = pytest.mark.integration
+
 Cli = Callable[..., Any]
 
 

@@ -140,6 +140,7 @@ def test_an_address_of_ipv6_is_a_listener() -> None:
     ]
 
 
+@pytest.mark.integration
 def test_etcd_has_its_usual_ports_unless_somebody_else_has_or_free_ones_are_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

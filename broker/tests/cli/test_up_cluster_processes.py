@@ -18,6 +18,8 @@ from local_cluster_kit import Running, is_there, until_gone
 
 from penstock.state.etcd.binary import find_etcd
 
+pytestmark = pytest.mark.integration
+
 NAMES = ["broker-1", "broker-2", "broker-3", "etcd"]
 
 

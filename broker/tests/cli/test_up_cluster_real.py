@@ -10,10 +10,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 from confluent_kafka import Consumer, Producer
 from local_cluster_kit import DEADLINE_S, Running, until_gone
+
+pytestmark = pytest.mark.integration
 
 PARTITIONS = 6
 

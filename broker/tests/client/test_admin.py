@@ -20,6 +20,8 @@ from penstock.client import (
     UnknownTopic,
 )
 
+pytestmark = pytest.mark.integration
+
 
 async def test_the_cluster_is_described(admin: Admin) -> None:
     cluster = await admin.describe_cluster()

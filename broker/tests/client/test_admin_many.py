@@ -38,6 +38,8 @@ from penstock.client.cluster import ClusterConnections
 from penstock.client.connection import ClientConnection
 from penstock.client.many import all_or_raise, request_by_node, request_each
 
+pytestmark = pytest.mark.integration
+
 OWNER = "penstock.owner"
 LIST_OFFSETS, OFFSET_FETCH, FIND_COORDINATOR, DELETE_TOPICS = 2, 9, 10, 20
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,7 @@ def settle(partitions: Mapping[str, int], members: list[AssignorMember]) -> tupl
     raise AssertionError("the group does not come to rest")
 
 
+@pytest.mark.slow
 @given(TOPICS, MEMBERS, st.sampled_from(sorted(ASSIGNORS)))
 def test_each_partition_goes_to_exactly_one_member_that_subscribes_to_it(
     partitions: dict[str, int], subscriptions: list[frozenset[str]], name: str
@@ -59,6 +61,7 @@ def test_each_partition_goes_to_exactly_one_member_that_subscribes_to_it(
         assert all(tp.topic in member.topics for tp in assignment[member.member_id])
 
 
+@pytest.mark.slow
 @given(TOPICS, st.integers(1, 6), st.sampled_from(["roundrobin", "cooperative-sticky"]))
 def test_equal_subscriptions_get_equal_shares(partitions: dict[str, int], count: int, name: str) -> None:
     members = group([frozenset("abcd")] * count)
@@ -93,6 +96,7 @@ def test_static_members_keep_their_order_when_their_ids_change() -> None:
     assert shares("a") == shares("z")
 
 
+@pytest.mark.slow
 @given(TOPICS, MEMBERS)
 def test_sticky_moves_nothing_while_nothing_changes(
     partitions: dict[str, int], subscriptions: list[frozenset[str]]
@@ -103,6 +107,7 @@ def test_sticky_moves_nothing_while_nothing_changes(
     assert [m.owned for m in after] == [m.owned for m in members]
 
 
+@pytest.mark.slow
 @given(TOPICS, MEMBERS, st.frozensets(st.sampled_from("abcd"), min_size=1))
 def test_a_cooperative_group_never_has_two_owners_and_comes_to_rest(
     partitions: dict[str, int], subscriptions: list[frozenset[str]], newcomer: frozenset[str]

@@ -10,6 +10,8 @@ from penstock.client import Admin, Consumer, Producer, RebalanceListener, TopicP
 from penstock.client.cluster import ClusterConnections
 from penstock.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 
+pytestmark = pytest.mark.integration
+
 
 class Notes(RebalanceListener):
     """What was revoked, and what was lost, call by call."""

@@ -9,7 +9,7 @@ import pytest
 from penstock.client import Closed, Consumer, TopicPartition
 from penstock.client.cluster import ClusterConnections
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(30)]
 
 
 async def iterate(consumer: Consumer) -> None:

@@ -17,6 +17,8 @@ from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock.wire.messages.produce import ProduceRequest
 
+pytestmark = pytest.mark.integration
+
 
 @asynccontextmanager
 async def answering(answer: Callable[[int, bytes], bytes]) -> AsyncIterator[int]:

@@ -17,6 +17,8 @@ from penstock.client import (
     TopicPartition,
 )
 
+pytestmark = pytest.mark.integration
+
 
 async def send(bootstrap: str, topic: str, count: int, partition: int = 0) -> None:
     """Records "0", "1", ... at times 1000, 2000, ..."""

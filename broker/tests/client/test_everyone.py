@@ -12,6 +12,8 @@ from penstock.client.cluster import ClusterConnections
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock.wire.schema import Payload
 
+pytestmark = pytest.mark.integration
+
 
 class Named(ScriptedBroker):
     """Answers Metadata with its own id as the controller's, or not at all; its cluster has brokers elsewhere too."""

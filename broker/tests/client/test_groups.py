@@ -24,6 +24,8 @@ from penstock.client.membership import GroupOptions
 from penstock.client.positions import Positions
 from penstock.client.rebalancing import Rebalancing
 
+pytestmark = pytest.mark.integration
+
 SESSION_MS = 60_000
 """Longer than a busy machine stalls, so that no live member is removed."""
 

@@ -21,6 +21,8 @@ from penstock.client import (
 from penstock.client.partitioner import partition_for_key
 from penstock.wire.record import Record
 
+pytestmark = pytest.mark.integration
+
 
 async def read_all(bootstrap: str, topic: str) -> dict[int, list[Record]]:
     """Everything in a topic, by partition."""

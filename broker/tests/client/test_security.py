@@ -28,6 +28,8 @@ from penstock.client.connection import ClientConnection
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from penstock.wire.records import build_batch
 
+pytestmark = pytest.mark.integration
+
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 

@@ -11,6 +11,8 @@ from client_doubles.scripted import TOPIC, Fault, ScriptedBroker
 from penstock.client import BufferFull, Closed, DeliveryFailed, Producer
 from penstock.wire.errors import ErrorCode
 
+pytestmark = pytest.mark.integration
+
 RETRIED: list[Fault] = [
     "before",
     "after",

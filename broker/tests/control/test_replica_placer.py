@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from penstock.control.replica_placer import MAX_REPRESENTATIVES, ReplicaPlacer, 
 from penstock.state.view import BrokerView, ClusterView, PartitionView, TopicChange, TopicView
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_each_broker_is_as_far_ahead_in_the_representatives_as_in_all_partitions(data) -> None:

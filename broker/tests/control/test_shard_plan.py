@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def is_held(shard, alive, draining):
     return able(alive, draining).get(shard.broker_id) == shard.broker_epoch
 
 
+@pytest.mark.slow
 @given(states)
 def test_each_shard_has_a_living_owner_and_nobody_has_two_more_than_another(state):
     shards, alive, draining = state
@@ -50,6 +52,7 @@ def test_each_shard_has_a_living_owner_and_nobody_has_two_more_than_another(stat
     assert max(loads) - min(loads) <= 1
 
 
+@pytest.mark.slow
 @given(states)
 def test_no_more_moves_than_an_even_spread_needs(state):
     shards, alive, draining = state
@@ -65,6 +68,7 @@ def test_no_more_moves_than_an_even_spread_needs(state):
     assert len(changes) == COUNT - kept
 
 
+@pytest.mark.slow
 @given(states)
 def test_each_change_raises_the_epoch_and_compares_what_it_was_decided_upon(state):
     shards, alive, draining = state
@@ -76,6 +80,7 @@ def test_each_change_raises_the_epoch_and_compares_what_it_was_decided_upon(stat
         assert change.put().key == change.condition().key == keys.shard(change.number)
 
 
+@pytest.mark.slow
 @given(states)
 def test_what_is_assigned_stays(state):
     shards, alive, draining = state

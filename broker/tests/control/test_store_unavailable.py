@@ -221,6 +221,7 @@ async def test_an_election_goes_on_after_an_error_that_is_no_silence(world: Worl
     await world.time.until(lambda: len(world.controllers()) == 1)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("how", ["paused", "killed"])
 async def test_with_a_real_etcd_nothing_hangs_and_nothing_is_lost(how: str) -> None:
     with EtcdCluster() as etcd:

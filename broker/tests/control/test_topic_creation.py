@@ -151,6 +151,7 @@ async def test_of_racing_creators_one_wins_and_nothing_of_the_others_stays(clust
     assert len(cluster.view.topics["t"].partitions) == partitions
 
 
+@pytest.mark.slow
 async def test_ten_thousand_partitions_come_into_being_at_once(cluster) -> None:
     seen: list[int] = []
     cluster.view.subscribe(lambda changes: seen.extend(len(c.new.partitions) for c in changes if c.new))

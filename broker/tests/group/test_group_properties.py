@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -225,6 +226,7 @@ class GroupLife(RuleBasedStateMachine):
             assert len(leaders) == 1, f"generation {generation} has the leaders {leaders}"
 
 
+@pytest.mark.slow
 def test_any_life_of_a_group(make_group):
     machine = type("AnyGroupLife", (GroupLife,), {"make_group": staticmethod(make_group)})
     quick = settings(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from shards_kit import stable
 
 from penstock.control.group_settings import GroupSettings
@@ -103,6 +104,7 @@ def test_settings_of_a_group_that_never_came_end_when_its_offsets_would_and_a_ch
     run_world(scene, **RETENTION)
 
 
+@pytest.mark.slow
 def test_settings_of_a_group_with_members_stay_however_old_they_are(run_world):
     async def scene(world):
         await note(world.store, world.clock, "g")

@@ -25,6 +25,8 @@ from penstock.runtime.stats import Histogram, RequestStats
 from penstock.server.listener import ListenError
 from penstock.server.stats import CloseReason, ServerStats
 
+pytestmark = pytest.mark.integration
+
 NOW_MS = 1_700_000_000_000
 
 

@@ -233,6 +233,7 @@ async def test_searches_by_time_find_the_records_that_stayed() -> None:
             assert (found.offset, found.timestamp_ms) == (record.offset, record.timestamp_ms)
 
 
+@pytest.mark.slow
 async def test_a_crash_at_any_step_of_a_compaction_finds_the_old_segments_or_the_new() -> None:
     seed = int(os.environ.get("PENSTOCK_TEST_SEED", random.randrange(1 << 30)))
     note_seed(seed)
@@ -259,6 +260,7 @@ async def test_a_crash_at_any_step_of_a_compaction_finds_the_old_segments_or_the
     assert len(outcomes) == 2
 
 
+@pytest.mark.integration
 async def test_the_worker_is_a_process_of_its_own_and_its_death_only_puts_compaction_off(tmp_path: Path) -> None:
     runner = ProcessRunner()
     async with opened(OsFiles(), str(tmp_path), compaction=runner) as directory:

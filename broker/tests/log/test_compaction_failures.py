@@ -40,6 +40,7 @@ def leftovers(files: Files, log: PartitionLog) -> list[str]:
     return [name for name in files.list(log.directory) if name.endswith((".cleaned", ".swap", ".deleted"))]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENOENT])
 async def test_a_worker_that_cannot_be_started_puts_compaction_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int

@@ -187,6 +187,7 @@ def seed() -> int:
     return int(os.environ.get("PENSTOCK_TEST_SEED", random.randrange(1 << 30)))
 
 
+@pytest.mark.slow
 async def test_all_that_was_acknowledged_survives_a_crash_at_any_step(seed: int) -> None:
     note_seed(seed)
     promises = await work(MemoryFiles(), random.Random(seed), 90)
@@ -194,6 +195,7 @@ async def test_all_that_was_acknowledged_survives_a_crash_at_any_step(seed: int)
     assert not broken, "\n".join(broken[:10])
 
 
+@pytest.mark.slow
 async def test_a_skipped_sync_is_caught(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     note_seed(seed)
 
@@ -207,6 +209,7 @@ async def test_a_skipped_sync_is_caught(seed: int, monkeypatch: pytest.MonkeyPat
     assert any("acknowledged batch is gone" in line for line in broken)
 
 
+@pytest.mark.slow
 async def test_a_skipped_sync_of_directories_is_caught(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     note_seed(seed)
 

@@ -78,6 +78,7 @@ async def test_every_flipped_bit_and_every_tear_of_the_meta_file_is_noticed() ->
                 claim(files)
 
 
+@pytest.mark.integration
 async def test_a_second_process_is_refused_and_the_directory_is_free_after_the_first(tmp_path: Path) -> None:
     code = (
         "import sys; from penstock.runtime.disk import OsFiles; from penstock.runtime.clock import SystemClock;"

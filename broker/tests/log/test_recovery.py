@@ -242,6 +242,7 @@ async def test_a_damaged_checkpoint_means_that_all_is_read(crashed: Crashed, dam
     await crashed.check()
 
 
+@pytest.mark.slow
 async def test_every_flipped_bit_of_a_checkpoint_is_noticed(crashed: Crashed) -> None:
     content = crashed.bytes_of(f"{DIRECTORY}/{FILE_NAME}")
     for at in range(len(content)):
@@ -298,6 +299,7 @@ async def test_a_log_that_may_have_gaps_keeps_them() -> None:
         assert read_all(open_log(directory)) == b"".join(batches)
 
 
+@pytest.mark.slow
 async def test_the_name_of_a_new_segment_is_made_durable_though_nothing_is_in_it_yet() -> None:
     """After a kill between a roll and the flush, later appends sync the file and rely on its name."""
     files = MemoryFiles()

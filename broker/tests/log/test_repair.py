@@ -49,6 +49,7 @@ async def write(home: Path, size: int) -> Path:
     return home / f"{TOPIC}-0" / "00000000000000000000.log"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("size", [7, 9, 65, 300])
 async def test_consumers_get_past_a_batch_that_was_cut_out_and_the_log_opens(tmp_path: Path, size: int) -> None:
     path = await write(tmp_path / "data", size)

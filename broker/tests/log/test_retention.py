@@ -8,6 +8,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from faulty import FaultyFiles
 from log_kit import (
     SMALL,
@@ -122,6 +123,7 @@ async def test_without_delete_in_the_cleanup_policy_nothing_goes() -> None:
         assert len(log.segments) == 5
 
 
+@pytest.mark.slow
 async def test_files_of_dropped_segments_are_renamed_and_removed_later() -> None:
     files = MemoryFiles()
     async with opened(files, "/data") as directory:
@@ -297,6 +299,7 @@ async def test_a_clean_end_removes_what_was_to_go_later() -> None:
     part.release()
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_counts_on_a_rolled_segment_only_when_its_name_is_durable() -> None:
     files, clock = MemoryFiles(), HandClock()
     async with opened(files, "/data", clock, clean=False) as directory:

@@ -59,6 +59,7 @@ async def test_cutting_behind_the_end_changes_nothing_and_cutting_all_leaves_an_
         assert read_all(log) == b""
 
 
+@pytest.mark.slow
 async def test_a_crash_while_a_log_is_cut_finds_either_end() -> None:
     seed = any_seed()
     note_seed(seed)

@@ -10,7 +10,7 @@ from node_kit import Process
 
 from penstock.client import Admin, AlterConfig, NewTopic, Producer
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
 async def test_a_topic_has_three_replicas_by_default_and_all_have_what_is_acknowledged(cluster: Cluster) -> None:

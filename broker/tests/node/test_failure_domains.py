@@ -7,10 +7,13 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import pytest
 from cluster_processes import Cluster, partitions
 from node_kit import DEADLINE_S, Process
 
 from penstock.client import Admin, AlterConfig, NewTopic, TopicPartition
+
+pytestmark = pytest.mark.integration
 
 Up = Callable[..., Process]
 RACK, DOMAIN, OWNER = "broker.rack", "broker.failure.domain", "penstock.owner"

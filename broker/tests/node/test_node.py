@@ -34,6 +34,8 @@ from penstock.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 
+pytestmark = pytest.mark.integration
+
 Up = Callable[..., Process]
 BROKER = 4
 

@@ -18,6 +18,8 @@ from penstock.node.broker import BrokerNode
 from penstock.node.environment import SystemEnvironment
 from penstock.node.settings import StartError
 
+pytestmark = pytest.mark.integration
+
 Up = Callable[..., Process]
 FAILED, USAGE = 1, 2
 

@@ -50,6 +50,7 @@ async def scrape_all(cluster: Cluster, name: str) -> Series:
     return found
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(180)
 async def test_the_brokers_metrics_tell_the_lag_of_each_group_in_each_partition_whoever_leads_it(
     tmp_path: Path,

@@ -16,7 +16,7 @@ from penstock.state import keys
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 GROUPS = [f"group-{n}" for n in range(100)]
 assert len({keys.shard_of(group) for group in GROUPS}) > 40, "the groups are spread over the shards"

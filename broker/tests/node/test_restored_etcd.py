@@ -19,7 +19,7 @@ from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.store import EtcdStore
 from penstock.state.store import StoreError
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
 @pytest.fixture

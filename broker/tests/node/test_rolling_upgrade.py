@@ -22,7 +22,7 @@ from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.store import EtcdStore
 from penstock.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 CHANGES = {
     "control/membership.py": [("FEATURE_LEVEL = 1\n", "FEATURE_LEVEL = 2\n")],

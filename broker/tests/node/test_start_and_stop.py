@@ -41,6 +41,8 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
+pytestmark = pytest.mark.integration
+
 Up = Callable[..., Process]
 
 

@@ -25,6 +25,7 @@ def tree(brokers):
     return Domains(select_usable_brokers(brokers))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_a_set_is_legal_where_siblings_differ_by_at_most_one_unless_one_is_full(spec, data):
@@ -35,6 +36,7 @@ def test_a_set_is_legal_where_siblings_differ_by_at_most_one_unless_one_is_full(
             assert domains.legal(domains.mask_of(chosen), size) == spec.is_spread(brokers, chosen)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_a_broker_is_allowed_where_some_legal_set_holds_it_with_the_others(spec, data):
@@ -50,6 +52,7 @@ def test_a_broker_is_allowed_where_some_legal_set_holds_it_with_the_others(spec,
         assert domains.allowed(held, factor) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_shares_add_up_and_are_what_legal_sets_can_average_to(spec, data):

@@ -17,6 +17,7 @@ def cluster_of(placed, topic="new", first=0):
     return {PartitionKey(topic, first + i): tuple(replicas) for i, replicas in enumerate(placed)}
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_new_partitions_are_spread_and_nothing_new_goes_to_excluded_brokers(spec, data):
@@ -31,6 +32,7 @@ def test_new_partitions_are_spread_and_nothing_new_goes_to_excluded_brokers(spec
         assert spec.is_spread(brokers, replicas)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_topics_created_one_after_the_other_leave_replicas_and_leaders_within_one(spec, data):
@@ -46,6 +48,7 @@ def test_topics_created_one_after_the_other_leave_replicas_and_leaders_within_on
         assert spec.is_even(brokers, spec.counts(cluster)[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_what_was_placed_needs_no_moves(spec, data):
@@ -70,6 +73,7 @@ def test_partitions_added_to_a_topic_keep_it_within_one(spec, data):
             assert spec.is_even(brokers, replicas)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_the_order_of_the_input_makes_no_difference(spec, data):

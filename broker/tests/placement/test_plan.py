@@ -29,6 +29,7 @@ def draw_factors(data, spec, brokers, cluster):
     return {topic: data.draw(st.integers(1, most)) for topic in spec.topics(cluster) if data.draw(st.booleans())}
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_afterwards_partitions_are_spread_and_each_broker_has_its_fair_share(spec, data):
@@ -46,6 +47,7 @@ def test_afterwards_partitions_are_spread_and_each_broker_has_its_fair_share(spe
         assert spec.is_fair(brokers, spec.counts(after, topic)[0], topic_factor_list)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_in_domains_of_one_shape_replicas_and_leaders_are_within_one_by_topic_and_as_a_whole(spec, data):
@@ -59,6 +61,7 @@ def test_in_domains_of_one_shape_replicas_and_leaders_are_within_one_by_topic_an
         assert spec.is_even(brokers, leaders)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_in_domains_of_any_shape_brokers_of_one_domain_are_within_one(spec, data):
@@ -76,6 +79,7 @@ def test_in_domains_of_any_shape_brokers_of_one_domain_are_within_one(spec, data
             assert spec.is_even(members, leaders) or spec.is_even(brokers, leaders)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_planning_again_finds_nothing_to_do(spec, data):
@@ -86,6 +90,7 @@ def test_planning_again_finds_nothing_to_do(spec, data):
     assert plan_moves(brokers, after, requested) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_the_order_of_the_input_makes_no_difference(spec, data):
@@ -95,6 +100,7 @@ def test_the_order_of_the_input_makes_no_difference(spec, data):
     assert plan_moves(data.draw(st.permutations(brokers)), shuffled) == plan_moves(brokers, cluster)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_moves_say_what_was_and_keep_the_order_of_who_stays(spec, data):

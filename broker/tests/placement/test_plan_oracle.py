@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.placement.plan import plan_moves
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_a_plan_from_any_state_copies_the_fewest_replicas(spec, data):
@@ -21,6 +23,7 @@ def test_a_plan_from_any_state_copies_the_fewest_replicas(spec, data):
     assert spec.copied(plan_moves(brokers, cluster)) == spec.fewest_copied(brokers, cluster, factors, good)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_where_domains_have_one_shape_the_outcome_is_the_cheapest_within_one(spec, data):

@@ -43,6 +43,7 @@ async def deleted(path: DataPath, name: str) -> None:
     await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete"])
 async def test_a_deleted_partition_is_gone_when_its_directory_is(tmp_path: Path, policy: str) -> None:
@@ -56,6 +57,7 @@ async def test_a_deleted_partition_is_gone_when_its_directory_is(tmp_path: Path,
         assert not path.log_dir.topics
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_collection")
 async def test_a_partition_that_is_closed_for_now_is_not_kept_by_what_looks_at_it_later(tmp_path: Path) -> None:
     async with opened_data_path(tmp_path, state=":memory:") as path:

@@ -101,6 +101,7 @@ def test_a_restored_producer_counts_as_silent_from_the_first_look_on() -> None:
     assert state.expire(now_ms=1_000_501, silent_ms=500) == 1
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=40))
 def test_a_snapshot_restores_the_same_answers(writes: list[tuple[int, int]]) -> None:
     state, offset, sequence = ProducerState(), 0, {}
@@ -129,6 +130,7 @@ def test_past_the_bound_the_producer_that_was_silent_longest_is_forgotten(monkey
     assert list(state.entries) == [2, 0, 3]
 
 
+@pytest.mark.slow
 def test_a_producer_takes_few_bytes_however_many_batches_it_wrote() -> None:
     state, count = ProducerState(), 2000
     tracemalloc.start()

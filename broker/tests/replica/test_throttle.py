@@ -31,6 +31,7 @@ def test_no_more_goes_through_than_the_rate_what_was_saved_up_and_one_read(
         now_s += pause_s
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=60), st.integers(1, 2000))
 def test_who_looks_again_when_told_gets_the_whole_rate(sizes: list[int], rate: int) -> None:
     throttle, now_s, copied = Throttle(), 100.0, 0

@@ -154,6 +154,7 @@ class Model:
         return {(pid, f) for pid, f, m, committed in self.ended if not committed and m >= start and f < end}
 
 
+@pytest.mark.slow
 @given(STEPS)
 @settings(max_examples=200)
 def test_the_stable_offset_is_that_of_a_plain_model_and_never_goes_back(steps: list[tuple[str, int, int]]) -> None:

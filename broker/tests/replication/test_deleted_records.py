@@ -141,6 +141,7 @@ async def test_a_replica_that_is_to_join_the_isr_is_waited_for_until_it_is_refus
     assert await answer == (0, 5)
 
 
+@pytest.mark.slow
 async def test_a_leader_that_is_left_alone_answers(cluster: Cluster) -> None:
     await written(cluster, 1, 2)
     cluster.cut(2, 1)
@@ -216,6 +217,7 @@ async def test_what_a_follower_could_not_delete_is_told_it_again(cluster: Cluste
     assert starts(cluster, 1, 2) == [5, 5]
 
 
+@pytest.mark.slow
 async def test_deletions_that_follow_upon_each_other_all_reach_the_followers(cluster: Cluster) -> None:
     await written(cluster, 1, 2, 3)
     answers = await asyncio.gather(*[deleted(cluster, offset) for offset in (2, 1, 5, 4, 3)])
@@ -224,6 +226,7 @@ async def test_deletions_that_follow_upon_each_other_all_reach_the_followers(clu
     assert starts(cluster, 1, 2, 3) == [5, 5, 5]
 
 
+@pytest.mark.slow
 async def test_a_deletion_that_comes_while_the_one_before_is_under_way_reaches_the_followers_too(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from client_requests import fetch_first
 from cluster_kit import Cluster
 from log_kit import headers_in
@@ -343,6 +344,7 @@ async def test_without_a_leader_the_replicas_rest_until_there_is_one(cluster: Cl
     assert done.base_offset == 3
 
 
+@pytest.mark.slow
 async def test_a_follower_whose_files_are_damaged_puts_them_aside_and_fetches_all_again(cluster: Cluster) -> None:
     await cluster.create(replicas=(1, 2), segment_bytes="1024")
     for _ in range(40):

@@ -52,6 +52,7 @@ async def test_a_follower_that_dies_leaves_the_isr_and_the_others_go_on(cluster:
     await cluster.acknowledged(1)
 
 
+@pytest.mark.slow
 async def test_a_follower_that_comes_back_catches_up_and_is_in_sync_again(cluster: Cluster) -> None:
     await cluster.create()
     await cluster.acknowledged(1)

@@ -53,6 +53,7 @@ async def copies_batch_by_batch(cluster: Cluster, leaps: Leaps, follower: int, s
     await until(lambda: cluster[follower].end() >= end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [1, 3], ids=["leader", "follower"])
 async def test_a_replica_that_is_being_added_is_held_back_by_either_sides_bound(cluster: Cluster, side: int) -> None:
     leaps = Leaps()
@@ -65,6 +66,7 @@ async def test_a_replica_that_is_being_added_is_held_back_by_either_sides_bound(
     await cluster.in_sync(1, 2, 3)
 
 
+@pytest.mark.slow
 async def test_one_bound_is_for_all_partitions_that_a_broker_copies(cluster: Cluster) -> None:
     leaps = Leaps()
     cluster[3].config.apply_dynamic({MOVING: "1"}, {})
@@ -122,6 +124,7 @@ async def list_replicas(cluster: Cluster, **lists: str) -> None:
     await cluster.applied((await cluster.store.txn([], [PutOp(entry.key, encode(new))])).revision)
 
 
+@pytest.mark.slow
 async def test_a_listed_follower_that_fell_out_of_sync_is_bounded_by_either_side(cluster: Cluster) -> None:
     leaps = Leaps()
     for rate, listed, replica in (

@@ -6,6 +6,10 @@ import resource
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.integration
+
 LIMIT = "from penstock.runtime.linux import raise_descriptor_limit; print(raise_descriptor_limit())"
 CONNECTIONS = (
     "from penstock.config.broker import BrokerConfig; from penstock.node.settings import server_limits;"

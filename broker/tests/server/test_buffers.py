@@ -60,6 +60,7 @@ sizes = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(sizes, st.integers(0, 1 << 32), st.sampled_from([1, 3]))
 def test_frames_come_out_as_they_went_in_however_they_are_cut(lengths: list[int], seed: int, readers: int) -> None:
@@ -101,6 +102,7 @@ def test_a_declared_size_takes_no_memory_before_bytes_come() -> None:
     assert pool.held_bytes == 24_000
 
 
+@pytest.mark.slow
 def test_memory_for_a_frame_grows_with_what_has_arrived() -> None:
     pool = BufferPool(100 * MIB)
     reader = RequestReader(pool)

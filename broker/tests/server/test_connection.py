@@ -15,6 +15,8 @@ from penstock.server.buffers import frame_size_violation
 from penstock.server.limits import ServerLimits
 from penstock.server.stats import CloseReason
 
+pytestmark = pytest.mark.integration
+
 
 def test_answers_leave_in_the_order_of_the_requests(run: Run) -> None:
     async def scenario() -> None:

@@ -13,6 +13,8 @@ from server_kit import Desk, Run, echo, framed, serving
 from penstock.server import output
 from penstock.server.limits import ServerLimits
 
+pytestmark = pytest.mark.integration
+
 UNTIL_S = 10.0
 
 

@@ -82,6 +82,7 @@ async def test_answers_that_are_due_together_are_one_write(
     assert ends[1].recv(100) == b"firstsecondthird"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 999, MAX_JOINED_BYTES // 4, MAX_JOINED_BYTES])
 async def test_what_a_full_socket_does_not_take_follows_in_order(
     ends: tuple[socket.socket, socket.socket], size: int

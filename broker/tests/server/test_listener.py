@@ -14,6 +14,8 @@ from penstock.server.limits import ServerLimits
 from penstock.server.listener import ListenError, Server, bind_sockets
 from penstock.server.stats import CloseReason
 
+pytestmark = pytest.mark.integration
+
 
 def test_each_listener_has_its_name_and_gets_a_port(run: Run) -> None:
     async def scenario() -> None:

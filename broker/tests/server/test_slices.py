@@ -17,6 +17,8 @@ from penstock.server.limits import ServerLimits
 from penstock.server.output import MAX_COPIED_SLICE_BYTES
 from penstock.server.stats import CloseReason
 
+pytestmark = pytest.mark.integration
+
 
 def answer_of(segment: SegmentFile, rng: random.Random, largest: int) -> tuple[list[ResponsePart], bytes]:
     """Return a frame of buffers and slices in random order, and its bytes."""

@@ -44,6 +44,7 @@ async def test_a_reopened_store_has_everything_and_goes_on_counting(path: str) -
     await store.close()
 
 
+@pytest.mark.integration
 async def test_a_process_that_is_killed_loses_nothing_that_was_answered(path: str) -> None:
     code = """
 import asyncio, os, sys
@@ -376,6 +377,7 @@ def crashed(path: str) -> tuple[str, Path, bytes, bytes]:
     return path, log, Path(path).read_bytes(), log.read_bytes()
 
 
+@pytest.mark.integration
 async def test_no_flipped_bit_in_the_log_loses_more_than_a_torn_write_could(
     crashed: tuple[str, Path, bytes, bytes],
 ) -> None:
@@ -394,6 +396,7 @@ async def test_no_flipped_bit_in_the_log_loses_more_than_a_torn_write_could(
     assert refused > 30
 
 
+@pytest.mark.integration
 async def test_a_log_cut_short_loses_only_what_was_cut(crashed: tuple[str, Path, bytes, bytes]) -> None:
     path, log, content, log_content = crashed
     lengths = []

@@ -18,6 +18,8 @@ from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.store import EtcdStore
 from penstock.state.store import Compare, CompareTarget, PutOp, StoreUnavailable
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:

@@ -18,6 +18,8 @@ from penstock.state.etcd.options import EtcdOptions, InvalidEtcdOption
 from penstock.state.etcd.store import EtcdStore
 from penstock.state.store import PutOp, StoreError, StoreUnavailable
 
+pytestmark = pytest.mark.integration
+
 TOKEN_TTL_S = 1
 ROOT = {"user": "root", "password": "r00t"}
 BROKER = {"user": "penstock", "password": "s3cret"}

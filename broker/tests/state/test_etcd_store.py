@@ -37,6 +37,8 @@ from penstock.state.store import (
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 
+pytestmark = pytest.mark.integration
+
 TOPIC = UUID(int=7)
 
 

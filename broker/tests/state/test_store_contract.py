@@ -19,6 +19,8 @@ from penstock.state.store import (
     StoreChanges,
 )
 
+pytestmark = pytest.mark.integration
+
 
 async def put(store: Store, key: str, value: bytes = b"v") -> int:
     result = await store.txn([], [PutOp(key, value)])

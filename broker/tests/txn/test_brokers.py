@@ -42,6 +42,7 @@ async def test_everybody_tells_who_coordinates_a_transactional_id(brokers: TxnCl
         assert await Client(brokers, "x", other).init() is E.NOT_COORDINATOR
 
 
+@pytest.mark.slow
 async def test_until_a_shard_is_loaded_producers_are_told_to_wait(brokers: TxnCluster) -> None:
     brokers[1].line.is_cut = True
     await brokers.give(keys.shard_of("x"), 1, waits=False)

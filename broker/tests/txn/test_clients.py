@@ -19,6 +19,8 @@ from penstock.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
+pytestmark = pytest.mark.integration
+
 BASIC = {"socket.timeout.ms": 5000}
 
 

@@ -213,6 +213,7 @@ async def test_a_write_without_an_answer_is_read_again_before_anything_is_decide
         assert {m.committed for m, _ in bench.parts.markers} == {took_effect}
 
 
+@pytest.mark.slow
 async def test_a_commit_without_an_answer_is_completed_though_nobody_asks_again() -> None:
     bench = Bench()
     async with bench.coordinator() as coordinator:
@@ -320,6 +321,7 @@ async def test_where_a_partition_heard_of_a_newer_coordinator_the_store_knows_wh
                 await bench.until("CompleteCommit")
 
 
+@pytest.mark.slow
 async def test_a_write_that_takes_effect_after_it_was_given_up_on_is_found_by_the_next() -> None:
     bench = Bench()
     revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
@@ -365,6 +367,7 @@ async def test_an_id_that_nobody_uses_is_forgotten() -> None:
         assert list(coordinator) == []
 
 
+@pytest.mark.slow
 async def test_ids_are_not_forgotten_while_the_wall_clock_cannot_be_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinating, "PAUSED_RECHECK_S", 0.0)
     bench = Bench()
@@ -380,6 +383,7 @@ async def test_ids_are_not_forgotten_while_the_wall_clock_cannot_be_trusted(monk
     assert answers == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leap_ms", [-DAY_MS, DAY_MS], ids=["set back", "set forward"])
 async def test_a_transaction_has_its_timeout_whatever_the_wall_clock_does(leap_ms: int) -> None:
     bench = Bench()
@@ -394,6 +398,7 @@ async def test_a_transaction_has_its_timeout_whatever_the_wall_clock_does(leap_m
         assert asyncio.get_running_loop().time() >= before_s + 4.0
 
 
+@pytest.mark.slow
 async def test_a_transaction_that_is_found_by_a_clock_that_was_set_back_has_its_timeout_at_most() -> None:
     bench = Bench()
     async with bench.coordinator() as coordinator:

@@ -7,6 +7,7 @@ import random
 from random import Random
 from uuid import uuid4
 
+import pytest
 from log_kit import CLUSTER, SMALL, TOPIC, HandClock, abandon, any_seed, batch_of, note_seed, settle
 from memory_files import CrashImages, MemoryFiles
 
@@ -100,6 +101,7 @@ async def find_broken(seed: int, steps: int, every: int) -> list[str]:
     return broken
 
 
+@pytest.mark.slow
 async def test_transactions_are_what_they_were_after_a_crash_at_any_step() -> None:
     seed = any_seed()
     note_seed(seed)

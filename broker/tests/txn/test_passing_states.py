@@ -6,6 +6,7 @@ Clients know a passing error only where Kafka returns it for that API; others en
 from __future__ import annotations
 
 import msgspec
+import pytest
 from brokers_kit import Client, E, TxnCluster
 from replica_kit import until
 from scenes import scene
@@ -191,6 +192,7 @@ def test_every_api_stands_in_the_table() -> None:
     assert requests().keys() == ANSWERS.keys()
 
 
+@pytest.mark.slow
 async def test_passing_states_are_answered_as_clients_of_each_api_know_them(brokers: TxnCluster) -> None:
     owner, answers = brokers[1], {}
     await brokers.create("t", [2, 3, 1])

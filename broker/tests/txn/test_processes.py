@@ -13,7 +13,7 @@ from cluster_processes import running
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from processes_kit import Brokers
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 PARTITIONS = 3
 CLIENT_S = 40

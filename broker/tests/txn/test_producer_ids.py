@@ -105,6 +105,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.integration
 def test_an_id_is_not_given_again_after_kill_9(tmp_path: Path):
     seen: set[int] = set()
     for _ in range(3):

@@ -101,6 +101,7 @@ def test_a_request_that_is_cut_or_longer_is_left_to_the_general_parser(version: 
     assert read(template, memoryview(frame + b"\0")) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("sizes", [(80, 300), (300,)])
 def test_what_it_reads_of_damaged_requests_the_general_parser_reads_too(version: int, sizes: tuple[int, ...]) -> None:

@@ -259,6 +259,7 @@ def test_a_flipped_bit_anywhere_under_the_crc_is_seen() -> None:
         assert validate_batch(memoryview(flipped), MIB) is ErrorCode.CORRUPT_MESSAGE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [c for c in Codec if c])
 def test_a_decompression_bomb_costs_an_error_and_no_memory(codec: Codec) -> None:
     batch = build_batch([Record(value=b"\0" * (64 * MIB))], codec=codec)

@@ -9,6 +9,8 @@ import pytest
 from penstock.client import NoBrokerAvailable, Node
 from penstock.client.cluster import ClusterConnections
 
+pytestmark = pytest.mark.integration
+
 
 async def test_the_same_trouble_is_told_in_the_same_words() -> None:
     """Known brokers are tried in any order, and error messages end up in statuses."""

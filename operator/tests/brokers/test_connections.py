@@ -57,6 +57,7 @@ async def test_an_address_may_be_given_instead() -> None:
     await connections.close()
 
 
+@pytest.mark.integration
 async def test_a_service_that_is_not_there_yet_is_not_looked_up() -> None:
     there, services = bodies(port=1), {}
     connections = BrokerConnections(lambda ns, name: there.get((ns, name)), lambda ns, name: services.get((ns, name)))
@@ -72,6 +73,7 @@ async def test_a_service_that_is_not_there_yet_is_not_looked_up() -> None:
     await connections.close()
 
 
+@pytest.mark.integration
 def test_overrides_are_read_or_refused() -> None:
     assert parse_override("") == {}
     assert parse_override("h:1,g:2") == {None: "h:1,g:2"}

@@ -24,6 +24,8 @@ from penstock_operator.ports.brokers import (
     TopicCreation,
 )
 
+pytestmark = pytest.mark.integration
+
 DEADLINE_S = 40.0
 
 

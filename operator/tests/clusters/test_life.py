@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Collection
 from typing import Any
 
+import pytest
 from clusters.cluster_kit import NAME, NS, World, formed
 
 from penstock_operator.model.common import ObjectKey
@@ -276,6 +277,7 @@ async def test_a_broker_that_failed_a_moment_ago_is_noticed_although_neither_wat
     assert world.kube.read(PODS, NS, "c-broker-1") is not None
 
 
+@pytest.mark.slow
 async def test_a_cluster_stays_ready_while_one_broker_restarts_and_not_while_it_grows() -> None:
     world = await formed()
     seen = []

@@ -169,6 +169,7 @@ async def test_an_object_that_cannot_be_written_keeps_no_other_waiting(resource:
     assert world.kube.read(resource, NS, "c" if resource == SERVICES else "c-broker")
 
 
+@pytest.mark.slow
 async def test_what_is_noted_is_written_before_it_is_begun() -> None:
     """Without its ConfigMap no pod is made, no broker drained and none restarted."""
     world = await formed(brokers={"replicas": 5})
@@ -197,6 +198,7 @@ async def test_replicas_do_not_move_where_brokers_could_not_be_told_how_fast() -
     assert problem == "settings of broker 1: no answer"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("began", "later"), [(1, 3), (3, 3), (3, 1)])
 async def test_a_cluster_on_the_volumes_of_an_earlier_one_has_as_many_members_of_etcd(began: int, later: int) -> None:
     world = await formed(brokers={"replicas": began}, etcd=SIDECAR)

@@ -44,6 +44,7 @@ async def with_topics(replicas: int = 3, *, etcd: dict[str, object] | None = Non
     return world
 
 
+@pytest.mark.slow
 async def test_new_brokers_get_their_share_of_replicas_and_the_status_tells_how_far_it_is() -> None:
     world = await with_topics()
     world.moves_a_turn = 1
@@ -129,6 +130,7 @@ async def test_a_broker_that_was_drained_by_an_operator_without_its_notes_is_use
     assert replica_counts(world)[3] > 0
 
 
+@pytest.mark.slow
 async def test_a_removal_that_is_taken_back_takes_the_drain_back_and_gives_the_replicas_back() -> None:
     world = await with_topics(4)
     before = replica_counts(world)
@@ -145,6 +147,7 @@ async def test_a_removal_that_is_taken_back_takes_the_drain_back_and_gives_the_r
     assert is_balanced(world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wanted", "factor", "reason"), [(2, 3, "TooFewBrokers"), (1, 2, "TooFewBrokers"), (3, 3, "AsWanted")]
 )
@@ -196,6 +199,7 @@ async def test_a_broker_never_goes_while_it_holds_a_replica_that_came_last() -> 
     assert world.replicas == 4, "brokers said that it can go, and then it was given something"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3])
 async def test_an_operator_that_is_killed_again_and_again_goes_on_where_it_was(every: int) -> None:
     world = await with_topics()
@@ -214,6 +218,7 @@ async def test_an_operator_that_is_killed_again_and_again_goes_on_where_it_was(e
         assert world.condition("Rolled") == ("True", "AsWanted")
 
 
+@pytest.mark.slow
 async def test_an_operator_killed_between_any_two_requests_leaves_nothing_undone() -> None:
     for at in range(1, 40, 4):
         world = await with_topics(4)

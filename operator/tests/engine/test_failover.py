@@ -15,6 +15,8 @@ from doubles.api_server import ApiServer
 
 from penstock_operator.ports.kube import CONSUMER_GROUPS, LEASES
 
+pytestmark = pytest.mark.integration
+
 REPLICA = Path(__file__).parent / "replica.py"
 
 

@@ -183,6 +183,7 @@ async def test_keys_put_back_are_there_again_at_once() -> None:
     assert await queue.pop_batch("Topic", 10) == [key("a")]
 
 
+@pytest.mark.slow
 @virtually
 async def test_delays_that_are_shortened_a_million_times_do_not_pile_up() -> None:
     queue = queue_of()

@@ -16,6 +16,8 @@ from doubles.api_server import ApiServer
 from penstock_operator.engine import relist
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, LEASES, NODES, PODS, TOPICS
 
+pytestmark = pytest.mark.integration
+
 
 def group(name: str, namespace: str = "ns", **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": namespace}, "spec": {"clusterRef": {"name": "c"}, **spec}}

@@ -217,6 +217,7 @@ async def test_a_change_of_members_is_written_at_once(world: World) -> None:
     assert world.status("billing")["members"] == 3
 
 
+@pytest.mark.slow
 def test_a_thousand_groups_that_all_lag_are_bounded_in_writes() -> None:
     async def play() -> None:
         world = World()

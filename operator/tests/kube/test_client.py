@@ -11,6 +11,8 @@ from penstock_operator.kube.client import PAGE
 from penstock_operator.kube.http import path_of
 from penstock_operator.ports.kube import CONFIG_MAPS, CONSUMER_GROUPS, LEASES, NODES, TOPICS, KubeError, KubeEvent
 
+pytestmark = pytest.mark.integration
+
 
 def name_of(what: str) -> str:
     return f"{what}-{secrets.token_hex(4)}"

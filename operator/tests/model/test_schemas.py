@@ -109,6 +109,7 @@ def test_each_kind_of_the_page_has_its_example_in_full() -> None:
         assert parse(read["kind"], read | {"metadata": read["metadata"] | {"namespace": "a", "uid": "b"}})
 
 
+@pytest.mark.integration
 def test_the_generated_files_are_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "tools" / "generate_crds.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -149,6 +150,7 @@ def test_a_status_has_no_defaults_since_it_says_what_is(kind: str) -> None:
     assert "default" not in schema(kind)["properties"]["status"]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(resources())
 def test_random_specs_survive_the_schema_and_come_back_the_same(resource: Resource) -> None:
@@ -162,6 +164,7 @@ def test_random_specs_survive_the_schema_and_come_back_the_same(resource: Resour
     assert parse(kind, object_of(kind, stored)).spec == resource.spec  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(resources())
 def test_fields_that_nobody_knows_are_pruned_by_the_schema_and_ignored_by_the_model(resource: Resource) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,6 +85,7 @@ def test_only_what_is_spread_badly_moves() -> None:
 domain = st.sampled_from(["a/1", "a/2", "b/3", "b/4", "c/5", "", "a"])
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(domain, min_size=1, max_size=9),

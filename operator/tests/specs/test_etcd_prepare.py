@@ -21,6 +21,8 @@ import pytest
 from penstock.state.etcd.binary import find_etcd
 from penstock_operator.specs import etcd
 
+pytestmark = pytest.mark.integration
+
 HOSTS = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
 NAMES = ["c-broker-0", "c-broker-1", "c-broker-2"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from topics.topic_kit import NS, World
 
 from penstock_operator.ports.brokers import BrokersError
@@ -10,6 +11,7 @@ from penstock_operator.ports.kube import TOPICS, KubeError
 READY = ("True", "Ready")
 
 
+@pytest.mark.slow
 async def test_a_thousand_topics_take_a_few_requests_and_one_write_each() -> None:
     # A queue of another operator died beyond 1,024 keys; these come at once.
     world = World()
@@ -26,6 +28,7 @@ async def test_a_thousand_topics_take_a_few_requests_and_one_write_each() -> Non
     assert world.brokers.calls["change_topics"] == 0
 
 
+@pytest.mark.slow
 async def test_an_operator_that_starts_writes_nothing_for_topics_that_are_as_they_should_be() -> None:
     world = World()
     count = 2500
@@ -45,6 +48,7 @@ async def test_an_operator_that_starts_writes_nothing_for_topics_that_are_as_the
     assert world.brokers.calls["topics"] <= 20
 
 
+@pytest.mark.slow
 async def test_a_resync_looks_at_all_in_turns() -> None:
     world = World()
     for number in range(4100):
@@ -57,6 +61,7 @@ async def test_a_resync_looks_at_all_in_turns() -> None:
     assert not any("segment.ms" in topic.settings for topic in world.brokers.topics_by_name.values())
 
 
+@pytest.mark.slow
 async def test_many_failures_are_each_their_own() -> None:
     world = World()
     for number in range(100):
@@ -69,6 +74,7 @@ async def test_many_failures_are_each_their_own() -> None:
     assert len(world.brokers.topics_by_name) == 100
 
 
+@pytest.mark.slow
 async def test_brokers_that_answer_none_cost_one_request_and_not_one_for_each_batch() -> None:
     world = World()
     world.brokers.unreachable = BrokersError("connection refused", code="NoBrokerAvailable")

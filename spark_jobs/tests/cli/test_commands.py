@@ -66,6 +66,7 @@ def test_explain_says_the_plan_in_aligned_lines(tmp_path: Path) -> None:
     assert result.stdout.startswith("job         other\nkind        mirror\n")
 
 
+@pytest.mark.integration
 def test_a_run_without_java_ends_with_the_line_that_says_how_to_get_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from penstock_spark.jobs.examples import example
 from penstock_spark.link.link import Link
 from penstock_spark.model.connection import ConnectionOptions
 
-pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 COUNT = 500
 LIMIT_S = 300
 

@@ -11,7 +11,7 @@ from node_kit import port_of, reserved_port
 
 from penstock_spark.cli.common import SparkExitCode
 
-pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 LIMIT_S = 300
 JOB = """
 kind: audit

@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[2] / "broker" / "tests" / "node")]
 
 import pyarrow as pa  # noqa: E402
 import pyarrow.dataset as ds  # noqa: E402
-import pytest  # noqa: E402
 from deltalake import DeltaTable  # noqa: E402
 from penstock_spark_kit.broker import Broker  # noqa: E402
 from penstock_spark_kit.drivers import DEADLINE_S, DriverProcess, complaints  # noqa: E402
@@ -31,6 +32,8 @@ from penstock_spark_kit.standing import (  # noqa: E402
     write_numbers,
 )
 from penstock_spark_kit.topics import make_topic  # noqa: E402
+
+pytestmark = pytest.mark.integration
 
 DRIVER = HERE / "archive_driver.py"
 ROWS_FOR_A_KILL = 2_000

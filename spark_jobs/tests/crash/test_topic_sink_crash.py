@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 BROKER_TESTS = HERE.parents[2] / "broker" / "tests" / "node"
 sys.path[:0] = [str(HERE.parent), str(BROKER_TESTS)]
 
-import pytest  # noqa: E402
 from penstock_spark_kit.batches_written import values_of, wanted  # noqa: E402
 from penstock_spark_kit.broker import Broker  # noqa: E402
 from penstock_spark_kit.drivers import DEADLINE_S, DriverProcess, complaints  # noqa: E402
@@ -31,6 +32,8 @@ from penstock_spark_kit.standing import (  # noqa: E402
 from penstock_spark_kit.topics import eventually, make_topic  # noqa: E402
 
 from penstock_spark.progress.offsets import Offsets  # noqa: E402
+
+pytestmark = pytest.mark.integration
 
 DRIVER = HERE / "topic_sink_driver.py"
 ROWS_OF_A_FILE = 400

@@ -14,6 +14,8 @@ from penstock_spark_kit.topics import DEADLINE_S, MakeTopic, Rec, make_topic, pr
 from penstock_spark.decode.decoder import RangeDecoder
 from penstock_spark.model.ranges import READ_COMMITTED, READ_UNCOMMITTED, Fetched, OffsetRange
 
+pytestmark = pytest.mark.integration
+
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 

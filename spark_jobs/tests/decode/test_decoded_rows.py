@@ -136,6 +136,7 @@ def pieces(request: pytest.FixtureRequest) -> object:
     patch.undo()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(logs, st.booleans(), st.booleans(), st.data())
 def test_the_rows_are_those_of_reading_record_by_record(
@@ -156,6 +157,7 @@ def test_the_rows_are_those_of_reading_record_by_record(
     assert decoder.next_offset >= range_.end
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(logs, st.data())
 def test_a_batch_that_is_cut_short_is_left_for_the_next_answer(given_: list[Given], data: st.DataObject) -> None:

@@ -218,6 +218,7 @@ def test_a_key_of_a_header_that_is_no_text_is_replaced_as_java_does() -> None:
     assert row.headers == tuple((text, None) for text in keys.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(list(Codec)), st.booleans(), st.booleans())
 def test_changed_bytes_are_told_or_read_as_one_by_one(seed: int, codec: Codec, appended: bool, striding: bool) -> None:

@@ -14,6 +14,8 @@ from penstock.wire.compression import Codec, compress
 from penstock.wire.record import Record
 from penstock.wire.records import build_batch
 
+pytestmark = pytest.mark.integration
+
 BODY_BYTES = 24 << 20
 TIMES = 5.5
 """The bytes once decompressed with room to spare, eight more for each record of seven, and what Python itself wants."""

@@ -23,7 +23,7 @@ from penstock_spark.cli.root import app
 from penstock_spark.demo.checks import CheckResult
 from penstock_spark.jobs.run import java
 
-pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(900)]
 FLIGHTS = 3_000
 DEADLINE_S = 300.0
 

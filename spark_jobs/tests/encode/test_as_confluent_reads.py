@@ -15,6 +15,8 @@ from penstock_spark.encode.batches import encode
 from penstock_spark.encode.ports import EncodableRows, ProducerId
 from penstock_spark.model.columns import HEADER
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("codec", range(5))
 @pytest.mark.parametrize("with_headers", [False, True])

@@ -18,7 +18,7 @@ from penstock_spark.jobs.run.stopping import StopSignal
 from penstock_spark.jobs.spec.kinds import Audit
 from penstock_spark.model.errors import InvalidOption
 
-pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 KEPT = "kept"
 
 

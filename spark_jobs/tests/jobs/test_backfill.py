@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock_spark.jobs.run.failures import cause, may_pass
 
-pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 DAY_S = 86_400
 JOB = """
 kind: backfill

@@ -21,7 +21,7 @@ from penstock_spark.jobs.run import reading
 from penstock_spark.jobs.spec.kinds import CdcUpsert
 from penstock_spark.model.columns import DDL_WITH_HEADERS
 
-pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "jobs.md"
 BASE = """
 kind: cdc-upsert

@@ -59,6 +59,7 @@ def test_null_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert sorted(table["name"].to_pylist(), key=str) == [None, "a"]
 
 
+@pytest.mark.slow
 def test_a_file_ends_at_its_size_and_open_files_are_bounded(tmp_path: Path) -> None:
     many = [str(n) for n in range(MAX_OPEN * 2)]
     batches = [batch(range(len(many)), many) for _ in range(3)]

@@ -21,6 +21,8 @@ from penstock_spark.jobs.run.direct import read_plan
 from penstock_spark.jobs.run.failures import cause, may_pass
 from penstock_spark.jobs.spec.kinds import UTC, Archive
 
+pytestmark = pytest.mark.integration
+
 JOB = """
 kind: archive
 name: direct

@@ -16,6 +16,8 @@ from penstock_spark.cli.run import report_outcome
 from penstock_spark.jobs.run.figures import BatchDone, Figures
 from penstock_spark.jobs.run.supervisor import EndReason, JobOutcome
 
+pytestmark = pytest.mark.integration
+
 JOB = """
 kind: dlq-replay
 name: replays

@@ -131,6 +131,7 @@ def test_a_driver_that_was_overtaken_adds_no_batch_again(tmp_path: Path) -> None
     assert rows(tmp_path) == everything(range(2))
 
 
+@pytest.mark.integration
 def test_the_driver_of_another_process_is_kept_out_until_the_first_ends(tmp_path: Path) -> None:
     script = (
         "import pathlib, sys; from penstock_spark.jobs.run.folder import ParquetFolder;"
@@ -185,6 +186,7 @@ def test_two_jobs_that_compact_one_folder_at_a_time_leave_each_others_files_alon
     assert rows(tmp_path) == everything(range(3)) + everything(range(3))
 
 
+@pytest.mark.slow
 def test_every_row_is_there_once_whatever_step_the_driver_dies_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from penstock_spark.jobs.run.failures import cause, may_pass
 
-pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 SPACE_BYTES = 64 * 1024
 COUNT = 400
 JOB = """

@@ -20,6 +20,8 @@ from client_doubles.certificates import Authority
 from penstock_spark.jobs.examples import example
 from penstock_spark.jobs.run.leftovers import CA_FILE, TOKEN_FILE, Unreachable, remove
 
+pytestmark = pytest.mark.integration
+
 MINE = socket.gethostname()
 """The name of a pod is its host's."""
 DRIVER = "spark.kubernetes.driver.pod.name"

@@ -17,6 +17,8 @@ from penstock_spark.jobs.run.writing import topic_rows
 from penstock_spark.jobs.spec.lists import NULL_MARKER, pack_lists, unpack_lists
 from penstock_spark.jobs.spec.specs import TopicTarget
 
+pytestmark = pytest.mark.integration
+
 NAMES = st.lists(st.text(max_size=3), max_size=3)
 HEADERS = "array<struct<key: string, value: binary>>"
 ROWS = [

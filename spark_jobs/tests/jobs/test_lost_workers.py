@@ -24,7 +24,7 @@ from penstock_spark_kit.topics import Rec, produce
 
 from penstock_spark.cli.common import SparkExitCode
 
-pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 LIMIT_S = 300
 ROWS_A_BATCH, BATCHES = 100, 3
 EXECUTOR, WORKER = "CoarseGrainedExecutorBackend", "pyspark.daemon"

@@ -15,7 +15,7 @@ from penstock_spark.jobs.examples import example
 from penstock_spark.jobs.kinds.audit import SCHEMA, findings, join
 from penstock_spark.jobs.spec import conditions
 
-pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 
 
 def test_records_without_a_part_of_what_identifies_them_are_no_repetitions_of_each_other(

@@ -14,6 +14,8 @@ from penstock_spark.jobs.examples import example
 from penstock_spark.jobs.run.session import UNIX_SOCKETS, settings
 from penstock_spark.jobs.spec import document
 
+pytestmark = pytest.mark.integration
+
 SPECULATION = "spark.speculation"
 LIMIT_S = 120
 ASK_A_WORKER = """

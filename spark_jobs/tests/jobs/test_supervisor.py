@@ -267,6 +267,7 @@ def test_offsets_of_other_sources_are_no_offsets_of_topics(offset: object) -> No
     assert ends_of(offset) == {}
 
 
+@pytest.mark.integration
 def test_figures_are_served_to_prometheus() -> None:
     figures = Figures("flights", "archive", lambda: 12.0)
     figures.batch_done(BatchDone(1, 500, 250, {"bad": 3}))

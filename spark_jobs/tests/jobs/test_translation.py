@@ -45,6 +45,7 @@ def test_nothing_is_counted_back_over_more_than_one_batch(offset: int, expected:
     assert translate(points, offset) == expected
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_no_record_is_lost_and_dense_logs_are_exact(data: st.DataObject) -> None:
     """A mirror of batches with gaps here, aborted attempts and markers there: going on at the translated offset shows

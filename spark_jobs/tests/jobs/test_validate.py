@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock_spark.jobs.examples import example
 
-pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 BAD = b'{"carrier": "LONG", "flight": 1, "dest": "IAH", "origin": "EWR", "distance": 5}'
 
 

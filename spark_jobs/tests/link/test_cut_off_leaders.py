@@ -22,6 +22,8 @@ from penstock_spark.link import Link, TopicPartitions, fetching
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_UNCOMMITTED, OffsetRange
 
+pytestmark = pytest.mark.integration
+
 LinkTo = Callable[..., Link]
 DEPOSED = 1
 OLD, NEW = [b"old %03d" % n for n in range(100)], [b"new %03d" % n for n in range(100)]

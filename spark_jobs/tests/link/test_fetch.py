@@ -26,6 +26,8 @@ from penstock_spark.link.fetching import Densities, RangeFetch
 from penstock_spark.model.errors import OffsetGone, TopicGone, Unavailable
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, READ_UNCOMMITTED, Fetched, OffsetRange
 
+pytestmark = pytest.mark.integration
+
 LinkTo = Callable[..., Link]
 SMALL = FetchSizes(partition_bytes=8_000)
 COUNT = 2_000

@@ -20,6 +20,8 @@ from penstock_spark.link.fetching import RangeFetch
 from penstock_spark.model.errors import TopicGone
 from penstock_spark.model.ranges import LATEST, READ_UNCOMMITTED, Fetched, OffsetRange
 
+pytestmark = pytest.mark.integration
+
 T = TypeVar("T")
 Lag = Callable[[MetadataResponse], None]
 OLD_ID = uuid.uuid4()

@@ -17,6 +17,8 @@ from penstock_spark.link import FetchSizes, Link
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, READ_UNCOMMITTED, OffsetRange
 
+pytestmark = pytest.mark.integration
+
 LinkTo = Callable[..., Link]
 VALUES = [f"{n:06}".encode() * 20 for n in range(2_000)]
 SIZES = FetchSizes(partition_bytes=8_000)

@@ -31,6 +31,8 @@ from penstock_spark.model.connection import ConnectionOptions, Sasl, Tls
 from penstock_spark.model.errors import Refused, Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 
+pytestmark = pytest.mark.integration
+
 Name = Callable[[], str]
 LinkTo = Callable[..., Link]
 

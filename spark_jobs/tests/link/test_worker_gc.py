@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.integration
+
 CHILD = """
 import gc
 from penstock_spark.link.worker_gc import freeze_loaded_objects

@@ -23,6 +23,8 @@ from pyspark.sql.streaming.listener import (
 import penstock_spark
 from penstock_spark.progress.listener import ProgressListener
 
+pytestmark = pytest.mark.integration
+
 LIMIT_S = 300
 
 

@@ -49,6 +49,7 @@ def test_speculation_is_refused_with_the_setting_to_change() -> None:
         check_speculation(SinkDriver(1, "", {"spark.speculation": "true"}))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("settings", "variable", "wanted"),
     [
@@ -69,6 +70,7 @@ def test_executors_are_told_an_address_that_they_reach(
     assert executors_host(SinkDriver(1, "", settings), "127.0.0.1:9092") == wanted
 
 
+@pytest.mark.integration
 def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     started = start_time(process.pid)

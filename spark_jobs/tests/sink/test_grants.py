@@ -49,6 +49,7 @@ def test_a_partition_can_only_be_given_back_by_its_holder() -> None:
         grants.release(1, A, -1)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 6), st.integers(1, 5), st.data())
 def test_tasks_that_give_back_before_they_ask_again_always_come_to_an_end(
     tasks: int, partitions: int, data: st.DataObject

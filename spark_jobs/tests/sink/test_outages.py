@@ -20,6 +20,8 @@ from penstock_spark.sink.service_client import ServiceEndpoint
 from penstock_spark.sink.task import TaskIdentity, TaskWriter
 from penstock_spark.sink.transactions import TransactionClient
 
+pytestmark = pytest.mark.integration
+
 
 def own_writer(bootstrap: str, topic: str, **more: str) -> TaskWriter:
     """At least once."""

@@ -18,6 +18,8 @@ from penstock_spark.sink.driver import SinkDriver
 from penstock_spark.sink.service_client import ServiceEndpoint
 from penstock_spark.sink.transactions import encode_metadata, rows_in_metadata
 
+pytestmark = pytest.mark.integration
+
 StartRun = Callable[..., Run]
 
 

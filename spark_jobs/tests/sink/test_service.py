@@ -26,6 +26,8 @@ from penstock_spark.sink.messages import AbortMessage, HelloMessage, NumberedMes
 from penstock_spark.sink.rendezvous import find_service, own_directory
 from penstock_spark.sink.service_client import ServiceEndpoint, ServiceUnreachable, call_service
 
+pytestmark = pytest.mark.integration
+
 StartRun = Callable[..., Run]
 DEADLINE_S = 30.0
 

@@ -31,6 +31,8 @@ from penstock_spark.sink.service import MAX_ATTEMPTS, SinkService, receive
 from penstock_spark.sink.service_client import ServiceEndpoint, ServiceTimeouts, ServiceUnreachable, TaskSession
 from penstock_spark.sink.transactions import ProducerSession
 
+pytestmark = pytest.mark.integration
+
 TOKEN = b"0123456789abcdef"
 LIMITS = ServiceTimeouts(30.0, 30.0)
 PLACE = ("t", 0)

@@ -20,6 +20,8 @@ from penstock_spark.sink.rendezvous import find_service
 from penstock_spark.sink.service_client import ServiceEndpoint
 from penstock_spark.sink.service_log import non_blocking_stream
 
+pytestmark = pytest.mark.integration
+
 START = """
 import sys
 from penstock_spark.sink.driver import SinkDriver

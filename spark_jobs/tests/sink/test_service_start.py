@@ -8,10 +8,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from penstock_spark.sink.driver import SinkDriver
 from penstock_spark.sink.messages import PingMessage
 from penstock_spark.sink.rendezvous import executors_host, find_service
 from penstock_spark.sink.service_client import ServiceEndpoint, call_service
+
+pytestmark = pytest.mark.integration
 
 DEADLINE_S = 30.0
 

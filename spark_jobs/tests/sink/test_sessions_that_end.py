@@ -17,6 +17,8 @@ from penstock_spark.encode.ports import EncodableRows, ProducerId
 from penstock_spark.sink.batch_sender import BatchSender, SenderSettings
 from penstock_spark.sink.partition_lanes import EncodedBytesBudget
 
+pytestmark = pytest.mark.integration
+
 LIMIT_S = 60.0
 NOBODY = ProducerId(-1, -1, False)
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming import DataStreamWriter
 from penstock.client.partitioner import murmur2
 from penstock_spark.jobs.run.failures import may_pass
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark")]
 LIMIT_S = 300
 
 

@@ -16,6 +16,8 @@ from penstock_spark.options.sink import SinkOptions
 from penstock_spark.sink.columns import SinkColumns
 from penstock_spark.sink.task import TaskIdentity, TaskWriter
 
+pytestmark = pytest.mark.integration
+
 FORBIDDEN = {"kafka.allow.auto.create.topics": "false"}
 
 

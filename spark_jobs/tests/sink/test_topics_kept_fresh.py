@@ -20,6 +20,8 @@ from penstock_spark.sink.columns import sink_columns
 from penstock_spark.sink.splitting import BadRow
 from penstock_spark.sink.task import TaskIdentity, TaskWriter
 
+pytestmark = pytest.mark.integration
+
 
 def options_of(bootstrap: str, topic: str) -> SinkOptions:
     return SinkOptions.parse(

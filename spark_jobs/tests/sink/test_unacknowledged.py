@@ -23,6 +23,8 @@ from penstock_spark.sink.columns import encodable_rows, sink_columns
 from penstock_spark.sink.partition_lanes import EncodedBytesBudget
 from penstock_spark.sink.task import TaskIdentity, TaskWriter
 
+pytestmark = pytest.mark.integration
+
 COLUMNS = schema("value binary")
 
 

@@ -8,6 +8,8 @@ from penstock_spark_kit.topics import MakeTopic, Rec, delete_records, produce
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+pytestmark = pytest.mark.integration
+
 TIME_MS = 1_700_000_000_123
 
 

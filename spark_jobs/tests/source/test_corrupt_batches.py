@@ -22,6 +22,8 @@ from penstock_spark.options.source import SourceOptions
 from penstock_spark.source.reading import read_task
 from penstock_spark.source.splitting import ReadTask
 
+pytestmark = pytest.mark.integration
+
 
 def batch(count: int, *, damage: str = "") -> bytes:
     made = bytearray(build_batch([Record(value=b"%d" % number) for number in range(count)]))

@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from penstock.wire.batch import LENGTH_OVERHEAD
 from penstock_spark.jobs.run.failures import may_pass
 
+pytestmark = pytest.mark.integration
+
 Change = Callable[[bytearray], None]
 
 

@@ -17,6 +17,8 @@ from penstock_spark.options.source import SourceOptions
 from penstock_spark.source.reading import read_task
 from penstock_spark.source.splitting import ReadTask
 
+pytestmark = pytest.mark.integration
+
 Lose = Callable[[Broker, str], None]
 COUNT, KEPT_FROM = 2_000, 1_500
 

@@ -11,6 +11,8 @@ from penstock_spark_kit.topics import MakeTopic, delete_topic, eventually, make_
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.integration
+
 AGAIN = pytest.mark.parametrize("again", [False, True], ids=["deleted", "recreated"])
 QUICK = {"fetchOffset.retryIntervalMs": "100"}
 LIMIT_S = 120

@@ -122,6 +122,7 @@ async def test_offsets_are_deleted(broker):
     assert (response.error_code, response.topics) == (E.INVALID_GROUP_ID, [])
 
 
+@pytest.mark.slow
 async def test_a_request_that_names_more_groups_than_may_be_is_told_so_for_each(broker):
     names = [f"g{n}" for n in range(MAX_GROUPS + 1)]
     for version in range(8, 11):

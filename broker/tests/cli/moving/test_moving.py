@@ -14,7 +14,8 @@ from trio_kit import Trio
 
 from penstock.client import AlterConfig
 
-pytestmark = pytest.mark.xdist_group("trio")  # one cluster, and what it holds, for all of them
+# All tests share one cluster and its topics.
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("trio")]
 
 SLOW = "1"
 """Bytes a second: with this a replica with two batches does not catch up while a test runs."""

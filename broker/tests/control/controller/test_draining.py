@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.control.broker_reports import ReportedSettings
 from penstock.control.config_admin import ConfigService
 from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource
@@ -54,6 +56,7 @@ async def test_a_drain_that_a_client_asks_for_is_known_to_all_and_empties_the_br
     assert all(p.leader != 4 for p in world.view.topics["t"].partitions)
 
 
+@pytest.mark.slow
 async def test_a_drain_that_is_taken_back_is_over_for_all(world) -> None:
     await world.start(1, 2, 3)
     await world.time.until(lambda: world.controllers() == [1])

@@ -226,6 +226,7 @@ async def test_the_embedded_store_needs_nobody_to_look_after_it() -> None:
     await store.close()
 
 
+@pytest.mark.integration
 async def test_a_real_etcd_that_ran_full_takes_writes_again() -> None:
     with EtcdCluster(arguments=[f"--quota-backend-bytes={16 * MB}"]) as etcd:
         store = EtcdStore(EtcdOptions(endpoints=etcd.endpoints))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec.structs import replace
 
 from penstock.control.controller.index import PartitionId
@@ -116,6 +117,7 @@ async def test_a_broker_that_restarts_quickly_is_readmitted_as_another_incarnati
     assert three.partition("t").isr_epochs[2] == three.epoch(2)
 
 
+@pytest.mark.slow
 async def test_leadership_goes_back_to_the_preferred_replica_after_a_while(three) -> None:
     await three.topic("t", [2, 3, 1])
     await three.kill(2, notice=True)

@@ -220,6 +220,7 @@ def holds(old: PartitionRecord, new: PartitionRecord) -> None:
         assert new.leader_epoch > old.leader_epoch
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(situation=situations())
 def test_whatever_brokers_do_the_record_stays_possible_and_comes_to_rest(situation) -> None:
@@ -233,6 +234,7 @@ def test_whatever_brokers_do_the_record_stays_possible_and_comes_to_rest(situati
     assert again is None, "what was settled is settled"
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(situation=situations())
 def test_nobody_leads_who_may_lack_something_unless_the_topic_allows_it(situation) -> None:
@@ -246,6 +248,7 @@ def test_nobody_leads_who_may_lack_something_unless_the_topic_allows_it(situatio
     assert stayed or (new.leader in {*record.isr, *record.eligible} and trusted)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(situation=situations(), target=st.lists(st.integers(0, 5), min_size=1, unique=True))
 def test_a_reassignment_keeps_the_isr_within_the_replicas_at_each_step(situation, target) -> None:
