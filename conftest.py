@@ -78,9 +78,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     spreads the tests over all processes: here it is put where it is looked for.
     """
     if config.option.unit:
-        excluded = [item for item in items if any(item.get_closest_marker(name) for name in ("integration", "slow"))]
-        config.hook.pytest_deselected(items=excluded)
-        items[:] = [item for item in items if item not in set(excluded)]
+        excluded = {item for item in items if any(map(item.get_closest_marker, ("integration", "slow")))}
+        config.hook.pytest_deselected(items=list(excluded))
+        items[:] = [item for item in items if item not in excluded]
     if not getattr(config.option, "loadgroup", False):
         return
     for item in items:
