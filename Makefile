@@ -164,7 +164,7 @@ kcat:
 jre: packages
 	@sh tools/install_java.sh $(BIN)/penstock-spark
 
-# A .venv that somebody made by hand is taken as it is; only one of another interpreter than PYTHON is made anew.
+# A hand-made .venv is used as it is; it is rebuilt only if its interpreter is not PYTHON.
 $(MADE):
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "make: there is no '$(PYTHON)' here. Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3.12 setup" >&2; exit 1; }
