@@ -28,17 +28,8 @@ class ClusterApi:
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
         return [
-            Route(
-                cluster.DescribeClusterRequest, cluster.DescribeClusterResponse, self.describe, 0, 2, failed_describe
-            ),
-            Route(
-                partitions.DescribeTopicPartitionsRequest,
-                partitions.DescribeTopicPartitionsResponse,
-                self.topic_partitions,
-                0,
-                0,
-                failed_topic_partitions,
-            ),
+            Route(cluster.DescribeClusterRequest, self.describe, failed_describe),
+            Route(partitions.DescribeTopicPartitionsRequest, self.topic_partitions, failed_topic_partitions),
         ]
 
     def describe(

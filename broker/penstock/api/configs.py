@@ -73,22 +73,12 @@ class ConfigsApi:
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
         return [
-            Route(wire.DescribeConfigsRequest, wire.DescribeConfigsResponse, self.describe, 1, 4, failed_describe),
-            Route(alter.AlterConfigsRequest, alter.AlterConfigsResponse, self.alter, 0, 2, failed_alter),
-            Route(
-                incremental.IncrementalAlterConfigsRequest,
-                incremental.IncrementalAlterConfigsResponse,
-                self.alter_incrementally,
-                0,
-                1,
-                failed_incremental,
-            ),
+            Route(wire.DescribeConfigsRequest, self.describe, failed_describe),
+            Route(alter.AlterConfigsRequest, self.alter, failed_alter),
+            Route(incremental.IncrementalAlterConfigsRequest, self.alter_incrementally, failed_incremental),
             Route(
                 listing.ListConfigResourcesRequest,
-                listing.ListConfigResourcesResponse,
                 self.list_resources,
-                0,
-                1,
                 lambda request, error: listing.ListConfigResourcesResponse(error_code=error),
             ),
         ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from typing import TypeVar
 
 from penstock.api.exchange import PeerConnection, ProtocolViolation, RequestExchange
 from penstock.api.fetch import FetchApi
@@ -26,7 +25,6 @@ from penstock.wire.schema import MalformedMessage, Payload
 
 log = get_logger(__name__)
 
-P = TypeVar("P", bound=Payload)
 MAX_FETCH_ELEMENTS = 120_000
 """Topics and partitions per Fetch request: each one is processed on the event loop."""
 
@@ -85,7 +83,7 @@ class Dispatcher:
         if route is None:
             raise ProtocolViolation(f'API "{api_name(header.api_key)}" is not supported')
         check_version(header, route.first, route.last)
-        request = decode(route.request, frame, header)
+        request = route.decode(header.version, frame, header.body_offset)
         exchange = connection.open_exchange()
         context = RequestContext(header.version, header.correlation_id, header.client_id, connection.peer, exchange)
         self.run_handler(route, request, context, header)
@@ -157,20 +155,6 @@ def check_version(header: RequestHeader, first: int, last: int) -> None:
         raise ProtocolViolation(
             f'version "{header.version}" of {api_name(header.api_key)} is not supported; use {served}'
         )
-
-
-def decode(cls: type[P], frame: memoryview, header: RequestHeader) -> P:
-    """Decode the body of a request. Raises MalformedMessage."""
-    check_version(header, *cls.VERSIONS)
-    if header.api_key == ApiKey.METADATA:
-        # librdkafka encodes "all topics" with an array count of four bytes instead of one, so up to three bytes of the
-        # flags behind it remain.
-        request, end = codec.decode_from(cls, header.version, frame, header.body_offset)
-        trailing = bytes(frame[end:])
-        if trailing and (len(trailing) > 3 or max(trailing) > 1):
-            raise MalformedMessage(f"Metadata v{header.version} ends at byte {end} of {len(frame)}")
-        return request
-    return codec.decode(cls, header.version, frame, header.body_offset)
 
 
 def encode(response: Payload, version: int, header: RequestHeader) -> bytearray:

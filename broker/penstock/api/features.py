@@ -29,7 +29,7 @@ class FeaturesApi:
 
     def routes(self) -> list[Route]:
         """Return the routes of this API."""
-        return [Route(UpdateFeaturesRequest, UpdateFeaturesResponse, self.update, 0, 2, failed)]
+        return [Route(UpdateFeaturesRequest, self.update, failed)]
 
     async def update(self, request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
         """Apply all updates or none.

@@ -45,10 +45,10 @@ class GroupAdminApi:
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
         return [
-            Route(DescribeGroupsRequest, DescribeGroupsResponse, self.describe_groups, 0, 6, describe_failed),
-            Route(ListGroupsRequest, ListGroupsResponse, self.list_groups, 0, 5, list_failed),
-            Route(DeleteGroupsRequest, DeleteGroupsResponse, self.delete_groups, 0, 2, delete_failed),
-            Route(OffsetDeleteRequest, OffsetDeleteResponse, self.offset_delete, 0, 0, offset_delete_failed),
+            Route(DescribeGroupsRequest, self.describe_groups, describe_failed),
+            Route(ListGroupsRequest, self.list_groups, list_failed),
+            Route(DeleteGroupsRequest, self.delete_groups, delete_failed),
+            Route(OffsetDeleteRequest, self.offset_delete, offset_delete_failed),
         ]
 
     def describe_groups(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:

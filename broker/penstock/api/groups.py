@@ -46,11 +46,11 @@ class GroupsApi:
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
         return [
-            Route(FindCoordinatorRequest, FindCoordinatorResponse, self.find_coordinator, 0, 6, find_failed),
-            Route(JoinGroupRequest, JoinGroupResponse, self.join_group, 0, 9, join_failed),
-            Route(SyncGroupRequest, SyncGroupResponse, self.sync_group, 0, 5, sync_failed),
-            Route(HeartbeatRequest, HeartbeatResponse, self.heartbeat, 0, 4, heartbeat_failed),
-            Route(LeaveGroupRequest, LeaveGroupResponse, self.leave_group, 0, 5, leave_failed),
+            Route(FindCoordinatorRequest, self.find_coordinator, find_failed),
+            Route(JoinGroupRequest, self.join_group, join_failed),
+            Route(SyncGroupRequest, self.sync_group, sync_failed),
+            Route(HeartbeatRequest, self.heartbeat, heartbeat_failed),
+            Route(LeaveGroupRequest, self.leave_group, leave_failed),
         ]
 
     def find_coordinator(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:

@@ -57,8 +57,8 @@ class LogDirsApi:
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
         return [
-            Route(DescribeLogDirsRequest, DescribeLogDirsResponse, self.describe, 1, 5, describe_failed),
-            Route(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, self.move, 1, 2, move_failed),
+            Route(DescribeLogDirsRequest, self.describe, describe_failed),
+            Route(AlterReplicaLogDirsRequest, self.move, move_failed),
         ]
 
     def describe(self, request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:

@@ -110,10 +110,10 @@ class LogQueriesApi:
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
         return [
-            Route(ListOffsetsRequest, ListOffsetsResponse, self.list_offsets, 1, 11),
-            Route(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, self.offset_for_leader_epoch, 2, 4),
-            Route(DeleteRecordsRequest, DeleteRecordsResponse, self.delete_records, 0, 2),
-            Route(DescribeProducersRequest, DescribeProducersResponse, self.describe_producers, 0, 0),
+            Route(ListOffsetsRequest, self.list_offsets),
+            Route(OffsetForLeaderEpochRequest, self.offset_for_leader_epoch),
+            Route(DeleteRecordsRequest, self.delete_records),
+            Route(DescribeProducersRequest, self.describe_producers),
         ]
 
     def absence_error(self, topic: str, index: int) -> ErrorCode:

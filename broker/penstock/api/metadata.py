@@ -18,6 +18,7 @@ from penstock.control.naming import check_name
 from penstock.control.results import AdminError
 from penstock.control.topic_admin import MAX_REQUEST_PARTITIONS, TopicService
 from penstock.state.view import BrokerView, ClusterView, PartitionView, TopicChange, TopicView
+from penstock.wire import codec
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.metadata import (
     MetadataRequest,
@@ -28,6 +29,7 @@ from penstock.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from penstock.wire.primitives import ZERO_UUID
+from penstock.wire.schema import MalformedMessage
 
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 """Bit field of operations on a topic (KIP-430): all of them, because there is no authorization."""
@@ -49,7 +51,7 @@ class MetadataApi:
 
     def routes(self) -> list[Route]:
         """Return the routes of this API."""
-        return [Route(MetadataRequest, MetadataResponse, self.metadata, 0, 13, failed_metadata)]
+        return [Route(MetadataRequest, self.metadata, failed_metadata, decode=decode_request)]
 
     def _on_changes(self, changes: list[TopicChange]) -> None:
         self._all = None
@@ -223,6 +225,19 @@ def with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
         partitions=topic.partitions,
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
+
+
+def decode_request(version: int, frame: memoryview, offset: int) -> MetadataRequest:
+    """Decode a request, also of librdkafka. Raises MalformedMessage.
+
+    librdkafka encodes "all topics" with an array count of four bytes instead of one, so up to three bytes of the flags
+    behind it remain.
+    """
+    request, end = codec.decode_from(MetadataRequest, version, frame, offset)
+    trailing = bytes(frame[end:])
+    if trailing and (len(trailing) > 3 or max(trailing) > 1):
+        raise MalformedMessage(f"Metadata v{version} ends at byte {end} of {len(frame)}")
+    return request
 
 
 def failed_metadata(request: MetadataRequest, error: int) -> MetadataResponse:

@@ -52,8 +52,8 @@ class OffsetsApi:
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
         return [
-            Route(OffsetCommitRequest, OffsetCommitResponse, self.offset_commit, 2, 10, commit_failed),
-            Route(OffsetFetchRequest, OffsetFetchResponse, self.offset_fetch, 1, 10, fetch_failed),
+            Route(OffsetCommitRequest, self.offset_commit, commit_failed),
+            Route(OffsetFetchRequest, self.offset_fetch, fetch_failed),
         ]
 
     # -- commit

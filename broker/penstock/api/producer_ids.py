@@ -31,7 +31,7 @@ class ProducerIdsApi:
 
     def routes(self) -> list[Route]:
         """Return the routes of this API."""
-        return [Route(InitProducerIdRequest, InitProducerIdResponse, self.init_producer_id, 0, 5, failed)]
+        return [Route(InitProducerIdRequest, self.init_producer_id, failed)]
 
     async def init_producer_id(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
         """Allocate a new id with epoch 0, even for a producer that has one.

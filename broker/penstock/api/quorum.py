@@ -27,7 +27,7 @@ class QuorumApi:
 
     def routes(self) -> list[Route]:
         """Return the routes of this API."""
-        return [Route(wire.DescribeQuorumRequest, wire.DescribeQuorumResponse, self.describe, 0, 2, failed_describe)]
+        return [Route(wire.DescribeQuorumRequest, self.describe, failed_describe)]
 
     async def describe(
         self, request: wire.DescribeQuorumRequest, context: RequestContext

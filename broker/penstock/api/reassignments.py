@@ -30,21 +30,15 @@ class ReassignmentsApi:
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
         return [
-            Route(elect.ElectLeadersRequest, elect.ElectLeadersResponse, self.elect, 0, 2, failed_election),
+            Route(elect.ElectLeadersRequest, self.elect, failed_election),
             Route(
                 alter.AlterPartitionReassignmentsRequest,
-                alter.AlterPartitionReassignmentsResponse,
                 self.alter,
-                0,
-                1,
                 lambda request, error: alter.AlterPartitionReassignmentsResponse(error_code=error),
             ),
             Route(
                 listing.ListPartitionReassignmentsRequest,
-                listing.ListPartitionReassignmentsResponse,
                 self.list_reassignments,
-                0,
-                0,
                 lambda request, error: listing.ListPartitionReassignmentsResponse(error_code=error),
             ),
         ]

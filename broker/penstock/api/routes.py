@@ -5,11 +5,14 @@ Each API module has a class with a `routes()` method; `node` collects the routes
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from penstock.api.exchange import PeerInfo, RequestExchange
+from penstock.wire import codec
 from penstock.wire.schema import Payload
 
 
@@ -30,17 +33,41 @@ Handler = Callable[[Any, RequestContext], Payload | Awaitable[Payload]]
 logged and becomes UNKNOWN_SERVER_ERROR if the response can carry it; otherwise the connection is closed.
 """
 
+Decoder = Callable[[int, memoryview, int], Payload]
+"""(version, frame, offset of the body) → request. Raises MalformedMessage."""
+
 Failure = Callable[[Any, int], Payload]
 """(request, error code) → the response with this error for everything in the request."""
 
 
-@dataclass(frozen=True, slots=True)
 class Route:
-    """One API, served in versions `first` to `last`, which may be narrower than the codec's."""
+    """One API, served in the codec's versions of its request, or in fewer with `first` and `last`.
 
-    request: type[Payload]
-    response: type[Payload]
-    handler: Handler
-    first: int
-    last: int
-    failure: Failure | None = None
+    `decode` replaces the codec for an API whose requests need leniency.
+    """
+
+    __slots__ = ("decode", "failure", "first", "handler", "last", "request")
+
+    def __init__(
+        self,
+        request: type[Payload],
+        handler: Handler,
+        failure: Failure | None = None,
+        *,
+        first: int | None = None,
+        last: int | None = None,
+        decode: Decoder | None = None,
+    ) -> None:
+        known_first, known_last = request.VERSIONS
+        self.request, self.handler, self.failure = request, handler, failure
+        self.decode: Decoder = decode or partial(codec.decode, request)
+        self.first = known_first if first is None else first
+        self.last = known_last if last is None else last
+        assert known_first <= self.first <= self.last <= known_last, f"a route of {request.__name__} narrows versions"
+
+    @property
+    def response(self) -> type[Payload]:
+        """The class of the response, which is defined beside the request's."""
+        name = self.request.__name__.removesuffix("Request") + "Response"
+        found: type[Payload] = getattr(sys.modules[self.request.__module__], name)
+        return found

@@ -46,9 +46,9 @@ class TopicsApi:
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
         return [
-            Route(CreateTopicsRequest, CreateTopicsResponse, self.create, 2, 7, failed_create),
-            Route(DeleteTopicsRequest, DeleteTopicsResponse, self.delete, 1, 6, failed_delete),
-            Route(CreatePartitionsRequest, CreatePartitionsResponse, self.create_partitions, 0, 3, failed_partitions),
+            Route(CreateTopicsRequest, self.create, failed_create),
+            Route(DeleteTopicsRequest, self.delete, failed_delete),
+            Route(CreatePartitionsRequest, self.create_partitions, failed_partitions),
         ]
 
     async def create(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:

@@ -73,8 +73,8 @@ class TransactionPartsApi:
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
         return [
-            Route(WriteTxnMarkersRequest, WriteTxnMarkersResponse, self.write_txn_markers, 1, 2, markers_failed),
-            Route(TxnOffsetCommitRequest, TxnOffsetCommitResponse, self.txn_offset_commit, 0, 4, commit_failed),
+            Route(WriteTxnMarkersRequest, self.write_txn_markers, markers_failed),
+            Route(TxnOffsetCommitRequest, self.txn_offset_commit, commit_failed, last=4),
         ]
 
     async def write_txn_markers(

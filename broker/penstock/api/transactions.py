@@ -56,11 +56,11 @@ class TransactionsApi:
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
         return [
-            Route(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, self.add_partitions, 0, 5, add_failed),
-            Route(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, self.add_offsets, 0, 4, offsets_failed),
-            Route(EndTxnRequest, EndTxnResponse, self.end_txn, 0, 4, end_failed),
-            Route(DescribeTransactionsRequest, DescribeTransactionsResponse, self.describe, 0, 0, describe_failed),
-            Route(ListTransactionsRequest, ListTransactionsResponse, self.list_transactions, 0, 2, list_failed),
+            Route(AddPartitionsToTxnRequest, self.add_partitions, add_failed),
+            Route(AddOffsetsToTxnRequest, self.add_offsets, offsets_failed),
+            Route(EndTxnRequest, self.end_txn, end_failed, last=4),
+            Route(DescribeTransactionsRequest, self.describe, describe_failed),
+            Route(ListTransactionsRequest, self.list_transactions, list_failed),
         ]
 
     async def add_partitions(

@@ -12,6 +12,7 @@ from replica_kit import until
 from wire_in_memory import PEER, RecordedExchange, Wire, opened_wire
 
 from penstock.api.exchange import ProtocolViolation
+from penstock.api.metadata import decode_request
 from penstock.api.routes import RequestContext, Route
 from penstock.wire import codec
 from penstock.wire.apis import APIS, ApiKey
@@ -35,7 +36,7 @@ def heartbeat_failure(request: HeartbeatRequest, error: int) -> HeartbeatRespons
 
 def serve(wire: Wire, handler: Any, failure: Any = heartbeat_failure, first: int = 0, last: int = 4) -> None:
     """A route that serves Heartbeat with `handler`."""
-    route = Route(HeartbeatRequest, HeartbeatResponse, handler, first, last, failure)
+    route = Route(HeartbeatRequest, handler, failure, first=first, last=last)
     wire.dispatcher = wire.make_dispatcher([route])
 
 
@@ -244,7 +245,7 @@ async def test_metadata_for_all_topics_is_understood_as_librdkafka_asks_for_it(w
         asked.append(request)
         return MetadataResponse()
 
-    wire.dispatcher = wire.make_dispatcher([Route(MetadataRequest, MetadataResponse, handler, 0, 13)])
+    wire.dispatcher = wire.make_dispatcher([Route(MetadataRequest, handler, decode=decode_request)])
     flags = b"\x01\0\0\0" if version <= 10 else b"\x01\0\0"
     frame = head(ApiKey.METADATA, version) + b"\0\0\0\0" + flags
     wire.dispatcher(wire.connection, memoryview(frame))
@@ -286,7 +287,7 @@ async def test_a_client_without_an_id_is_served(wire: Wire) -> None:
         ids.append(context.client_id)
         return ListGroupsResponse()
 
-    wire.dispatcher = wire.make_dispatcher([Route(ListGroupsRequest, ListGroupsResponse, handler, 0, 5)])
+    wire.dispatcher = wire.make_dispatcher([Route(ListGroupsRequest, handler)])
     for client_id in (None, "", "é"):
         frame = codec.encode(ListGroupsRequest(), 3, bytes(head(ApiKey.LIST_GROUPS, 3, client_id)))
         wire.dispatcher(wire.connection, memoryview(frame))

@@ -11,7 +11,8 @@ from kio.schema.request_header.v2 import header as v2
 from kio.serial import entity_reader
 from wire_kit import payloads
 
-from penstock.wire.apis import APIS, NEVER, ApiKey, api_name, request_header_version, response_header_version
+from penstock.wire.api_table import NEVER
+from penstock.wire.apis import APIS, ApiKey, api_name, request_header_version, response_header_version
 from penstock.wire.frame import MAX_CLIENT_ID_BYTES, RequestHeader, parse_request_header, request_head, response_head
 from penstock.wire.schema import MalformedMessage
 

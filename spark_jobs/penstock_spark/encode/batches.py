@@ -25,8 +25,6 @@ BLOCK_BYTES = 64 << 20
 class MeasuredRows(NamedTuple):
     """Sizes of rows in batches. `ends` are cumulative upper bounds of the record sizes."""
 
-    """Of rows, what they take in batches. `ends` are the sums of the records' sizes, which are these at most."""
-
     times: Ints
     headers: pa.BinaryArray | None
     sizes: Sizes

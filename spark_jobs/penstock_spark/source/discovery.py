@@ -22,7 +22,7 @@ MAX_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class ExistingPartitions:
-    """ExistingPartitions partitions, and topic ids by name."""
+    """Existing partitions, and topic ids by name."""
 
     partitions: frozenset[TopicPartition]
     ids: Mapping[str, UUID]

@@ -12,19 +12,15 @@ class InitProducerIdRequest(Payload):
     transaction_timeout_ms: int = 0
     producer_id: int = -1
     producer_epoch: int = -1
-    enable2_pc: bool = False
-    keep_prepared_txn: bool = False
 
     KEY: ClassVar[int] = 22
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
     FLEXIBLE_FROM: ClassVar[int] = 2
     FIELDS: ClassVar[tuple[Field, ...]] = (
-        Field("transactional_id", "string", 0, 6, nullable=True),
-        Field("transaction_timeout_ms", "int32", 0, 6),
-        Field("producer_id", "int64", 3, 6),
-        Field("producer_epoch", "int16", 3, 6),
-        Field("enable2_pc", "bool", 6, 6),
-        Field("keep_prepared_txn", "bool", 6, 6),
+        Field("transactional_id", "string", 0, 5, nullable=True),
+        Field("transaction_timeout_ms", "int32", 0, 5),
+        Field("producer_id", "int64", 3, 5),
+        Field("producer_epoch", "int16", 3, 5),
     )
 
 
@@ -33,17 +29,13 @@ class InitProducerIdResponse(Payload):
     error_code: int = 0
     producer_id: int = -1
     producer_epoch: int = 0
-    ongoing_txn_producer_id: int = -1
-    ongoing_txn_producer_epoch: int = -1
 
     KEY: ClassVar[int] = 22
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
     FLEXIBLE_FROM: ClassVar[int] = 2
     FIELDS: ClassVar[tuple[Field, ...]] = (
-        Field("throttle_time_ms", "int32", 0, 6),
-        Field("error_code", "int16", 0, 6),
-        Field("producer_id", "int64", 0, 6),
-        Field("producer_epoch", "int16", 0, 6),
-        Field("ongoing_txn_producer_id", "int64", 6, 6),
-        Field("ongoing_txn_producer_epoch", "int16", 6, 6),
+        Field("throttle_time_ms", "int32", 0, 5),
+        Field("error_code", "int16", 0, 5),
+        Field("producer_id", "int64", 0, 5),
+        Field("producer_epoch", "int16", 0, 5),
     )

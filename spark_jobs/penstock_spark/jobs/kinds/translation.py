@@ -36,7 +36,7 @@ MAX_POINTS = 64
 MAX_METADATA_BYTES = 3_500
 """Brokers accept 4,096 bytes of offset metadata."""
 RECENT_POINTS = 16
-"""Number of latest points that are all kept; older ones are thin_out out."""
+"""Number of latest points that are all kept; older ones are thinned out."""
 
 
 class OffsetPoint(NamedTuple):
