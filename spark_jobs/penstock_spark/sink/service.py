@@ -215,7 +215,7 @@ class SinkService:
         except Exception as e:
             connection.reply(message.number, refusal(e))
             if not isinstance(e, EXPECTED):
-                log.error("a request failed", request=type(message.request).__name__, exc_info=e)
+                log.error("a request failed", request=message.request.__struct_config__.tag, exc_info=e)
 
     async def _handle(self, connection: TaskConnection, message: NumberedMessage) -> Result:
         match message.request:

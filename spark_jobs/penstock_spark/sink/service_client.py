@@ -181,7 +181,7 @@ class TaskSession:
             async with asyncio.timeout(limit_s):
                 return checked(await self._send(request))
         except TimeoutError:
-            about = type(request).__name__.lower()
+            about = request.__struct_config__.tag
             raise self._unreachable(f"did not reply to {about} within {limit_s:.0f} s") from None
 
     def _unreachable(self, why: str) -> ServiceUnreachable:
