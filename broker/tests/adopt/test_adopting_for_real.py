@@ -111,10 +111,10 @@ def test_a_broker_alone_becomes_one_of_a_cluster_with_all_it_has(tmp_path: Path,
 
     plan = json.loads(penstock("cluster", "adopt", "--data", str(data), "--etcd", etcd, "--dry-run", "-o", "json"))
     assert (plan["counts"]["topics"], plan["counts"]["partitions"], plan["broker_id"]) == (1, 3, 0)
-    assert "Say so with --yes" in penstock("cluster", "adopt", "--data", str(data), "--etcd", etcd, code=4)
+    assert "set --yes" in penstock("cluster", "adopt", "--data", str(data), "--etcd", etcd, code=4)
     said = penstock("cluster", "adopt", "--data", str(data), "--etcd", etcd, "--yes")
     assert f"penstock up --etcd {etcd} --id 0 --data {data}" in said
-    assert "was moved before" in penstock("cluster", "adopt", "--data", str(data), "--etcd", etcd)
+    assert "was already moved" in penstock("cluster", "adopt", "--data", str(data), "--etcd", etcd)
     assert "was moved into a cluster" in " ".join(penstock("up", "--data", str(data), code=2).split())
 
     with up(data, port, "--etcd", etcd, "--id", "0") as member:

@@ -17,11 +17,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 from client_doubles.scripted import ScriptedBroker
 from session_broker import address_of_broker
 
+SETTINGS = (
+    "group.initial.rebalance.delay.ms=0",
+    "group.min.session.timeout.ms=500",
+    # Tests write records with old timestamps.
+    "log.retention.check.interval.ms=2147483647",
+)
+
 
 @pytest.fixture(scope="session")
 def bootstrap() -> Iterator[str]:
     """The address of a broker."""
-    with address_of_broker("group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=500") as address:
+    with address_of_broker(*SETTINGS) as address:
         yield address
 
 

@@ -62,8 +62,8 @@ async def test_consumers_get_past_a_batch_that_was_cut_out_and_the_log_opens(tmp
     assert len(after) == len(before)
     state = PartitionState(TopicPartition(TOPIC, 0))
     state.seek(0)
-    state.fill(memoryview(after), None, committed_only=True)
-    found = [record.offset for record in state.take(100)]
+    state.append_batches(memoryview(after), None, committed_only=True)
+    found = [record.offset for record in state.read_records(100)]
     assert found == ([0, 1, 2, 5, 6, 7] if size < 9 else [0, 1, 2, 6, 7])
     assert (tmp_path / "saved").read_bytes() == before[len(batch_of(3)) : -len(batch_of(2))]
     assert dump([str(tmp_path / "data")], verify=True, records=True, json=False, out=(tmp_path / "o").open("w")) == 0

@@ -82,7 +82,7 @@ def test_wrong_use_has_an_exit_code_of_its_own_and_nothing_is_made(tmp_path: Pat
         ({}, "num = = 3\n", ("penstock.toml",)),
         ({"config_file": "missing.toml"}, "", ("missing.toml",)),
         ({"listeners": ["nonsense"]}, "", ("nonsense", "NAME://host:port")),
-        ({"settings": {"listeners": "A://x:1,A://x:2"}}, "", ("A twice",)),
+        ({"settings": {"listeners": "A://x:1,A://x:2"}}, "", ('listener "A" is defined twice',)),
     ],
 )
 def test_a_setting_that_is_wrong_is_named_with_its_place(

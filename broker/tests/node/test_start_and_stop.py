@@ -383,7 +383,7 @@ async def test_status_names_a_log_directory_that_has_failed_and_the_cure(tmp_pat
             subprocess.run, command, capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )
     assert done.returncode == 1
-    assert f"log directory {tmp_path} of broker 0 has failed (KAFKA_STORAGE_ERROR)" in done.stderr
+    assert f'log directory "{tmp_path}" of broker 0 has failed (KAFKA_STORAGE_ERROR)' in done.stderr
     assert "restart the broker" in done.stderr
     if output == "json":
         assert f'"{tmp_path}"' in done.stdout

@@ -166,5 +166,5 @@ def test_java_is_brought_where_there_is_none(capsys: pytest.CaptureFixture[str])
         raise java.JavaMissing("none")
 
     assert command.java_line(missing, lambda: java.Java(Path("/cache/jdk-21"), 21)) == "Java 21 in /cache/jdk-21"
-    assert capsys.readouterr().out == f"no Java 17 or newer here: bringing Java 21 into {java.cache()}\n"
+    assert capsys.readouterr().out == f"Java 17 or newer not found: installing Java 21 into {java.cache()}\n"
     assert command.java_line(lambda: java.Java(None, 17)) == "Java 17 on the PATH"

@@ -142,7 +142,7 @@ def test_csv_is_read_as_rfc_4180_has_it_in_every_folder_below(
         (
             b"id,name\n1,x\n",
             ("read_options={}",),
-            "a row has the names of the columns; set read_options.header",
+            "a row equals the column names; set read_options.header",
             "read_options.header=true",
             {b"1": b"x"},
         ),

@@ -20,7 +20,7 @@ SPECULATION = "spark.speculation"
 LIMIT_S = 120
 ASK_A_WORKER = """
 import os
-from penstock_spark.jobs import document
+from penstock_spark.jobs.spec import document
 from penstock_spark.jobs.examples import example
 from penstock_spark.jobs.run.session import session
 
@@ -37,7 +37,7 @@ print("pyspark:", worker.package)
 spark.stop()
 """
 LOSE_EXECUTORS = """
-from penstock_spark.jobs import document
+from penstock_spark.jobs.spec import document
 from penstock_spark.jobs.examples import example
 from penstock_spark.jobs.run.session import session
 

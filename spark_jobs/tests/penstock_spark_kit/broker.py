@@ -15,7 +15,12 @@ from node_kit import port_of, reserved_port
 
 DEADLINE_S = 60.0
 """Generous: only what never comes up, or never ends, reaches it."""
-SETTINGS = ("group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=500")
+SETTINGS = (
+    "group.initial.rebalance.delay.ms=0",
+    "group.min.session.timeout.ms=500",
+    # Tests write records with old timestamps.
+    "log.retention.check.interval.ms=2147483647",
+)
 PENSTOCK = Path(sys.executable).with_name("penstock")
 READY = re.compile(r"ready kafka=(\S+):(\d+) ")
 

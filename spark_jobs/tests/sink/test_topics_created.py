@@ -60,5 +60,5 @@ def test_a_name_that_no_topic_can_have_is_refused(penstock: Broker) -> None:
 
 
 def test_no_topic_is_created_where_brokers_do_not_create_any(strict_broker: Broker) -> None:
-    with pytest.raises(Refused, match="the brokers do not create it"):
+    with pytest.raises(Refused, match="is not created automatically"):
         write(strict_broker, "absent", 0)

@@ -106,7 +106,7 @@ def test_aborted_records_are_left_out_where_committed_ones_are_asked_for(
     [
         ({"subscribe": "there-is-no-such-topic"}, 'names what does not exist: "there-is-no-such-topic"'),
         ({"subscribe": "TOPIC", "startingOffsets": '{"TOPIC": {"3": 1}}'}, "must name exactly the partitions"),
-        ({"subscribe": "TOPIC", "startingTimestamp": "99999999999999"}, "no record is as young"),
+        ({"subscribe": "TOPIC", "startingTimestamp": "99999999999999"}, "no record is as new"),
         (
             {"subscribe": "TOPIC", "startOffset": "1"},
             'unknown option "startoffset"; did you mean "startingOffsets"',
@@ -123,7 +123,7 @@ def test_errors_name_the_option(
 
 def test_a_schema_of_ones_own_is_refused(spark: SparkSession, penstock: Broker, topic: MakeTopic) -> None:
     options = {"kafka.bootstrap.servers": penstock.bootstrap, "subscribe": topic()}
-    with pytest.raises(PySparkException, match=r"leave \.schema"):
+    with pytest.raises(PySparkException, match=r"remove \.schema"):
         spark.read.format("penstock").options(**options).schema("value string").load().collect()
 
 

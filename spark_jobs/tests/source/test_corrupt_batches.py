@@ -67,7 +67,8 @@ def test_a_batch_that_cannot_be_read_ends_the_task_or_is_left_out_and_named(
     name = topic()
     batches = [batch(5, damage="record"), batch(10), batch(3, damage="codec"), batch(2), batch(1, damage="record")]
     asyncio.run(write(penstock.bootstrap, name, batches))
-    with pytest.raises(CorruptBatch, match=f'{name}-0: the batch at offset 15 .*; set onCorruptBatch to "skip"'):
+    message = f'{name}-0: cannot read the batch at offset 15: .*; set onCorruptBatch to "skip"'
+    with pytest.raises(CorruptBatch, match=message):
         read(penstock, name, 21)
     assert read(penstock, name, 21, onCorruptBatch="skip") == [*range(5, 15), 18, 19]
     for offsets in ("0 to 4", "15 to 17", "20 to 20"):

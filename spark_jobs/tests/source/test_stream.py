@@ -208,5 +208,5 @@ def test_an_option_of_batches_is_refused(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path
 ) -> None:
     query = Query(spark, tmp_path, penstock, subscribe=topic(), endingOffsets="latest")
-    with pytest.raises(Exception, match="'endingOffsets' is for batch queries"):
+    with pytest.raises(Exception, match='option "endingOffsets" is for batch queries'):
         query.run()

@@ -32,6 +32,8 @@ SETTINGS = {
     "num.partitions": "4",
     "group.min.session.timeout.ms": "500",
     "group.initial.rebalance.delay.ms": "0",
+    # Tests write records with old timestamps.
+    "log.retention.check.interval.ms": "2147483647",
 }
 CLUSTER_SETTINGS = {
     # An embedded broker creates topics that are asked for, a cluster only where that is wanted.

@@ -21,7 +21,6 @@ from penstock.node.broker import BrokerNode
 from penstock.node.environment import SystemEnvironment
 from penstock.node.process import GC_THRESHOLDS
 from penstock.node.settings import etcd_of
-from penstock.replica import manager
 from penstock.runtime import logging
 
 SETTINGS = {
@@ -54,8 +53,7 @@ def counts() -> dict[str, int]:
 
 
 async def main(etcd: str, home: str) -> None:
-    manager.EXPIRY_S = 1.0
-    housekeeping.SWEEP_S, housekeeping.TOMBSTONE_MS, housekeeping.LAST_MS = 1.0, 2000, 1000
+    housekeeping.CLEANUP_INTERVAL_S, housekeeping.TOMBSTONE_AGE_MS, housekeeping.MIN_OBSERVED_MS = 1.0, 2000, 1000
     nodes = [
         BrokerNode(made, {}, SystemEnvironment(etcd_of(made))) for made in (options(etcd, home, i) for i in BROKERS)
     ]
