@@ -72,5 +72,5 @@ def test_a_batch_that_cannot_be_read_ends_the_task_or_is_left_out_and_named(
         read(penstock, name, 21)
     assert read(penstock, name, 21, onCorruptBatch="skip") == [*range(5, 15), 18, 19]
     for offsets in ("0 to 4", "15 to 17", "20 to 20"):
-        assert f"Offsets {offsets} are left out" in caplog.text
+        assert f"offsets {offsets} are skipped" in caplog.text
     assert name in caplog.text
