@@ -24,6 +24,7 @@ from penstock_chaos.loads.common import FAST_RECONNECT, body, by_partition, now,
 from penstock_chaos.loads.group_confluent import ask
 
 CALL_S = 20.0
+OFFSETS_S = 8.0
 PAUSE_S = 0.2
 TRANSACTION_TIMEOUT_MS = 20_000
 sessions = itertools.count(1)
@@ -107,7 +108,9 @@ class Worker:
             positions = behind(self.options["topic"], messages)
             metadata = self.consumer.consumer_group_metadata()
             self.journal.write("positions", transaction, {each.partition: each.offset for each in positions}, now())
-            insist(lambda: self.producer.send_offsets_to_transaction(positions, metadata, CALL_S))
+            # librdkafka 2.16 loses a request to a broker that metadata no longer names, and then waits without end: the
+            # application has to give up, as it has to with Apache Kafka.
+            insist(lambda: self.producer.send_offsets_to_transaction(positions, metadata, OFFSETS_S), end_after=2)
             if on_purpose:
                 self.abort(transaction)
                 return
