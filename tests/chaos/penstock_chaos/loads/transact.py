@@ -109,7 +109,7 @@ class Worker:
             metadata = self.consumer.consumer_group_metadata()
             self.journal.write("positions", transaction, {each.partition: each.offset for each in positions}, now())
             # librdkafka 2.16 loses a request to a broker that metadata no longer names, and then waits without end: the
-            # application has to give up, as it has to with Apache Kafka.
+            # application has to give up.
             insist(lambda: self.producer.send_offsets_to_transaction(positions, metadata, OFFSETS_S), end_after=2)
             if on_purpose:
                 self.abort(transaction)
