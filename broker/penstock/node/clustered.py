@@ -37,6 +37,8 @@ from penstock.state.watcher import Watcher
 
 log = get_logger("penstock.node")
 
+REDIRECT_S = 1.0
+"""Time in which a stopping broker redirects clients to the new leaders and coordinators before its name goes."""
 UNNAMED_S = 2.0
 """How long a stopping broker waits until other brokers no longer name it to clients."""
 POLL_S = 0.02
@@ -111,6 +113,7 @@ class ClusterServices:
         """Leave the cluster before the listeners close, in Kafka's order: leaderships and coordinator shards move to
         other brokers, the registration ends, and no other broker names this one to clients any longer."""
         await self.member.request_handover()
+        await asyncio.sleep(REDIRECT_S)
         await self.member.leave()
         await wait_until_unnamed(self.peers, self.config.node_id, list(self.view.brokers))
 
