@@ -86,8 +86,8 @@ async def measure(endpoints: tuple[str, ...], etcd_pid: int, seconds: float, pro
     while groups.unavailable:
         await asyncio.sleep(0.01)
     routes = [*GroupsApi(groups, view).routes(), *OffsetsApi(groups, view).routes()]
-    nobody = cast(Any, None)  # neither Produce nor Fetch is sent
-    dispatcher = Dispatcher(nobody, nobody, ApiVersionsApi(routes), routes, RequestStats())
+    unused = cast(Any, None)  # neither Produce nor Fetch is sent
+    dispatcher = Dispatcher(unused, unused, ApiVersionsApi(routes), routes, RequestStats())
     server = Server(dispatcher, ServerLimits(), ThreadPoolExecutor(2))
     [bound] = await server.listen([ListenerAddress("PLAINTEXT", "127.0.0.1", 0)])
     spec = commits.spec_of(f"127.0.0.1:{bound.port}", TOPIC, (os.getpid(),), max(os.sched_getaffinity(0)), seconds)

@@ -217,7 +217,7 @@ class LogMaintenance:
     async def delete_dropped(self, log: PartitionLog) -> None:
         """Rename dropped segments, which no checkpoint names, and delete them after `file.delete.delay.ms`.
 
-        If renaming fails for now, the next checkpoint retries. The caller holds the log's lock.
+        If renaming fails, the next checkpoint retries. The caller holds the log's lock.
         """
         segments = pop_dropped(log)
         if not segments:

@@ -116,7 +116,7 @@ class LogReader:
     def limit_size(self, segment: Segment, position: int, max_bytes: int, end: int, end_offset: int) -> tuple[int, int]:
         """Return (end position, next offset) of the batches from `position` that fit; of one batch if `max_bytes` < 0.
 
-        Ends at the last indexed batch that fits. If there is none, scans batch headers, of which there are few then.
+        Ends at the last indexed batch that fits. If there is none, scans batch headers up to the next entry.
         """
         indexed = self.indexes.get(segment).offsets.last_between(position, position + max_bytes)
         if indexed is not None:

@@ -112,8 +112,8 @@ class ClusterServices:
     async def leave(self) -> None:
         """Leave the cluster before the listeners close, in Kafka's order: leaderships and coordinator shards move to
         other brokers, the registration ends, and no other broker names this one to clients any longer."""
-        await self.member.request_handover()
-        await asyncio.sleep(REDIRECT_S)
+        if await self.member.request_handover():
+            await asyncio.sleep(REDIRECT_S)
         await self.member.leave()
         await wait_until_unnamed(self.peers, self.config.node_id, list(self.view.brokers))
 

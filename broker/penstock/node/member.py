@@ -139,17 +139,21 @@ class ClusterMember:
         await self._stop_controller()
         await self._leave()
 
-    async def request_handover(self) -> None:
-        """Move this broker's leaderships and coordinator shards to other brokers, before it stops."""
+    async def request_handover(self) -> bool:
+        """Move this broker's leaderships and coordinator shards to other brokers, before it stops; return whether they
+        moved."""
         registration = self.registration
         if registration is None or self.is_leaving or registration.lost.is_set():
-            return
+            return False
         self.is_leaving = True
         try:
-            if not await registration.request_handover(HANDOVER_TIMEOUT_S):
-                log.warning("leaderships not moved to other brokers in time", seconds=HANDOVER_TIMEOUT_S)
+            moved = await registration.request_handover(HANDOVER_TIMEOUT_S)
         except StoreError as e:
             log.warning("leaderships not moved to other brokers", reason=str(e))
+            return False
+        if not moved:
+            log.warning("leaderships not moved to other brokers in time", seconds=HANDOVER_TIMEOUT_S)
+        return moved
 
     async def leave(self) -> None:
         """End the membership. This broker then neither leads, coordinates nor acknowledges."""

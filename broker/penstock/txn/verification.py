@@ -137,9 +137,9 @@ class Verifier:
                 try:
                     found = await self._fetch_results(target, requests)
                 except (OSError, TimeoutError) as e:
-                    log.info("a coordinator could not be future", broker=target, reason=str(e))
+                    log.info("cannot verify transactions with their coordinator", broker=target, reason=str(e))
                 except Exception:
-                    log.exception("a coordinator could not be future", broker=target)
+                    log.exception("cannot verify transactions with their coordinator", broker=target)
                 finally:
                     for q in requests:
                         future = self._pending.pop(q)

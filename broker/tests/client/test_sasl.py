@@ -53,7 +53,7 @@ def test_sha_512_is_longer() -> None:
 @pytest.mark.parametrize(
     ("first", "complaint"),
     [
-        (b"r=somebody-elses-nonce-of-length,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "does not continue"),
+        (b"r=another-clients-nonce-of-length,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "does not continue"),
         (b"r=" + NONCE.encode() + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "does not continue"),
         (b"r=,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "does not continue"),
         (SERVER_FIRST.replace(b"4096", b"4095"), "4095 iterations; 4096 to"),

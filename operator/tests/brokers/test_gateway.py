@@ -234,9 +234,9 @@ async def test_offsets_of_a_group_with_members_are_refused(gateway: Gateway, tri
 
 
 async def test_nobody_answering_is_an_error_that_passes_and_ends() -> None:
-    with socket.socket() as nobody:  # It has the port, and does not listen.
-        nobody.bind(("127.0.0.1", 0))
-        port = nobody.getsockname()[1]
+    with socket.socket() as reserved:  # It has the port, and does not listen.
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
         gateway = Gateway(AdminConnection(f"127.0.0.1:{port}"))
         with pytest.raises(BrokersError, match=str(port)) as raised:
             await gateway.topics()

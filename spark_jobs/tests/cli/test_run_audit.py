@@ -39,8 +39,8 @@ def test_brokers_that_are_away_may_come_back_and_a_wrong_path_stays_wrong(
     (tmp_path / "lake").mkdir()
     path = tmp_path / "job.yaml"
     command = [sys.executable, "-m", "penstock_spark.cli", "run", str(path), "--once"]
-    with reserved_port() as nobody:
-        path.write_text(JOB.format(port=port_of(nobody), archive=tmp_path / archive, home=tmp_path))
+    with reserved_port() as reserved:
+        path.write_text(JOB.format(port=port_of(reserved), archive=tmp_path / archive, home=tmp_path))
         done = subprocess.run(
             command,
             cwd=tmp_path,

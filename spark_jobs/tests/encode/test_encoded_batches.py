@@ -18,7 +18,7 @@ from penstock_spark.encode.ports import EncodableRows, EncodedBatch, ProducerId
 from penstock_spark.model.columns import HEADER
 from penstock_spark.model.ranges import READ_UNCOMMITTED, OffsetRange
 
-NOBODY = ProducerId(-1, -1, False)
+NO_PRODUCER = ProducerId(-1, -1, False)
 MAX = 1 << 30
 
 octets = st.none() | st.binary(max_size=20) | st.sampled_from([b"x" * 63, b"x" * 64, b"y" * 9000, b"\0" * 130])
@@ -87,7 +87,7 @@ def test_the_batches_hold_the_rows(
     with pytest.MonkeyPatch.context() as patch:
         if small_blocks:
             patch.setattr(batches_module, "BLOCK_BYTES", 300)
-        batches = encode(as_rows(table, with_headers=with_headers), codec, max_bytes, NOBODY, -1)
+        batches = encode(as_rows(table, with_headers=with_headers), codec, max_bytes, NO_PRODUCER, -1)
     assert read_back(batches) == as_records(table, with_headers=with_headers)
     for header in headers_of(batches):
         assert (header.codec, header.producer_id, header.producer_epoch, header.base_sequence) == (codec, -1, -1, -1)
@@ -108,19 +108,19 @@ def test_rows_may_be_a_slice_of_more(table: Table, data: st.DataObject) -> None:
     assert whole.headers is not None
     part = slice(first, end)
     rows = EncodableRows(whole.key[part], whole.value[part], whole.headers[part], whole.timestamp_ms[part])
-    assert read_back(encode(rows, 0, 10_000, NOBODY, -1)) == as_records(table[part])
+    assert read_back(encode(rows, 0, 10_000, NO_PRODUCER, -1)) == as_records(table[part])
 
 
 @settings(max_examples=30, deadline=None)
 @given(tables.filter(bool))
 def test_times_before_1970_and_far_apart_are_kept(table: Table) -> None:
-    batches = encode(as_rows(table), 0, 10_000, NOBODY, -1)
+    batches = encode(as_rows(table), 0, 10_000, NO_PRODUCER, -1)
     decoder = RangeDecoder(OffsetRange("t", 0, 0, len(table)), READ_UNCOMMITTED, True)
     assert rows_of(decoder.feed(answer(as_log(batches)))) == as_records(table)
 
 
 def test_no_rows_are_no_batches() -> None:
-    assert encode(as_rows([]), 0, 1000, NOBODY, -1) == []
+    assert encode(as_rows([]), 0, 1000, NO_PRODUCER, -1) == []
 
 
 def test_sequences_go_on_from_batch_to_batch_and_wrap() -> None:
@@ -139,7 +139,7 @@ def test_an_idempotent_producer_need_not_be_transactional() -> None:
 
 def test_batches_are_filled() -> None:
     table: Table = [(b"key", b"x" * 100, None, 1000 + n) for n in range(5_000)]
-    batches = encode(as_rows(table), 0, 100_000, NOBODY, -1)
+    batches = encode(as_rows(table), 0, 100_000, NO_PRODUCER, -1)
     assert all(98_000 < len(batch.data) <= 100_000 for batch in batches[:-1])
 
 
@@ -149,9 +149,9 @@ def test_a_header_without_a_key_is_refused() -> None:
     lists = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), structs)
     rows = EncodableRows(pa.array([b"k"]), pa.array([b"v"]), lists, np.array([0]))
     with pytest.raises(ValueError, match="a header has no key"):
-        encode(rows, 0, 1000, NOBODY, -1)
+        encode(rows, 0, 1000, NO_PRODUCER, -1)
 
 
 def test_times_too_far_apart_for_a_batch_are_refused() -> None:
     with pytest.raises(ValueError, match="ms apart"):
-        encode(as_rows([(None, b"", None, -(2**62)), (None, b"", None, 2**61)]), 0, 1000, NOBODY, -1)
+        encode(as_rows([(None, b"", None, -(2**62)), (None, b"", None, 2**61)]), 0, 1000, NO_PRODUCER, -1)
