@@ -71,9 +71,13 @@ def topic(penstock: Broker, fresh_name: Callable[[], str]) -> MakeTopic:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with Spark share few processes, and so few JVMs; the first of each waits until its JVM has started.
 
-    Those in `crash` start drivers of their own, one at a time.
+    Those in `crash` start drivers of their own, one at a time. Integration tests, which may run Spark in a process of
+    their own, are run again if its Python worker did not start (see `addopts`), so they use fresh names in a broker
+    that they share.
     """
     for item in items:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("integration"):
+            item.add_marker(pytest.mark.flaky(reruns=2))
         if "spark" in getattr(item, "fixturenames", ()):
             if item.get_closest_marker("xdist_group") is None:  # two markers would be a group of another name
                 group = "spark-jobs" if item.path.parent.name in JOBS else "spark"

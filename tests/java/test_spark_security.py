@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from penstock_spark import track
 from penstock_spark.jobs.run.failures import cause, may_pass
 
-pytestmark = [pytest.mark.xdist_group("secure-kafka"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("secure-kafka"), pytest.mark.timeout(600), pytest.mark.flaky(reruns=2)]
 
 LIMIT_S = 300
 PARTITIONS = 2

@@ -11,7 +11,8 @@ import pytest
 from equivalence_kit.cases import CASES, Case
 
 Found = dict[str, dict[str, Any]]
-pytestmark = pytest.mark.timeout(1800)  # the first test waits for both programs
+# The first test waits for both programs.
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.flaky(reruns=2)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
