@@ -102,6 +102,13 @@ def test_a_known_difference_covers_what_matches_in_every_respect(entry: dict[str
     assert known(**entry).covers("Fetch", 4, request, Difference("error_code", 0, 1)) is covers
 
 
+def test_an_element_without_its_array_names_nothing() -> None:
+    entry = known(names_nothing=True)
+    request = {"topics": [{"topic": ".", "partitions": [{"partition": 0}]}, {"topic": "."}]}
+    assert entry.covers("Fetch", 4, request, Difference("error_code", 0, 1))
+    assert not entry.covers("Fetch", 4, {"topics": request["topics"][:1]}, Difference("error_code", 0, 1))
+
+
 def test_every_known_difference_has_a_reason_and_an_api() -> None:
     entries = explain.load()
     assert {one.api for one in entries} <= {*SERVED, "*"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 from penstock.wire.apis import APIS
 from penstock_differential import codec
@@ -109,6 +110,8 @@ class Record:
 
     explained: dict[int, Counter[str]] = field(default_factory=dict)
     """By known difference, the differences that it explained."""
+    trace: TextIO | None = None
+    """Where to write each pair as a line of JSON; None for nowhere."""
 
 
 class Case:
@@ -256,8 +259,30 @@ class Case:
         if unexplained:
             self.record.lasting |= {signature(pending.api, one) for one in unexplained}
             self.record.findings.append(Finding(self.label, pending.api, pending.version, pending.tree, unexplained))
+        if self.record.trace is not None:
+            self._write_trace(self.record.trace, pending, answers, explained, unexplained)
         if pending.api not in READS and (unexplained or not all(known.harmless for known, _ in explained)):
             raise CaseEnded
+
+    def _write_trace(
+        self,
+        trace: TextIO,
+        pending: Pending,
+        answers: list[Answer],
+        explained: list[tuple[KnownDifference, Difference]],
+        unexplained: list[Difference],
+    ) -> None:
+        pair = {
+            "case": self.label,
+            "api": pending.api,
+            "version": pending.version,
+            "request": printable(pending.tree),
+            "penstock": printable(answers[0].tree),
+            "kafka": printable(answers[1].tree),
+            "explained": [str(difference) for _, difference in explained],
+            "unexplained": [str(difference) for difference in unexplained],
+        }
+        print(json.dumps(pair, default=str), file=trace, flush=True)
 
 
 def limit_s(answers: Sequence[Answer]) -> float:

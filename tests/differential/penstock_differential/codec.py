@@ -75,6 +75,27 @@ def to_tree(message: Message, version: int) -> Tree:
     return tree
 
 
+def with_arrays(api: str, version: int, tree: Tree) -> Tree:
+    """Return a request in which each element of an array has all arrays of its type: [] where the tree has none."""
+
+    def completed(cls: type[Message], part: Tree, is_element: bool) -> Tree:
+        if not isinstance(part, dict):
+            return part
+        found = dict(part)
+        for field in fields(cls, version):
+            if field.array and is_element and part:
+                found.setdefault(field.name, [])
+            value = found.get(field.name)
+            if value and not isinstance(field.type, str):
+                kind = field.type
+                found[field.name] = (
+                    [completed(kind, one, True) for one in value] if field.array else completed(kind, value, False)
+                )
+        return found
+
+    return completed(request_class(api), tree, False)
+
+
 def request_frame(api: str, version: int, tree: Tree) -> bytes:
     """A request with its size. Raises the codec's errors where the tree cannot be encoded in this version."""
     key = api_key(api)

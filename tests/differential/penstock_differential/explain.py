@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock_differential import codec
 from penstock_differential.values import Tree, printable
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ class KnownDifference:
     """Whether the request must name something twice, so that only then the difference is explained."""
 
     names_nothing: bool = False
-    """Whether the request must have an empty array, or an element with all fields at their defaults."""
+    """Whether the request must have an empty array, or an element with all fields at their defaults or without one of
+    its arrays."""
 
     after: str = ""
     """What must have happened in the case before, in the words with which its family notes it."""
@@ -77,7 +79,7 @@ class KnownDifference:
             and _matches(self.element, difference.element)
             and (self.beside is None or _matches(self.beside, difference.beside))
             and (not self.named_twice or names_twice(request))
-            and (not self.names_nothing or names_nothing(request))
+            and (not self.names_nothing or names_nothing(codec.with_arrays(api, version, request)))
             and (not self.after or self.after in events)
             and all(
                 any(_matches(wanted, value) for value in values_at(request, path)) for path, wanted in self.when.items()

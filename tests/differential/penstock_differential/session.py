@@ -41,6 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--family", action="append", default=[], help="only this family; may be repeated")
     parser.add_argument("--strict", action="store_true", help="fail also for known differences that did not occur")
     parser.add_argument("--report", type=Path, help="write findings (JSON) and coverage (Markdown) to this directory")
+    parser.add_argument("--trace", type=Path, help="write each request with both responses to this file (JSON lines)")
     parser.add_argument("--penstock", metavar="HOST:PORT", help="a running Penstock, instead of starting one")
     parser.add_argument("--kafka", metavar="HOST:PORT", help="a running Apache Kafka, instead of starting one")
     return parser.parse_args()
@@ -169,7 +170,7 @@ def main() -> int:
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {options.seed}", flush=True)
-    record = Record(explain.load())
+    record = Record(explain.load(), trace=options.trace.open("w") if options.trace else None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory(prefix="penstock-differential-") as work:
         if options.penstock and options.kafka:

@@ -114,7 +114,8 @@ def transactions(case: Case) -> None:
             answer = case.ask("Produce", tree, case.version("Produce", 3, 11))
             if answer["responses"][0]["partition_responses"][0]["error_code"] == 0:
                 sequence = sequence + 2 if epoch.plus == 0 else 2
-                has_marker = False
+                if attributes:
+                    has_marker = False  # records outside a transaction do not count
             elif attributes:
                 case.events.add("a transactional batch was refused")
         elif kind == "end":
