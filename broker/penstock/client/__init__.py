@@ -35,15 +35,18 @@ from penstock.client.errors import (
     IllegalState,
     NoBrokerAvailable,
     NoOffset,
+    ProducerFenced,
     RecordTooLarge,
     RequestTimedOut,
     TlsFailed,
+    TransactionAbortable,
     UnknownTopic,
     UnsupportedByBroker,
 )
 from penstock.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from penstock.client.security import Sasl, Security, Tls
 from penstock.client.types import (
+    ConsumerGroupMetadata,
     ConsumerRecord,
     Node,
     OffsetAndMetadata,
@@ -60,9 +63,12 @@ from penstock.wire.record import Record
 if TYPE_CHECKING:
     from penstock.client.accumulator import Delivery
     from penstock.client.admin.admin import Admin
+    from penstock.client.cluster import ClusterConnections
     from penstock.client.consumer import Consumer
+    from penstock.client.identity import ProducerSession
     from penstock.client.producer import Producer
     from penstock.client.rebalancing import RebalanceListener
+    from penstock.client.transaction_requests import TransactionRequests
 
 __all__ = [
     "EARLIEST",
@@ -76,11 +82,13 @@ __all__ = [
     "BufferFull",
     "ClientError",
     "Closed",
+    "ClusterConnections",
     "ClusterInfo",
     "CommitFailed",
     "ConfigEntry",
     "ConnectionFailed",
     "Consumer",
+    "ConsumerGroupMetadata",
     "ConsumerRecord",
     "CreatedTopic",
     "Delivery",
@@ -102,6 +110,8 @@ __all__ = [
     "PartitionInfo",
     "PartitionLag",
     "Producer",
+    "ProducerFenced",
+    "ProducerSession",
     "Reassignment",
     "RebalanceListener",
     "Record",
@@ -115,16 +125,21 @@ __all__ = [
     "TlsFailed",
     "TopicInfo",
     "TopicPartition",
+    "TransactionAbortable",
+    "TransactionRequests",
     "UnknownTopic",
     "UnsupportedByBroker",
 ]
 
 _LAZY_MODULES = {
     "Admin": "admin.admin",
+    "ClusterConnections": "cluster",
     "Consumer": "consumer",
     "Delivery": "accumulator",
     "Producer": "producer",
+    "ProducerSession": "identity",
     "RebalanceListener": "rebalancing",
+    "TransactionRequests": "transaction_requests",
 }
 
 

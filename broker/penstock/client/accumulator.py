@@ -79,12 +79,16 @@ class ProducerBatch:
                 self.kept.append(before[index])
                 self.builder.append(record.key, record.value, record.headers, record.timestamp_ms)
 
-    def encode(self, codec: int, producer_id: int, producer_epoch: int) -> bytes:
+    def encode(self, codec: int, producer_id: int, producer_epoch: int, attributes: int = 0) -> bytes:
         """Return the encoded batch; cached until it changes."""
         stamp = (producer_id, producer_epoch, self.sequence)
         if self.wire is None or self.encoded_for != stamp:
             self.wire = self.builder.build(
-                codec=codec, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=self.sequence
+                codec=codec,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=self.sequence,
+                attributes=attributes,
             )
             self.encoded_for = stamp
         return self.wire
@@ -134,13 +138,13 @@ class PartitionQueue:
 
     `due` means that the open batch must not wait longer. While `recovering`, one batch is sent at a time, which keeps
     order: after a failure, and initially, because a broker without state for a producer accepts any sequence number,
-    also a later batch before an earlier one.
+    also a later batch before an earlier one. A batch of a transaction waits until the partition is `admitted` to it.
     """
 
-    __slots__ = ("closed", "due", "in_flight", "linger", "next_sequence", "open", "recovering", "tp")
+    __slots__ = ("admitted", "closed", "due", "in_flight", "linger", "next_sequence", "open", "recovering", "tp")
 
-    def __init__(self, tp: TopicPartition) -> None:
-        self.tp = tp
+    def __init__(self, tp: TopicPartition, admitted: bool = True) -> None:
+        self.tp, self.admitted = tp, admitted
         self.closed: deque[ProducerBatch] = deque()
         self.open: ProducerBatch | None = None
         self.in_flight: list[ProducerBatch] = []
@@ -160,7 +164,7 @@ class PartitionQueue:
         if not self.closed and not (self.due and self.open is not None):
             return False
         if not self.in_flight:
-            return True
+            return self.admitted
         return not self.recovering and not (self.closed and self.closed[0].order < self.in_flight[-1].order)
 
     def peek_size_bytes(self) -> int:
@@ -260,10 +264,10 @@ class MemoryBudget:
 
 
 class Accumulator:
-    """The queues of all partitions."""
+    """The queues of all partitions; with `transactional`, none is admitted to the transaction yet."""
 
-    def __init__(self, batch_size_bytes: int, memory: MemoryBudget) -> None:
-        self.batch_size_bytes = batch_size_bytes
+    def __init__(self, batch_size_bytes: int, memory: MemoryBudget, transactional: bool = False) -> None:
+        self.batch_size_bytes, self.transactional = batch_size_bytes, transactional
         self.memory = memory
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.outstanding: dict[ProducerBatch, None] = {}
@@ -277,7 +281,7 @@ class Accumulator:
         """Append a record whose memory is acquired. Returns its delivery, its queue, and whether a batch was opened."""
         queue = self.queues.get(tp)
         if queue is None:
-            queue = self.queues[tp] = PartitionQueue(tp)
+            queue = self.queues[tp] = PartitionQueue(tp, admitted=not self.transactional)
         batch = queue.open
         opened = False
         if batch is not None and batch.builder.size_bytes + size_bound > self.batch_size_bytes:

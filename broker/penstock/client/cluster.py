@@ -39,7 +39,10 @@ BrokerRef = int | tuple[str, int]
 """A broker by id, or by the address of a bootstrap server whose id is unknown."""
 
 DATA, COORDINATOR = "data", "coordinator"
-"""Purpose of a connection: group requests must not queue behind a long poll."""
+"""Purpose of a connection: requests to coordinators must not queue behind a long poll."""
+GROUP, TRANSACTION = 0, 1
+"""Key types of FindCoordinator: group ids and transactional ids."""
+KEY_NAMES = {GROUP: "group", TRANSACTION: "transactional id"}
 MAX_CREATION_ATTEMPTS = 8
 """Metadata requests while a topic is created automatically, about 4.5 s in total."""
 BATCHED_COORDINATORS_VERSION = 4
@@ -85,7 +88,7 @@ class ClusterConnections:
         self._connections: dict[tuple[int, str], ClientConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[ClientConnection]] = {}
         self._bootstrap: ClientConnection | None = None
-        self._coordinators: dict[str, int] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._refresher: asyncio.Task[None] | None = None
         self._stale = asyncio.Event()
@@ -330,11 +333,18 @@ class ClusterConnections:
         raise NoBrokerAvailable("no broker is reachable: " + "; ".join(sorted(errors)))
 
     async def call(
-        self, node_id: int, request: Payload, response: type[R], *, purpose: str = DATA, timeout_ms: float | None = None
+        self,
+        node_id: int,
+        request: Payload,
+        response: type[R],
+        *,
+        purpose: str = DATA,
+        timeout_ms: float | None = None,
+        newest: int | None = None,
     ) -> R:
-        """Send one request to one broker, without retries."""
+        """Send one request to one broker, without retries. `newest` is as in `ClientConnection.version`."""
         connection = await self.connection(node_id, purpose)
-        return await connection.call(request, response, timeout_ms=timeout_ms)
+        return await connection.call(request, response, timeout_ms=timeout_ms, newest=newest)
 
     async def call_any(self, request: Payload, response: type[R]) -> R:
         """Send one request to any broker."""
@@ -407,72 +417,78 @@ class ClusterConnections:
                 await asyncio.sleep(delay_s)
                 attempt += 1
 
-    async def coordinator(self, group: str) -> int:
-        """Return the broker that coordinates a group, cached until `forget_coordinator`. Raises `BrokerError`."""
-        found = (await self.coordinators([group]))[group]
+    async def coordinator(self, key: str, key_type: int = GROUP) -> int:
+        """Return the broker that coordinates a group or a transactional id, cached until `forget_coordinator`.
+
+        Raises `BrokerError`.
+        """
+        found = (await self.coordinators([key], key_type))[key]
         if isinstance(found, ClientError):
             raise found
         return found
 
-    async def coordinators(self, groups: Iterable[str]) -> dict[str, int | ClientError]:
-        """Return the coordinators of many groups, in one request if the broker supports that. Errors are returned.
+    async def coordinators(self, keys: Iterable[str], key_type: int = GROUP) -> dict[str, int | ClientError]:
+        """Return the coordinators of many keys, in one request if the broker supports that. Errors are returned.
 
         Raises `ClientError` if no broker is reachable.
         """
         responses: dict[str, int | ClientError] = {}
         unknown: list[str] = []
-        for group in groups:
-            node_id = self._coordinators.get(group, -1)
+        for key in keys:
+            node_id = self._coordinators.get((key_type, key), -1)
             if node_id in self.metadata.brokers:
-                responses[group] = node_id
+                responses[key] = node_id
             else:
-                unknown.append(group)
+                unknown.append(key)
         if not unknown:
             return responses
-        found = await self._find_coordinators(unknown)
+        found = await self._find_coordinators(unknown, key_type)
         if any(node_id not in self.metadata.brokers for node_id, code, _ in found.values() if not code):
             await self.refresh()
-        for group in unknown:
-            node_id, code, message = found.get(group, (-1, ErrorCode.COORDINATOR_NOT_AVAILABLE, None))
+        for key in unknown:
+            about = f'coordinator of {KEY_NAMES[key_type]} "{key}"'
+            node_id, code, message = found.get(key, (-1, ErrorCode.COORDINATOR_NOT_AVAILABLE, None))
             if code:
-                responses[group] = BrokerError(code, f'coordinator of group "{group}"', message)
+                responses[key] = BrokerError(code, about, message)
             elif node_id not in self.metadata.brokers:
-                responses[group] = BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group "{group}"')
+                responses[key] = BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, about)
             else:
-                responses[group] = self._coordinators[group] = node_id
+                responses[key] = self._coordinators[key_type, key] = node_id
         return responses
 
-    async def _find_coordinators(self, groups: list[str]) -> dict[str, tuple[int, int, str | None]]:
-        """Return (node, error, message) of each group."""
+    async def _find_coordinators(self, keys: list[str], key_type: int) -> dict[str, tuple[int, int, str | None]]:
+        """Return (node, error, message) of each key."""
         connection = await self.any_connection()
         if connection.version(FindCoordinatorRequest) >= BATCHED_COORDINATORS_VERSION:
-            request = FindCoordinatorRequest(key_type=0, coordinator_keys=groups)
+            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
             reply = await connection.call(request, FindCoordinatorResponse)
             return {c.key: (c.node_id, c.error_code, c.error_message) for c in reply.coordinators}
         found = {}
-        for group in groups:
-            request = FindCoordinatorRequest(key=group, key_type=0)
+        for key in keys:
+            request = FindCoordinatorRequest(key=key, key_type=key_type)
             reply = await connection.call(request, FindCoordinatorResponse)
-            found[group] = (reply.node_id, reply.error_code, reply.error_message)
+            found[key] = (reply.node_id, reply.error_code, reply.error_message)
         return found
 
-    def forget_coordinator(self, group: str) -> None:
+    def forget_coordinator(self, key: str, key_type: int = GROUP) -> None:
         """Look up the coordinator again: it has moved or failed."""
-        self._coordinators.pop(group, None)
+        self._coordinators.pop((key_type, key), None)
 
     async def call_coordinator(
         self,
-        group: str,
+        key: str,
         request: Payload,
         response: type[R],
         *,
+        key_type: int = GROUP,
         purpose: str = COORDINATOR,
         timeout_ms: float | None = None,
+        newest: int | None = None,
     ) -> R:
-        """Send one request to a group's coordinator; forget the coordinator if that fails."""
+        """Send one request to a coordinator; forget the coordinator if that fails."""
         try:
-            node_id = await self.coordinator(group)
-            return await self.call(node_id, request, response, purpose=purpose, timeout_ms=timeout_ms)
+            node_id = await self.coordinator(key, key_type)
+            return await self.call(node_id, request, response, purpose=purpose, timeout_ms=timeout_ms, newest=newest)
         except ClientError:
-            self.forget_coordinator(group)
+            self.forget_coordinator(key, key_type)
             raise

@@ -22,6 +22,7 @@ from penstock.client.polling import Polling
 from penstock.client.rebalancing import RebalanceListener
 from penstock.client.security import Security
 from penstock.client.types import (
+    ConsumerGroupMetadata,
     ConsumerRecord,
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -227,6 +228,13 @@ class Consumer:
         """Return the group's generation; -1 outside a group."""
         rebalancing = self._polling.rebalancing if self._started else None
         return rebalancing.membership.generation if rebalancing is not None else -1
+
+    @property
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Return the membership for `Producer.send_offsets`. Raises `IllegalState` without a `group_id`."""
+        if self._group is None:
+            raise IllegalState("group_metadata needs a group_id; set it")
+        return ConsumerGroupMetadata(self._group.group_id, self.generation, self.member_id, self._group.instance_id)
 
     @property
     def is_settled(self) -> bool:

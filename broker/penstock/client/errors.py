@@ -75,6 +75,20 @@ class DeliveryFailed(ClientError):
         self.cause = cause
 
 
+class ProducerFenced(ClientError):
+    """A newer producer with the same `transactional_id` has replaced this one, or the coordinator has aborted its
+    transaction after `transaction_timeout_ms`. Fatal: create another producer.
+    """
+
+
+class TransactionAbortable(ClientError):
+    """The transaction cannot be committed; call `abort`. `cause` is the first error."""
+
+    def __init__(self, message: str, cause: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
 class Closed(ClientError):
     """The producer, consumer or admin client is closed."""
 

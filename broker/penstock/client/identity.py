@@ -5,11 +5,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import check
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 NO_ID, NO_EPOCH = -1, -1
+
+
+class ProducerSession(NamedTuple):
+    """A producer id and its epoch."""
+
+    producer_id: int
+    epoch: int
 
 
 class ClientIdentity:
@@ -23,6 +32,10 @@ class ClientIdentity:
     def is_known(self) -> bool:
         """Return whether there is a producer id."""
         return self.producer_id != NO_ID
+
+    def assign(self, session: ProducerSession) -> None:
+        """Use a producer id that the transaction coordinator has assigned."""
+        self.producer_id, self.epoch = session
 
     def drop(self) -> None:
         """Discard the producer id."""

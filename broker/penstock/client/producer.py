@@ -6,17 +6,21 @@ Public API; also used by `penstock produce`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Literal
 
 from penstock.client.accumulator import Accumulator, Delivery, MemoryBudget, PartitionQueue
 from penstock.client.cluster import ClusterConnections
-from penstock.client.errors import BufferFull, Closed, DeliveryFailed, RecordTooLarge
+from penstock.client.errors import BufferFull, Closed, DeliveryFailed, IllegalState, RecordTooLarge
 from penstock.client.partitioner import PartitionFunction, make_partitioner
+from penstock.client.producer_transaction import ProducerTransaction
 from penstock.client.security import Security
 from penstock.client.sender import Sender
-from penstock.client.types import Headers, TopicPartition
+from penstock.client.transaction_manager import TransactionManager
+from penstock.client.transaction_requests import TransactionRequests
+from penstock.client.types import ConsumerGroupMetadata, Headers, OffsetAndMetadata, TopicPartition
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.wire.batch_builder import record_size_bound
 from penstock.wire.compression import Codec
@@ -43,6 +47,9 @@ class Producer:
       "round_robin", "sticky", or a function that maps (topic, key, value, partition count) to a partition.
     - `security`: TLS and SASL; by default connections are plain text.
     - `delivery_timeout_ms`: timeout of a record including retries; `request_timeout_ms`: timeout of one attempt.
+    - `transactional_id`: send records in transactions (`begin`, `commit`, `abort`, `transaction`). At most one producer
+      at a time uses an id: a newer one fences this one. `transaction_timeout_ms`: time after which the coordinator
+      aborts a transaction.
 
     Safe for concurrent use by tasks of one event loop.
     """
@@ -68,6 +75,8 @@ class Producer:
         client_id: str = "penstock-producer",
         clock: Clock | None = None,
         security: Security | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
     ) -> None:
         if acks not in (0, 1, -1, "all"):
             raise ValueError(f'invalid acks "{acks}"; use 0, 1 or "all"')
@@ -79,6 +88,13 @@ class Producer:
             raise ValueError(
                 f'invalid max_in_flight "{max_in_flight}"; use 1 or more, at most 5 for an idempotent producer'
             )
+        if transactional_id is not None and not (transactional_id and self._idempotent):
+            raise ValueError(
+                f'invalid transactional_id "{transactional_id}"; use a name that is not empty, with acks="all" and'
+                " without idempotent=False"
+            )
+        self._transactional_id, self._transaction_timeout_ms = transactional_id, transaction_timeout_ms
+        self._transactions: TransactionManager | None = None
         try:
             self._codec = Codec[compression.upper()]
         except KeyError:
@@ -116,15 +132,28 @@ class Producer:
                 raise
 
     async def start(self) -> None:
-        """Connect to the cluster. Raises `NoBrokerAvailable`."""
+        """Connect to the cluster. Raises `NoBrokerAvailable`.
+
+        With a `transactional_id`, get its next epoch, which fences an earlier producer and aborts its transaction.
+        Raises `ClientError`.
+        """
         try:
             await self._cluster.start()
+            self._create_sender()
+            if self._transactions is not None:
+                await self._transactions.start()
         except BaseException:
             await self._cluster.close()
             raise
+        self._started = True
+
+    def _create_sender(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._memory = MemoryBudget(self._buffer_memory)
-        self._accumulator = Accumulator(min(self._batch_size, self._max_request_size), self._memory)
+        name = self._transactional_id
+        transaction = None if name is None else ProducerTransaction(name)
+        batch_bytes = min(self._batch_size, self._max_request_size)
+        self._accumulator = Accumulator(batch_bytes, self._memory, transactional=transaction is not None)
         self._sender = Sender(
             self._cluster,
             self._accumulator,
@@ -135,12 +164,16 @@ class Producer:
             max_request_bytes=self._max_request_size,
             request_timeout_ms=self._request_timeout_ms,
             delivery_timeout_ms=self._delivery_timeout_ms,
+            transaction=transaction,
         )
-        self._started = True
+        if name is not None and transaction is not None:
+            requests = TransactionRequests(self._cluster, name, self._transaction_timeout_ms, self._delivery_timeout_ms)
+            self._transactions = TransactionManager(requests, transaction, self._sender)
 
     async def close(self, *, flush: bool = True, timeout_ms: float | None = None) -> None:
         """Send buffered records unless `flush` is false, then close. Idempotent.
 
+        With a `transactional_id`, abort an open transaction instead; if `flush` is false, leave it to its timeout.
         Raises `DeliveryFailed` if flushing does; everything is closed nevertheless.
         """
         if self._closed:
@@ -151,11 +184,16 @@ class Producer:
         try:
             if flush:
                 async with asyncio.timeout((self._delivery_timeout_ms if timeout_ms is None else timeout_ms) / 1000):
-                    await self._flush()
+                    if self._transactions is not None:
+                        await self._transactions.abort_if_open()
+                    else:
+                        await self._flush()
         except TimeoutError:
             count = len(self._accumulator.outstanding)
             raise DeliveryFailed(f"{count} batches were not acknowledged in time") from None
         finally:
+            if self._transactions is not None:
+                await self._transactions.close()
             await self._sender.close()
             await self._cluster.close()
 
@@ -177,7 +215,8 @@ class Producer:
         """Buffer a record and return its `Delivery`, which can be awaited for its offset.
 
         Strings are sent as UTF-8. Waits only for the topic's metadata and for buffer memory. Raises `UnknownTopic`,
-        `RecordTooLarge`, `BufferFull`, `Closed`, and ValueError if the partition does not exist.
+        `RecordTooLarge`, `BufferFull`, `Closed`, and ValueError if the partition does not exist; with a
+        `transactional_id` also `IllegalState` outside a transaction, `TransactionAbortable`, `ProducerFenced`.
         """
         self._check_open()
         count = self._cluster.metadata.partition_count(topic)
@@ -195,6 +234,8 @@ class Producer:
         if not self._memory.try_acquire(size_bound):
             await self._wait_for_memory(size_bound)
         try:
+            if self._transactions is not None:
+                self._transactions.transaction.require_open()
             if partition is None:
                 partition = self._partitioner.choose(topic, key, value, count)
             elif not 0 <= partition < count:
@@ -206,8 +247,64 @@ class Producer:
             self._memory.release(size_bound)
             raise
         if opened:
+            if self._transactions is not None:
+                self._transactions.request_partition(queue)
             await self._batch_opened(queue, count)
         return delivery
+
+    def begin(self) -> None:
+        """Start a transaction. Raises `IllegalState` if one is open, and `ProducerFenced`."""
+        self._transaction_manager().transaction.start()
+
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: ConsumerGroupMetadata | str
+    ) -> None:
+        """Commit offsets of a group with the transaction: the next offset to read of each partition.
+
+        With `Consumer.group_metadata` as `group`, the coordinator rejects a consumer that its group has replaced; with
+        a name, it does not check. Raises `TransactionAbortable`, `ProducerFenced`, `IllegalState`.
+        """
+        await self._transaction_manager().commit_offsets(
+            {tp: OffsetAndMetadata(o) if isinstance(o, int) else o for tp, o in offsets.items()},
+            ConsumerGroupMetadata(group) if isinstance(group, str) else group,
+        )
+
+    async def commit(self) -> None:
+        """Send buffered records and commit the transaction. Returns once the commit is decided.
+
+        Raises `TransactionAbortable` if a record or an offset failed: call `abort`. Raises `ProducerFenced`,
+        `IllegalState`, and a retriable `ClientError` if the coordinator did not answer within `delivery_timeout_ms`:
+        the outcome is unknown until `commit` is called again.
+        """
+        transactions = self._transaction_manager()
+        self._close_lingers()
+        await transactions.commit()
+
+    async def abort(self) -> None:
+        """Abort the transaction: drop buffered records and wait for those in flight. Their deliveries fail if they are
+        not acknowledged.
+
+        Raises `ProducerFenced`, `IllegalState`, and a retriable `ClientError` if the coordinator did not answer within
+        `delivery_timeout_ms`: call `abort` again.
+        """
+        await self._transaction_manager().abort()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Producer]:
+        """Begin a transaction; commit it at the end of the `async with` block, or abort it on an exception."""
+        self.begin()
+        try:
+            yield self
+            await self.commit()
+        except BaseException:
+            await self._transaction_manager().abort_if_open()
+            raise
+
+    def _transaction_manager(self) -> TransactionManager:
+        self._check_open()
+        if self._transactions is None:
+            raise IllegalState("transactions need a transactional_id; set it")
+        return self._transactions
 
     async def flush(self) -> None:
         """Send buffered records and wait until all are acknowledged.
@@ -235,6 +332,11 @@ class Producer:
         # Yield, so that a caller that never waits does not keep the event loop from sending.
         await asyncio.sleep(0)
 
+    def _close_lingers(self) -> None:
+        for queue in self._accumulator.queues.values():
+            if queue.open is not None:
+                self._close_linger(queue)
+
     def _close_linger(self, queue: PartitionQueue) -> None:
         queue.linger = None
         queue.due = True
@@ -243,9 +345,7 @@ class Producer:
         self._sender.poke(queue)
 
     async def _wait_for_memory(self, size_bound: int) -> None:
-        for queue in self._accumulator.queues.values():
-            if queue.open is not None:
-                self._close_linger(queue)
+        self._close_lingers()
         try:
             async with asyncio.timeout(self._max_block_ms / 1000):
                 await self._memory.acquire(size_bound)
@@ -259,14 +359,9 @@ class Producer:
             raise Closed("the producer is closed")
 
     async def _flush(self) -> None:
-        for queue in self._accumulator.queues.values():
-            if queue.open is not None:
-                self._close_linger(queue)
-        waiting = [batch.future for batch in self._accumulator.outstanding]
-        if waiting:
-            await asyncio.wait(waiting)
-        failed, first = self._sender.failed_batches, self._sender.first_failure
-        self._sender.failed_batches, self._sender.first_failure = 0, None
+        self._close_lingers()
+        await self._sender.wait_until_idle()
+        failed, first = self._sender.pop_failures()
         if first is not None:
             raise DeliveryFailed(f"{failed} batches were not acknowledged; the first: {first}", first)
 

@@ -15,7 +15,10 @@ from penstock.client.cluster import ClusterConnections
 from penstock.client.connection import ClientConnection
 from penstock.client.errors import BrokerError, ClientError, DeliveryFailed, error_code
 from penstock.client.identity import ClientIdentity
+from penstock.client.producer_transaction import ProducerTransaction
+from penstock.client.transaction_requests import NEWEST_PRODUCE
 from penstock.client.types import TopicPartition
+from penstock.wire.batch import TRANSACTIONAL
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.produce import (
     PartitionProduceData,
@@ -44,7 +47,11 @@ class NodeState:
 
 
 class Sender:
-    """Sends the batches of queues passed to `poke` as soon as requests are possible."""
+    """Sends the batches of queues passed to `poke` as soon as requests are possible.
+
+    With a `transaction`, the producer id comes from the transaction manager, and a batch that fails fails the
+    transaction, because its records cannot be left out of it.
+    """
 
     def __init__(
         self,
@@ -58,8 +65,12 @@ class Sender:
         max_request_bytes: int,
         request_timeout_ms: float,
         delivery_timeout_ms: float,
+        transaction: ProducerTransaction | None = None,
     ) -> None:
-        self.cluster, self.accumulator = cluster, accumulator
+        self.cluster, self.accumulator, self.transaction = cluster, accumulator, transaction
+        self.transactional_id = None if transaction is None else transaction.transactional_id
+        self.attributes = 0 if transaction is None else TRANSACTIONAL
+        self.newest_version = None if transaction is None else NEWEST_PRODUCE
         self.acks, self.codec, self.idempotent = acks, codec, idempotent
         self.max_in_flight, self.max_request_bytes = max_in_flight, max_request_bytes
         self.request_timeout_ms, self.delivery_timeout_ms = request_timeout_ms, delivery_timeout_ms
@@ -158,17 +169,27 @@ class Sender:
         by_topic: dict[str, list[PartitionProduceData]] = {}
         for batch in batches:
             batch.attempts += 1
-            wire = batch.encode(self.codec, self.identity.producer_id, self.identity.epoch)
+            wire = batch.encode(self.codec, self.identity.producer_id, self.identity.epoch, self.attributes)
             by_topic.setdefault(batch.tp.topic, []).append(PartitionProduceData(batch.tp.partition, wire))
         topics = [TopicProduceData(name=topic, partition_data=data) for topic, data in by_topic.items()]
-        request = ProduceRequest(acks=self.acks, timeout_ms=int(self.request_timeout_ms), topic_data=topics)
+        request = ProduceRequest(
+            transactional_id=self.transactional_id,
+            acks=self.acks,
+            timeout_ms=int(self.request_timeout_ms),
+            topic_data=topics,
+        )
         try:
             if self.acks == 0:
                 connection.send_only(request)
                 for batch in batches:
                     self._complete(batch, BatchResult(-1, -1))
                 return
-            future = connection.send(request, ProduceResponse, timeout_ms=self.request_timeout_ms * TIMEOUT_FACTOR)
+            future = connection.send(
+                request,
+                ProduceResponse,
+                timeout_ms=self.request_timeout_ms * TIMEOUT_FACTOR,
+                newest=self.newest_version,
+            )
         except ClientError as e:
             self._request_failed(batches, e)
             return
@@ -233,6 +254,9 @@ class Sender:
         queue = self.accumulator.queues[batch.tp]
         if code in GAP_ERRORS and self.idempotent:
             gap = not queue.has_unresolved_before(batch)
+            if gap and self.transaction is not None:
+                self._give_up(batch, error)
+                return
             self._retry(batch, error)
             if gap:
                 self._start_renewal()
@@ -240,7 +264,7 @@ class Sender:
             # the broker returns these after the append: the batch may have been written
             batch.maybe_written |= code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             self._retry(batch, error)
-        elif answer.record_errors:
+        elif answer.record_errors and self.transaction is None:
             self._reject(batch, answer, error)
         else:
             self._give_up(batch, error)
@@ -269,7 +293,8 @@ class Sender:
 
     def _retry(self, batch: ProducerBatch, error: ClientError) -> None:
         queue = self.accumulator.queues[batch.tp]
-        if self._loop.time() - batch.created >= self.delivery_timeout_ms / 1000:
+        is_late = self._loop.time() - batch.created >= self.delivery_timeout_ms / 1000
+        if is_late or (self.transaction is not None and self.transaction.is_failed):
             self._give_up(batch, error)
             return
         batch.last_error = error
@@ -285,9 +310,38 @@ class Sender:
             queue.in_flight.remove(batch)
         count = batch.builder.count
         self._fail(batch, DeliveryFailed(f"{batch.tp}: {count} records were not acknowledged: {error}", error))
-        if sent:
+        if self.transaction is not None:
+            self.transaction.needs_new_epoch |= sent
+            self.fail_transaction(error)
+        elif sent:
             self._start_renewal()  # its sequence numbers would be a permanent gap
         self.poke(queue)
+
+    def fail_transaction(self, error: BaseException) -> None:
+        """Record that the transaction cannot be committed, and drop its waiting batches."""
+        assert self.transaction is not None, "no transaction"
+        self.transaction.fail(error)
+        self.drop_queued(error)
+
+    def drop_queued(self, error: BaseException) -> None:
+        """Fail the batches that are not in flight."""
+        for batch in list(self.accumulator.outstanding):
+            if batch not in self.accumulator.queues[batch.tp].in_flight:
+                if self.transaction is not None:
+                    self.transaction.needs_new_epoch |= batch.sequence >= 0
+                self._drop_queued(batch, error)
+
+    async def wait_until_idle(self) -> None:
+        """Wait until all batches are acknowledged or have failed."""
+        waiting = [batch.future for batch in self.accumulator.outstanding]
+        if waiting:
+            await asyncio.wait(waiting)
+
+    def pop_failures(self) -> tuple[int, BaseException | None]:
+        """Return and reset the number of failed batches, and the first failure."""
+        failed, first = self.failed_batches, self.first_failure
+        self.failed_batches, self.first_failure = 0, None
+        return failed, first
 
     def _complete(self, batch: ProducerBatch, result: BatchResult) -> None:
         queue = self.accumulator.queues[batch.tp]
@@ -343,7 +397,7 @@ class Sender:
 
     async def _get_identity(self) -> None:
         try:
-            self._restart_sequences()
+            self.restart_sequences()
             await self.identity.renew(
                 self.cluster, timeout_ms=0
             )  # a single attempt: batches must be able to expire in between
@@ -361,7 +415,7 @@ class Sender:
                 node.ready.clear()
         self._drain()
 
-    def _restart_sequences(self) -> None:
+    def restart_sequences(self) -> None:
         """Restart sequences at 0 for a new producer id. Batches that may have been written fail, as they could be
         duplicated.
         """
@@ -376,7 +430,7 @@ class Sender:
                 batch.sequence = -1
             queue.recovering = True
 
-    def _drop_queued(self, batch: ProducerBatch, error: ClientError) -> None:
+    def _drop_queued(self, batch: ProducerBatch, error: BaseException) -> None:
         queue = self.accumulator.queues[batch.tp]
         if batch in queue.closed:
             queue.closed.remove(batch)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from cluster_processes import running
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from processes_kit import Brokers
+
+from penstock.client import Admin
+from penstock.client import Producer as AsyncProducer
+from penstock.client import TopicPartition as ClientPartition
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -173,6 +179,64 @@ def pairs(brokers: Brokers, count: int, outcomes: dict[int, bool | None]) -> Cal
         return True
 
     return work
+
+
+def pairs_of_own_producer(brokers: Brokers, count: int, outcomes: dict[int, bool | None]) -> Callable[[Work], bool]:
+    """As `pairs`, with the project's client; the offset of the group "pairs" is the number of the last commit."""
+
+    async def write(self: Work) -> None:
+        async with AsyncProducer(
+            brokers.bootstrap, transactional_id="pairs", transaction_timeout_ms=10_000, request_timeout_ms=5_000
+        ) as producer:
+            while self.done < count:
+                number = len(outcomes)
+                outcomes[number] = None
+                with suppress(Aborted):
+                    async with producer.transaction():
+                        for topic in ("one", "two"):
+                            await producer.send(topic, b"%d" % number, partition=number % PARTITIONS)
+                        await producer.send_offsets({ClientPartition("one", 0): number + 1}, "pairs")
+                        if number % 3 == 2:
+                            await producer.flush()
+                            raise Aborted
+                outcomes[number] = number % 3 != 2
+                self.done += 1
+
+    def work(self: Work) -> bool:
+        asyncio.run(write(self))
+        return True
+
+    return work
+
+
+class Aborted(Exception):
+    """Ends a transaction that is to be aborted."""
+
+
+def test_the_projects_own_producer_goes_on_in_whole_transactions_while_coordinators_are_killed(
+    brokers: Brokers,
+) -> None:
+    brokers.create("one", "two", partitions=PARTITIONS)
+    outcomes: dict[int, bool | None] = {}
+    writer = Work(pairs_of_own_producer(brokers, 300, outcomes))
+    writer.start()
+    for goal in (60, 120, 180):
+        writer.reaches(goal)
+        kill_and_go_on(brokers, writer, brokers.coordinator("pairs"))
+    writer.ends()
+    assert None not in outcomes.values(), "a failed broker costs time, no transaction"
+    one, two = read(brokers, "one"), read(brokers, "two")
+    assert sorted(one) == sorted(two) == [number for number in range(len(outcomes)) if outcomes[number]]
+    assert asyncio.run(committed_offset(brokers)) == one_after_the_last(outcomes)
+
+
+async def committed_offset(brokers: Brokers) -> int:
+    async with Admin(brokers.bootstrap) as admin:
+        return (await admin.committed_many(["pairs"]))["pairs"][ClientPartition("one", 0)].offset  # type: ignore[index, union-attr]
+
+
+def one_after_the_last(outcomes: dict[int, bool | None]) -> int:
+    return max(number for number, committed in outcomes.items() if committed) + 1
 
 
 def test_transactions_are_whole_while_coordinators_are_killed_in_the_middle_of_commits(brokers: Brokers) -> None:

@@ -33,7 +33,7 @@ from penstock_spark.model.errors import PenstockSparkError, Unavailable
 from penstock_spark.sink.grants import SEQUENCES
 from penstock_spark.sink.messages import Partition
 from penstock_spark.sink.partition_lanes import EncodedBytesBudget, PartitionLane, PendingBatch
-from penstock_spark.sink.transactions import FENCED
+from penstock_spark.sink.transactions import EPOCH_ENDED
 
 RESPONSE_MARGIN = 1.25
 MAX_TRANSACTIONAL_VERSION = 11
@@ -433,7 +433,7 @@ def cure(code: ErrorCode, batch: PendingBatch, transactional: bool) -> str:
             "; column \"timestamp\" has a time further from the broker's clock than the topic's "
             "message.timestamp.before.max.ms and message.timestamp.after.max.ms allow: null means the time of writing"
         )
-    if transactional and code in FENCED:
+    if transactional and code in EPOCH_ENDED:
         return '; the batch took longer than "kafka.transaction.timeout.ms", or a newer run took over its transaction'
     return ""
 

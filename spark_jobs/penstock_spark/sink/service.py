@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.client.errors import ClientError
+from penstock.client import ClientError, ProducerSession
 from penstock.runtime.logging import get_logger
 from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.sink.attempts import ENDED, LIVE, RESTART, Attempt, BatchDiffers, BatchFailed, LastBatch, Stage
@@ -45,7 +45,6 @@ from penstock_spark.sink.messages import (
     frame,
     read_request,
 )
-from penstock_spark.sink.transactions import ProducerSession
 
 log = get_logger(__name__)
 

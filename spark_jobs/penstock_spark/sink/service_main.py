@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.client.cluster import ClusterConnections
+from penstock.client import ClusterConnections, ProducerSession
 from penstock.runtime.logging import configure, get_logger
 from penstock_spark.link.link import Link
 from penstock_spark.sink.attempts import LastBatch
@@ -29,7 +29,7 @@ from penstock_spark.sink.messages import TOKEN_BYTES, Partition, PlanMessage
 from penstock_spark.sink.rendezvous import ANY_ADDRESS
 from penstock_spark.sink.service import SinkService
 from penstock_spark.sink.service_log import non_blocking_stream
-from penstock_spark.sink.transactions import ProducerSession, TransactionClient
+from penstock_spark.sink.transactions import TransactionClient
 
 log = get_logger(__name__)
 T = TypeVar("T")

@@ -12,13 +12,13 @@ from penstock_spark_kit.batches_written import Run, batches, schema, values_of, 
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.topics import make_topic
 
+from penstock.client.cluster import TRANSACTION
 from penstock_spark.link.link import Link
 from penstock_spark.model.errors import PenstockSparkError, Unavailable
 from penstock_spark.options.sink import SinkOptions
 from penstock_spark.sink.columns import sink_columns
 from penstock_spark.sink.service_client import ServiceEndpoint
 from penstock_spark.sink.task import TaskIdentity, TaskWriter
-from penstock_spark.sink.transactions import TransactionClient
 
 pytestmark = pytest.mark.integration
 
@@ -113,7 +113,7 @@ def test_a_coordinator_and_leaders_that_are_killed_cost_a_transaction_nothing(
         name = f"penstock-spark-{run.query}"
 
         def outage() -> None:
-            victim = link.run(lambda brokers: TransactionClient(brokers, name, 60_000, 60_000).coordinator())
+            victim = link.run(lambda brokers: brokers.coordinator(name, TRANSACTION))
             cluster.brokers[victim].kill()
 
         run.write(0, interrupted(40_000, outage, keys=60))

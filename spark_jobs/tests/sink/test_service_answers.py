@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
+from penstock.client import ProducerSession
 from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.sink.attempts import ENDED, Attempt, BatchFailed, LastBatch
 from penstock_spark.sink.locks import NamedLocks
@@ -29,7 +30,6 @@ from penstock_spark.sink.messages import (
 )
 from penstock_spark.sink.service import MAX_ATTEMPTS, SinkService, receive
 from penstock_spark.sink.service_client import ServiceEndpoint, ServiceTimeouts, ServiceUnreachable, TaskSession
-from penstock_spark.sink.transactions import ProducerSession
 
 pytestmark = pytest.mark.integration
 
