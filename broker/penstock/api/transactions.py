@@ -12,10 +12,10 @@ from uuid import UUID
 from penstock.api.routes import RequestContext, Route
 from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.runtime.clock import Clock
-from penstock.state.records import TransactionRecord
+from penstock.state.records import TransactionRecord, TxnState
 from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.state_machine import FATAL_ERRORS, MAX_PARTITIONS, ProducerIdentity, TxnState, VerifiedTransaction
+from penstock.txn.state_machine import FATAL_ERRORS, MAX_PARTITIONS, ProducerIdentity, VerifiedTransaction
 from penstock.txn.transaction_partitions import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

@@ -51,19 +51,10 @@ def member_record(member: GroupMemberState, protocol: str) -> MemberRecord:
 
 
 def restore_group(group: ClassicGroup, record: GroupRecord, now_ms: float) -> None:
-    """Restore a new group from a record. Its members support only the current protocol until they rejoin.
-
-    Raises ValueError if the record is inconsistent.
-    """
+    """Restore a new group from a record. Its members support only the current protocol until they rejoin."""
     group.generation = record.generation
     group.protocol_type = record.protocol_type
     group.protocol = record.protocol if record.members else None
-    ids = {m.member_id for m in record.members}
-    instances = [m.instance_id for m in record.members if m.instance_id is not None]
-    if len(ids) != len(record.members) or len(set(instances)) != len(instances):
-        raise ValueError("two members have the same id")
-    if record.members and record.protocol is None:
-        raise ValueError("the record has members but no protocol")
     members = [restored_member(m, record.protocol_type, record.protocol or "") for m in record.members]
     group.restore(members, record.leader or "", now_ms)
 

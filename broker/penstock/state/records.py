@@ -6,6 +6,8 @@ wall-clock milliseconds since 1970.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import Enum
 from functools import cache
 from typing import Annotated, TypeVar
 from uuid import UUID
@@ -84,6 +86,11 @@ class BrokerRecord(StoredRecord, frozen=True, kw_only=True):
     feature_level: Count = 1
     """Highest feature level that this broker supports."""
 
+    def contradiction(self) -> str | None:
+        """Return what makes the fields inconsistent with each other; None if they are consistent."""
+        listeners = [endpoint.listener for endpoint in self.endpoints]
+        return f"listeners {listeners} have duplicates" if has_duplicates(listeners) else None
+
 
 class BrokerConfigRecord(StoredRecord, frozen=True, kw_only=True):
     """Settings of one or all brokers, changed at run time."""
@@ -103,6 +110,10 @@ class TopicRecord(StoredRecord, frozen=True, kw_only=True):
     deleting: bool = False
     deleted_ms: Int64 = 0
     """Time of deletion; 0 in tombstones of older versions."""
+
+    def contradiction(self) -> str | None:
+        """Return what makes the fields inconsistent with each other; None if they are consistent."""
+        return f"deleted_ms is {self.deleted_ms} without deleting" if self.deleted_ms and not self.deleting else None
 
 
 class TopicNameRecord(StoredRecord, frozen=True, kw_only=True):
@@ -137,12 +148,18 @@ class PartitionRecord(StoredRecord, frozen=True, kw_only=True):
     def contradiction(self) -> str | None:
         """Return what makes the fields inconsistent with each other; None if they are consistent."""
         replicas = set(self.replicas)
-        if len(replicas) < len(self.replicas):
-            return f"replicas {self.replicas} have duplicates"
-        for name in ("isr", "adding", "removing", "eligible", "last_isr"):
+        for name in ("replicas", "isr", "adding", "removing", "eligible", "last_isr"):
             brokers = getattr(self, name)
             if not replicas.issuperset(brokers):
                 return f"{name} {brokers} is not a subset of replicas {self.replicas}"
+            if len(brokers) > 1 and has_duplicates(brokers):
+                return f"{name} {brokers} have duplicates"
+        for name, other in (("adding", "removing"), ("eligible", "isr")):
+            brokers = getattr(self, name)
+            if brokers and not set(brokers).isdisjoint(getattr(self, other)):
+                return f"{name} {brokers} overlaps {other} {getattr(self, other)}"
+        if len(replicas) in (len(self.adding), len(self.removing)):
+            return f"all replicas {self.replicas} are being added or removed"
         if self.leader >= 0 and self.leader not in self.isr:
             return f"leader {self.leader} is not in isr {self.isr}"
         if self.isr_epochs and len(self.isr_epochs) != len(self.isr):
@@ -179,6 +196,22 @@ class GroupRecord(StoredRecord, frozen=True, kw_only=True):
     leader: str | None = None
     members: list[MemberRecord] = []
     state_ms: Int64 = 0
+
+    def contradiction(self) -> str | None:
+        """Return what makes the fields inconsistent with each other; None if they are consistent. A group that is too
+        large for its record has a leader and a protocol, but no members."""
+        if self.generation < 0:
+            return f"generation {self.generation} is negative"
+        if not self.members:
+            return None
+        member_ids = [member.member_id for member in self.members]
+        if has_duplicates(member_ids):
+            return "two members have the same id"
+        if has_duplicates([m.instance_id for m in self.members if m.instance_id is not None]):
+            return "two members have the same instance id"
+        if self.protocol is None or not self.generation:
+            return f"{len(member_ids)} members in generation {self.generation} with protocol {self.protocol!r}"
+        return None if self.leader in member_ids else f"leader {self.leader!r} is not a member"
 
 
 class GroupSettingsRecord(StoredRecord, frozen=True, kw_only=True):
@@ -219,6 +252,22 @@ class ShardCleanedRecord(StoredRecord, frozen=True, kw_only=True):
     revision: Int64
 
 
+class TxnState(Enum):
+    """The state names of ListTransactions."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+
+
+OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
+"""States of a transaction that has partitions and groups."""
+
+
 class TransactionRecord(StoredRecord, frozen=True, kw_only=True):
     """A transactional id (KIP-98). `partitions` and `groups` belong to the ongoing transaction.
 
@@ -240,6 +289,16 @@ class TransactionRecord(StoredRecord, frozen=True, kw_only=True):
     updated_ms: Int64 = 0
     number: Int64 = 0
 
+    def contradiction(self) -> str | None:
+        """Return what makes the fields inconsistent with each other; None if they are consistent."""
+        if self.state not in TxnState._value2member_map_:
+            return f"unknown state {self.state!r}"
+        if self.state not in OPEN_STATES and (self.partitions or self.groups):
+            return f"a transaction in state {self.state} has partitions or groups"
+        if self.last_producer_id >= 0 and self.last_epoch < 0:
+            return f"last_producer_id is {self.last_producer_id} without last_epoch"
+        return None
+
 
 class TxnOffsetRecord(StoredRecord, frozen=True, kw_only=True):
     """An offset committed in transaction `number`; when that commits, `record` becomes the group's offset."""
@@ -248,6 +307,11 @@ class TxnOffsetRecord(StoredRecord, frozen=True, kw_only=True):
     epoch: Annotated[int, msgspec.Meta(ge=0, le=(1 << 15) - 1)]
     record: OffsetRecord
     number: Int64 = 0
+
+
+def has_duplicates(values: Sequence[object]) -> bool:
+    """Return whether a value occurs more than once."""
+    return len(set(values)) < len(values)
 
 
 @cache

@@ -84,16 +84,19 @@ class Tables:
             record = decode(PartitionRecord, key, value)
             if self.is_deleting(topic_id):
                 return
-            view = partition_view(int(index), record, revision)
+            view = partition_view(parse_number(index), record, revision)
             self._table(topic_id).partitions[view.index] = view
             indexes = self.touched.setdefault(topic_id, set())
             if indexes is not None:
                 indexes.add(view.index)
         elif key.startswith(keys.TOPICS):
             topic_id = self._id(key[len(keys.TOPICS) :])
+            topic = decode(TopicRecord, key, value)
+            if topic.topic_id != topic_id:
+                raise BadRecord(f'the value of "{key}" is of topic {topic.topic_id}')
             table = self._table(topic_id)
-            table.record = decode(TopicRecord, key, value)
-            if table.record.deleting:  # nothing reads them, and a tombstone stays for a day
+            table.record = topic
+            if topic.deleting:  # nothing reads them, and a tombstone stays for a day
                 table.partitions, table.projected = {}, None
             self.touch([topic_id])
         elif key.startswith(keys.TOPIC_NAMES):
@@ -108,13 +111,16 @@ class Tables:
     def _put_other(self, entry: StoreEntry) -> None:
         key, value = entry.key, entry.value
         if key.startswith(keys.BROKERS):
-            self.brokers[key] = broker_view(decode(BrokerRecord, key, value), entry.create_revision)
+            broker = decode(BrokerRecord, key, value)
+            if key != keys.broker(broker.broker_id):
+                raise BadRecord(f'the value of "{key}" is of broker {broker.broker_id}')
+            self.brokers[key] = broker_view(broker, entry.create_revision)
             self.brokers_touched = True
         elif key.startswith(keys.BROKER_CONFIGS):
             self.broker_configs[key] = decode(BrokerConfigRecord, key, value).settings
             self.configs_touched = True
         elif key.startswith(keys.SHARDS):
-            number, shard = int(key[len(keys.SHARDS) :]), decode(ShardRecord, key, value)
+            number, shard = parse_number(key[len(keys.SHARDS) :]), decode(ShardRecord, key, value)
             self.shards[number] = ShardView(shard.broker_id, shard.broker_epoch, shard.epoch, entry.mod_revision)
             self.shards_touched.add(number)
         elif key == keys.CLUSTER:
@@ -136,7 +142,7 @@ class Tables:
             self.brokers_touched = self.brokers.pop(key, None) is not None or self.brokers_touched
         elif key.startswith(keys.BROKER_CONFIGS):
             self.configs_touched = self.broker_configs.pop(key, None) is not None or self.configs_touched
-        elif key.startswith(keys.SHARDS) and key[len(keys.SHARDS) :].isdecimal():
+        elif key.startswith(keys.SHARDS) and is_number(key[len(keys.SHARDS) :]):
             self.shards_touched.add(int(key[len(keys.SHARDS) :]))
             self.shards.pop(int(key[len(keys.SHARDS) :]), None)
         elif key == keys.CONTROLLER:
@@ -157,7 +163,7 @@ class Tables:
         self.touch([topic_id])
         if kind == keys.TOPICS:
             table.record = None
-        elif index.isdecimal():
+        elif is_number(index):
             table.partitions.pop(int(index), None)
         if table.record is None and not table.partitions:
             del self.topics[topic_id]
@@ -167,7 +173,10 @@ class Tables:
         """Parse a topic id once for all keys that contain it. Raises ValueError."""
         topic_id = self._ids.get(text)
         if topic_id is None:
-            topic_id = self._ids[text] = UUID(text)
+            topic_id = UUID(text)
+            if str(topic_id) != text:
+                raise ValueError(f'"{text}" is not in the canonical form of a UUID')
+            self._ids[text] = topic_id
         return topic_id
 
     def _table(self, topic_id: UUID) -> TopicTable:
@@ -190,7 +199,7 @@ class Tables:
             table = self._table(self._id(id_text))
             if kind == keys.TOPICS:
                 table.record = known.record
-            elif index.isdecimal() and int(index) in known.partitions:
+            elif is_number(index) and int(index) in known.partitions:
                 table.partitions[int(index)] = known.partitions[int(index)]
 
     def unnamed(self) -> list[UUID]:
@@ -264,6 +273,18 @@ class Tables:
     def forget_configs(self) -> None:
         """Drop resolved settings after a change of the defaults."""
         self._configs.clear()
+
+
+def is_number(text: str) -> bool:
+    """Return whether part of a key is the number of a partition or shard, in its only form: no two keys share one."""
+    return len(text) <= 10 and text.isascii() and text.isdecimal() and (text[0] != "0" or text == "0")
+
+
+def parse_number(text: str) -> int:
+    """Parse a number in a key. Raises ValueError."""
+    if not is_number(text):
+        raise ValueError(f'"{text[:20]}" is not the number of a partition or shard')
+    return int(text)
 
 
 def broker_view(record: BrokerRecord, epoch: int) -> BrokerView:

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.records import TransactionRecord
+from penstock.state.records import TransactionRecord, TxnState
 from penstock.state.store import StoreError
 from penstock.txn.router import MarkerSender
 from penstock.txn.shards import TransactionState
-from penstock.txn.state_machine import TxnState, state_of
+from penstock.txn.state_machine import state_of
 from penstock.txn.transaction_partitions import OFFSETS_TOPIC_ID, TransactionEnding, TransactionPartition
 from penstock.wire.control_batch import Marker
 from penstock.wire.errors import ErrorCode

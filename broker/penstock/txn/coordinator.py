@@ -16,7 +16,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.records import BadRecord, TransactionRecord
+from penstock.state.records import BadRecord, TransactionRecord, TxnState
 from penstock.state.store import Compare, Store, StoreEntry, StoreError
 from penstock.txn import shards, state_machine
 from penstock.txn.completion import Completion
@@ -26,7 +26,6 @@ from penstock.txn.state_machine import (
     IDLE,
     PREPARED,
     ProducerIdentity,
-    TxnState,
     TxnTransition,
     VerifiedTransaction,
     state_of,
@@ -97,8 +96,6 @@ class TransactionCoordinator:
             try:
                 _, transaction.transactional_id = keys.parse_transaction(entry.key)
                 transaction.load_entry(entry)
-                assert transaction.record is not None, "the entry exists"
-                state_of(transaction.record)
             except (BadRecord, ValueError) as e:
                 log.error("unreadable transactional id: it cannot be used", key=entry.key, error=str(e))
                 continue

@@ -10,13 +10,12 @@ The stored PrepareCommit is the commit point.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
 
 from msgspec.structs import replace
 
-from penstock.state.records import TransactionRecord
+from penstock.state.records import TransactionRecord, TxnState
 from penstock.wire.errors import ErrorCode
 
 MAX_EPOCH = (1 << 15) - 1
@@ -26,18 +25,6 @@ MAX_PARTITIONS = 20_000
 """Maximum number of partitions in a transaction; its record holds them all."""
 MAX_GROUPS = 1000
 NO_EPOCH = NO_ID = -1
-
-
-class TxnState(Enum):
-    """The state names of ListTransactions."""
-
-    EMPTY = "Empty"
-    ONGOING = "Ongoing"
-    PREPARE_COMMIT = "PrepareCommit"
-    PREPARE_ABORT = "PrepareAbort"
-    COMPLETE_COMMIT = "CompleteCommit"
-    COMPLETE_ABORT = "CompleteAbort"
-    DEAD = "Dead"
 
 
 PREPARED = (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT)
@@ -74,7 +61,7 @@ class ProducerIdentity(NamedTuple):
 
 
 def state_of(record: TransactionRecord) -> TxnState:
-    """Return the record's state. Raises ValueError if unknown."""
+    """Return the record's state."""
     return TxnState(record.state)
 
 

@@ -319,3 +319,34 @@ async def test_a_flush_that_began_before_a_log_starts_over_says_nothing_of_it_ei
         second.set()
         await other.flush()
         assert (log.start_offset, log.end_offset, log.flushed_offset) == (2, 2, 2)
+
+
+async def test_a_flush_that_messages_demanded_cancels_the_timer_of_the_older_ones() -> None:
+    async with opened(MemoryFiles(), "/data") as directory:
+        log = open_log(directory, replace(SMALL, flush_messages=4, flush_ms=3_600_000))
+        append(log, batch_of(3))
+        timer = log.progress.timer
+        assert timer is not None
+        append(log, batch_of(3))
+        await directory.flusher.wait_idle()
+        assert timer.cancelled(), "the next records would be flushed too early"
+        append(log, batch_of(3))
+        assert log.progress.timer not in (None, timer)
+
+
+async def test_a_flush_timer_that_finds_nothing_unflushed_or_a_closed_log_requests_no_flush() -> None:
+    async with opened(MemoryFiles(), "/data") as directory:
+        log = open_log(directory, replace(SMALL, flush_messages=FOREVER, flush_ms=3_600_000))
+        log.on_flush_timer()
+        assert not log.flush_requested
+        append(log)
+        log.on_flush_timer()
+        assert log.flush_requested
+        await directory.flusher.wait_idle()
+        append(log)
+        await log.close()
+        assert log.closed
+        log.flush_requested = False
+        log.unflushed_records = 1
+        log.on_flush_timer()
+        assert not log.flush_requested

@@ -24,6 +24,7 @@ from penstock.state.records import (
     StoredRecord,
     TopicNameRecord,
     TopicRecord,
+    TransactionRecord,
     decode,
     encode,
 )
@@ -136,6 +137,12 @@ def test_what_changes_with_traffic_is_outside_of_what_all_brokers_follow() -> No
         ({"last_isr": [5]}, "last_isr [5] is not a subset"),
         ({"leader": 3}, "leader 3 is not in isr [1, 2]"),
         ({"isr_epochs": [7]}, "isr_epochs [7] do not match isr [1, 2]"),
+        ({"isr": [1, 1]}, "isr [1, 1] have duplicates"),
+        ({"eligible": [3, 3]}, "eligible [3, 3] have duplicates"),
+        ({"eligible": [2]}, "eligible [2] overlaps isr [1, 2]"),
+        ({"adding": [3], "removing": [3]}, "adding [3] overlaps removing [3]"),
+        ({"adding": [3, 1, 2]}, "all replicas [1, 2, 3] are being added or removed"),
+        ({"removing": [3, 1, 2]}, "all replicas [1, 2, 3] are being added or removed"),
     ],
 )
 def test_a_partition_whose_fields_contradict_each_other_is_rejected(changes: dict[str, object], reason: str) -> None:
@@ -143,3 +150,40 @@ def test_a_partition_whose_fields_contradict_each_other_is_rejected(changes: dic
     assert decode(PartitionRecord, "key", encode(record)) == record
     with pytest.raises(BadRecord, match=re.escape(f'the value of "key" is inconsistent: {reason}')):
         decode(PartitionRecord, "key", encode(msgspec.structs.replace(record, **changes)))
+
+
+MEMBERS = [MemberRecord(member_id="m", instance_id="i"), MemberRecord(member_id="n", instance_id="j")]
+GROUP = GroupRecord(generation=1, protocol="range", leader="n", members=MEMBERS)
+BROKER = BrokerRecord(broker_id=1, incarnation=ID, endpoints=[EndpointRecord(listener="A", host="h", port=1)])
+TXN = TransactionRecord(producer_id=1, epoch=0, state="Ongoing", timeout_ms=1, partitions={ID: [0]}, groups=["g"])
+
+
+@pytest.mark.parametrize(
+    ("record", "changes", "reason"),
+    [
+        (GROUP, {"members": [*MEMBERS, MEMBERS[0]]}, "two members have the same id"),
+        (GROUP, {"members": [*MEMBERS, MemberRecord(member_id="o", instance_id="i")]}, "the same instance id"),
+        (GROUP, {"protocol": None}, "2 members in generation 1 with protocol None"),
+        (GROUP, {"generation": 0}, "2 members in generation 0 with protocol 'range'"),
+        (GROUP, {"generation": -1, "members": []}, "generation -1 is negative"),
+        (GROUP, {"leader": "o"}, "leader 'o' is not a member"),
+        (GROUP, {"leader": None}, "leader None is not a member"),
+        (BROKER, {"endpoints": BROKER.endpoints * 2}, "listeners ['A', 'A'] have duplicates"),
+        (TopicRecord(name="t", topic_id=ID, partition_count=1), {"deleted_ms": 5}, "deleted_ms is 5 without deleting"),
+        (TXN, {"state": "Begun"}, "unknown state 'Begun'"),
+        (TXN, {"state": "CompleteAbort", "groups": []}, "state CompleteAbort has partitions or groups"),
+        (TXN, {"state": "Empty", "partitions": {}}, "state Empty has partitions or groups"),
+        (TXN, {"last_producer_id": 3}, "last_producer_id is 3 without last_epoch"),
+    ],
+)
+def test_a_record_whose_fields_contradict_each_other_is_rejected(
+    record: StoredRecord, changes: dict[str, object], reason: str
+) -> None:
+    assert decode(type(record), "key", encode(record)) == record
+    with pytest.raises(BadRecord, match=re.escape(reason)):
+        decode(type(record), "key", encode(msgspec.structs.replace(record, **changes)))
+
+
+def test_a_group_that_is_too_large_for_its_record_has_a_leader_without_members() -> None:
+    record = msgspec.structs.replace(GROUP, members=[])
+    assert decode(GroupRecord, "key", encode(record)) == record

@@ -294,6 +294,10 @@ async def test_values_that_are_no_records_are_reported_by_key_and_change_nothing
         keys.PARTITIONS + "no-id/0",
         keys.partitions(A) + "x",
         keys.partitions(A) + "-1",
+        keys.partitions(A) + "00",
+        keys.partitions(A) + "9" * 5000,
+        keys.PARTITIONS + "{" + str(A) + "}/0",
+        keys.SHARDS + "9" * 5000,
         keys.PARTITIONS + str(A),
         keys.METADATA + "unheard/of",
     ],
@@ -305,6 +309,25 @@ async def test_keys_that_are_none_of_ours_disturb_nothing(followed: Followed, ke
     await followed.write(DeleteOp(key))
     await followed.write(*topic(B, "b"))
     assert "b" in followed.view.topics
+
+
+@pytest.mark.parametrize("index", ["-1", "01"])
+async def test_a_partition_under_a_second_key_does_not_replace_the_first(followed: Followed, index: str) -> None:
+    await followed.write(*topic(A, "a", 2))
+    await followed.write(PutOp(keys.partitions(A) + index, partition(leader=-1, epoch=5)))
+    assert [p.leader_epoch for p in followed.view.topics["a"].partitions] == [0, 0]
+    await followed.write(DeleteOp(keys.partitions(A) + index))
+    assert len(followed.view.topics["a"].partitions) == 2
+
+
+async def test_a_record_under_the_key_of_another_is_rejected(followed: Followed) -> None:
+    await followed.write(*topic(A, "a"))
+    other = encode(TopicRecord(name="a", topic_id=B, partition_count=1))
+    broker = encode(BrokerRecord(broker_id=4, incarnation=A, endpoints=[]))
+    await followed.write(PutOp(keys.topic(A), other), PutOp(keys.broker(5), broker))
+    assert set(followed.watcher.problems) == {keys.topic(A), keys.broker(5)}
+    assert followed.view.topics["a"].topic_id == A
+    assert followed.view.brokers == {}
 
 
 async def test_what_is_not_understood_when_all_is_read_again_stays_as_it_was(

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.state.records import TransactionRecord
+from penstock.state.records import TransactionRecord, TxnState
 from penstock.txn import state_machine as machine
 from penstock.txn.state_machine import (
     IDLE,
@@ -15,7 +15,6 @@ from penstock.txn.state_machine import (
     MAX_PRODUCER_EPOCH,
     PREPARED,
     ProducerIdentity,
-    TxnState,
     state_of,
 )
 from penstock.wire.errors import ErrorCode as E

@@ -12,9 +12,10 @@ from restored_kit import Backup, Cluster, until
 from penstock.control.elections import newest_election
 from penstock.control.restored import recovery
 from penstock.control.restored.plan import EPOCH_LEAP, PRODUCER_ID_LEAP, CannotRecover
-from penstock.control.restored.recovery import prepare, recover
+from penstock.control.restored.recovery import prepare, recover, write_all
 from penstock.node.cluster_recovery import recover_store
 from penstock.state import keys
+from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import (
     PartitionRecord,
     ProducerIdsRecord,
@@ -23,7 +24,7 @@ from penstock.state.records import (
     decode,
     encode,
 )
-from penstock.state.store import PutOp
+from penstock.state.store import MAX_TXN_OPERATIONS, Compare, PutOp
 from penstock.txn.state_machine import MAX_PRODUCER_EPOCH, needs_new_id
 
 
@@ -305,6 +306,19 @@ async def test_a_second_restore_freezes_again(two: Cluster) -> None:
     await run_recovery(two)
     await begin_anew(two, 1, 2)
     await two.controlled()
+
+
+async def test_a_recovery_fills_its_transactions_up_to_the_limit_of_the_store() -> None:
+    store = EmbeddedStore(":memory:")
+    await store.txn([], [PutOp("mark", b"")])
+    mark = await store.get("mark")
+    assert mark is not None
+    writes = [(Compare.absent(str(n)), PutOp(str(n), b"")) for n in range(2 * (MAX_TXN_OPERATIONS - 1))]
+    done: list[int] = []
+    await write_all(store, Compare.unchanged(mark), writes, lambda count, of: done.append(count))
+    assert done == [MAX_TXN_OPERATIONS - 1, 2 * (MAX_TXN_OPERATIONS - 1)], "the mark takes one of the conditions"
+    assert len((await store.range("")).entries) == len(writes) + 1
+    await store.close()
 
 
 async def test_a_recovery_that_was_cut_short_is_done_again(two: Cluster, monkeypatch) -> None:
