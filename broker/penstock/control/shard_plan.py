@@ -56,6 +56,8 @@ def assign(
         (held[shard.broker_id] if is_held and shard is not None else unowned).append(number)
     owners = assign_unowned(unowned, held, shards)
     owners |= balance(held, Counter(owners.values()), shards, [broker for broker in eligible if broker not in returned])
+    assert owners.keys() >= set(unowned), f"shards {unowned} need owners, assigned are {owners}"
+    assert held.keys() >= set(owners.values()), f"the owners {owners} are not all among {eligible}"
     return [
         make_change(number, shards.get(number), broker, brokers[broker]) for number, broker in sorted(owners.items())
     ]

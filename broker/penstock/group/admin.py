@@ -47,8 +47,8 @@ def describe(coordinator: GroupCoordinator, group_id: str) -> GroupSummary | Non
     if group is None:
         idle = coordinator.idle(group_id)
         return None if idle is None else GroupSummary(group_id, GroupState.EMPTY, idle.protocol_type)
-    stable = group.state is GroupState.STABLE
-    protocol = group.protocol if stable and group.protocol is not None else ""
+    stable = group.phases.state is GroupState.STABLE
+    protocol = group.phases.protocol if stable and group.phases.protocol is not None else ""
     members = [
         MemberSummary(
             m.member_id,
@@ -60,7 +60,7 @@ def describe(coordinator: GroupCoordinator, group_id: str) -> GroupSummary | Non
         )
         for m in group.member_list
     ]
-    return GroupSummary(group_id, group.state, group.protocol_type, protocol, members)
+    return GroupSummary(group_id, group.phases.state, group.phases.protocol_type, protocol, members)
 
 
 def list_groups(
@@ -77,9 +77,9 @@ def list_groups(
     found = []
     for group_id in coordinator.group_ids():
         group, idle = coordinator.find(group_id), coordinator.idle(group_id)
-        state = GroupState.EMPTY if group is None else group.state
+        state = GroupState.EMPTY if group is None else group.phases.state
         if not state_filter or state.value.lower() in state_filter:
-            known = group or idle
+            known = idle if group is None else group.phases
             found.append((group_id, "" if known is None else known.protocol_type, state))
     return found
 
@@ -96,8 +96,8 @@ async def delete_offsets(
     if not coordinator.exists(group_id):
         return ErrorCode.GROUP_ID_NOT_FOUND, []
     group = coordinator.find(group_id)
-    active = group is not None and group.state is not GroupState.EMPTY
-    if group is not None and active and group.protocol_type != CONSUMER:
+    active = group is not None and group.phases.state is not GroupState.EMPTY
+    if group is not None and active and group.phases.protocol_type != CONSUMER:
         return ErrorCode.NON_EMPTY_GROUP, []
     errors = [deletion_error(topic, index, group if active else None) for topic, index in partitions]
     chosen = [

@@ -63,7 +63,6 @@ class GroupCoordinator:
         membership: ShardMembership | None = None,
     ) -> None:
         self.config = config
-        self.offsets = Offsets(store, view, clock, config)
         self._ownership: ShardOwnership
         if membership is None:
             self._ownership = LocalShardOwnership(store, view, self._on_shard_acquired, self._on_shard_resigned)
@@ -73,9 +72,13 @@ class GroupCoordinator:
             )
         self.is_alone = membership is None
         self._groups = GroupDirectory(self._ownership, clock, config, new_id)
+        on_lost, on_loaded = self._ownership.handle_lost, lambda group_id: self.retention.check_group(group_id)
+        self.offsets = Offsets(store, view, clock, config, self._groups, on_lost, self._ensure_records, on_loaded)
         self.reads = OffsetReads(store, self._ownership, self.offsets.cache, self.error, self.exists, self.is_alone)
         self.fencing = FencingConfirmation(self.reads.shard_revisions, self._ownership, self.error)
-        self.retention = OffsetRetention(self.offsets, view, clock, config, self._groups.usage, self._delete_if_unused)
+        self.retention: OffsetRetention = OffsetRetention(
+            self.offsets, view, clock, config, self._groups.usage, self._delete_if_unused
+        )
         self._settings = SettingsExpiry(
             store, clock, config, self._ownership, self.exists, lambda: self.retention.paused
         )
@@ -93,11 +96,6 @@ class GroupCoordinator:
         """Acquire shards. The view must be loaded. In a cluster, this returns before any shard is loaded."""
         assert self._view.revision > 0, "groups are loaded after the topics"
         self._loop = asyncio.get_running_loop()
-        self.offsets.writers.on_lost = self._ownership.handle_lost
-        self.offsets.cache.has_members = self._groups.is_running
-        self.offsets.cache.on_loaded = self.retention.check_group
-        self.offsets.cache.is_owned = lambda group_id: self._groups.shard(group_id) is not None
-        self.offsets.on_committed = self._ensure_records
         self._ownership.start()
         if isinstance(self._ownership, LocalShardOwnership):
             groups = (await self._store.range(keys.GROUPS)).entries
@@ -141,7 +139,7 @@ class GroupCoordinator:
             return
         # The end of the last member's session is unknown; it ended now at the latest.
         state_ms = record.state_ms if record.protocol is None else self._clock.wall_ms()
-        if group.state is GroupState.EMPTY:
+        if group.phases.state is GroupState.EMPTY:
             shard.groups[group_id] = IdleGroup(record.generation, record.protocol_type, state_ms)
             idle.append(group_id)
         else:
@@ -158,7 +156,7 @@ class GroupCoordinator:
         groups, shard.groups = shard.groups, {}
         for group_id, known in groups.items():
             if isinstance(known, RunningGroup):
-                known.group.close(ErrorCode.NOT_COORDINATOR)
+                known.group.phases.close(ErrorCode.NOT_COORDINATOR)
                 self._apply_effects(known)
             self.offsets.cache.evict(group_id)
         self.offsets.cache.evict_shard(shard.number)
@@ -173,7 +171,7 @@ class GroupCoordinator:
         for shard in self._ownership:
             for group_id, known in list(shard.groups.items()):
                 if isinstance(known, RunningGroup):
-                    known.group.close(ErrorCode.NOT_COORDINATOR)
+                    known.group.phases.close(ErrorCode.NOT_COORDINATOR)
                     self._apply_effects(known)
                     del shard.groups[group_id]
 
@@ -362,7 +360,7 @@ class GroupCoordinator:
         known = self._groups.get(group_id)
         if known is None:
             return await self._delete_settings(group_id)
-        if isinstance(known, RunningGroup) and known.group.state is not GroupState.EMPTY:
+        if isinstance(known, RunningGroup) and known.group.phases.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
         failed = await asyncio.gather(*self._delete_group(group_id))
         return self.commit_failure(group_id) if any(failed) else ErrorCode.NONE
@@ -383,9 +381,9 @@ class GroupCoordinator:
         shard = self._ownership.get(keys.shard_of(group_id))
         known = shard.groups.pop(group_id, None) if shard is not None else None
         if isinstance(known, RunningGroup):
-            known.group.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            known.group.phases.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self._apply_effects(known)
-            known = IdleGroup(known.group.generation, known.group.protocol_type, known.state_ms)
+            known = IdleGroup(known.group.phases.generation, known.group.phases.protocol_type, known.state_ms)
         futures = self.offsets.delete_group(group_id)
         if shard is not None and known is not None:
             futures[-1].add_done_callback(partial(self._on_group_deleted, shard, group_id, known))
@@ -434,7 +432,7 @@ class GroupCoordinator:
     def _apply_effects(self, running: RunningGroup) -> None:
         """Carry out the group's effects, and arm its timer."""
         group = running.group
-        for effect in group.pop_effects():
+        for effect in group.phases.pop_effects():
             if isinstance(effect, Reply):
                 waiter = effect.waiter
                 assert isinstance(waiter, asyncio.Future), "waiters are futures"
@@ -447,7 +445,7 @@ class GroupCoordinator:
         self._arm(running)
 
     def _arm(self, running: RunningGroup) -> None:
-        wake_ms = running.group.wake_ms
+        wake_ms = running.group.phases.wake_ms
         if running.timer is not None:
             if wake_ms is not None and running.armed_ms <= wake_ms:
                 return
@@ -474,18 +472,18 @@ class GroupCoordinator:
         self.offsets.expiry.schedule(group.group_id, wall_ms)
 
     def _persisted(self, running: RunningGroup, sequence: int, written: asyncio.Future[list[int]]) -> None:
-        if running.group.state is GroupState.DEAD:
+        if running.group.phases.state is GroupState.DEAD:
             return
         if written.result():
-            running.group.persist_failed(sequence, self._now_ms())
+            running.group.phases.persist_failed(sequence, self._now_ms())
         else:
-            running.group.persisted(sequence, self._now_ms())
+            running.group.phases.persisted(sequence, self._now_ms())
         self._apply_effects(running)
 
     def _delete_if_unused(self, group_id: str) -> bool:
         """Delete an empty group without offsets, unless a member is joining."""
         running = self._groups.running(group_id)
-        if running is not None and (running.group.state is not GroupState.EMPTY or running.group.pending):
+        if running is not None and (running.group.phases.state is not GroupState.EMPTY or running.group.pending):
             return False
         self._delete_group(group_id)
         return True

@@ -53,12 +53,13 @@ class GroupDirectory:
     def start_group(self, group_id: str) -> RunningGroup:
         """Create the state machine of a group that a first member joins; an idle group keeps its generation."""
         shard = self.shard(group_id)
-        assert shard is not None, "the caller has checked that the shard is owned"
+        assert shard is not None, f'this broker does not coordinate group "{group_id}"'
+        assert not self.is_running(group_id), f'group "{group_id}" has a state machine'
         group = ClassicGroup(group_id, self._config, self._new_id)
         idle = self.idle(group_id)
         state_ms = self._clock.wall_ms()
         if idle is not None:
-            group.generation, group.protocol_type, state_ms = idle
+            group.phases.generation, group.phases.protocol_type, state_ms = idle
         running = shard.groups[group_id] = RunningGroup(group, state_ms, is_stored=idle is not None)
         return running
 
@@ -67,7 +68,7 @@ class GroupDirectory:
         shard, known = self.shard(group_id), self.get(group_id)
         if shard is None or known is None:
             return False
-        if known.generation if isinstance(known, IdleGroup) else known.group.generation:
+        if known.generation if isinstance(known, IdleGroup) else known.group.phases.generation:
             return True
         return group_id not in shard.unstored and (isinstance(known, IdleGroup) or known.is_stored)
 
@@ -95,10 +96,10 @@ class GroupDirectory:
         known = self.get(group_id)
         if known is None:
             return None
-        generation = known.generation if isinstance(known, IdleGroup) else known.group.generation
+        generation = known.generation if isinstance(known, IdleGroup) else known.group.phases.generation
         if generation == 0:
             return OffsetUsage(is_simple=True, empty_since_ms=None, topics=None)
-        if isinstance(known, IdleGroup) or known.group.state is GroupState.EMPTY:
+        if isinstance(known, IdleGroup) or known.group.phases.state is GroupState.EMPTY:
             return OffsetUsage(is_simple=False, empty_since_ms=known.state_ms, topics=None)
-        topics = known.group.subscribed_topics() if known.group.state is GroupState.STABLE else None
+        topics = known.group.subscribed_topics() if known.group.phases.state is GroupState.STABLE else None
         return OffsetUsage(is_simple=False, empty_since_ms=None, topics=topics)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from penstock.group.directory import GroupDirectory
 from penstock.group.offset_table import OffsetKey, OffsetTable
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
@@ -40,7 +41,7 @@ class PendingRead:
 
 class OffsetCache:
     """`put` adds store entries to the table, `apply` a durable write; `outstanding_keys` returns a group's outstanding
-    writes."""
+    writes. `on_loaded` is called when a forced background read of a group has completed."""
 
     def __init__(
         self,
@@ -49,17 +50,13 @@ class OffsetCache:
         put: Callable[[Iterable[StoreEntry]], object],
         apply: Callable[[OffsetWrite], None],
         outstanding_keys: Callable[[str], set[OffsetKey]],
+        groups: GroupDirectory,
+        on_loaded: Callable[[str], None],
         limit: int = MAX_CACHED_OFFSETS,
     ) -> None:
         self._store, self._table = store, table
         self._put, self._apply, self._outstanding_keys = put, apply, outstanding_keys
-        self.limit = limit
-        self.has_members: Callable[[str], bool] = no_members
-        """Whether a group has members. Set by `coordinator`, as are the next two."""
-        self.on_loaded: Callable[[str], None] = ignore_loaded
-        """Called when a forced background read of a group has completed."""
-        self.is_owned: Callable[[str], bool] = always_owned
-        """Whether this broker owns the group's shard."""
+        self._groups, self._on_loaded, self.limit = groups, on_loaded, limit
         self._cached: dict[str, int] = {}
         """The shard number of each cached group, least recently used first."""
         self._reads: dict[str, PendingRead] = {}
@@ -72,7 +69,7 @@ class OffsetCache:
 
     def mark_complete(self, group_id: str) -> None:
         """Mark a group as fully cached without reading it. Only valid if this broker is the only writer."""
-        if self.is_owned(group_id):
+        if self._groups.shard(group_id) is not None:
             self._cached[group_id] = keys.shard_of(group_id)
 
     async def load(self, group_id: str) -> None:
@@ -80,7 +77,7 @@ class OffsetCache:
         if group_id in self._cached:
             self._mark_used(group_id)
             return
-        if not self.is_owned(group_id):
+        if self._groups.shard(group_id) is None:
             raise StoreUnavailable(f'this broker does not coordinate group "{group_id}"')
         reading = self._reads.get(group_id)
         if reading is None:
@@ -167,7 +164,7 @@ class OffsetCache:
                         continue
                 self._background.pop(group_id, None)
                 if force and group_id in self._cached:
-                    self.on_loaded(group_id)
+                    self._on_loaded(group_id)
         finally:
             self._task = None
 
@@ -175,7 +172,7 @@ class OffsetCache:
         if len(self._table) <= self.limit:
             return
         for group_id in [g for g, _ in zip(self._cached, range(EVICTION_CANDIDATES), strict=False)]:
-            if group_id == newest or self.has_members(group_id) or self._outstanding_keys(group_id):
+            if group_id == newest or self._groups.is_running(group_id) or self._outstanding_keys(group_id):
                 self._mark_used(group_id)
                 continue
             self.evict(group_id)
@@ -187,17 +184,3 @@ def retrieve_exception(task: asyncio.Task[None]) -> None:
     """Retrieve the exception, which the waiters received, so that asyncio does not log it."""
     with suppress(asyncio.CancelledError):
         task.exception()
-
-
-def no_members(group_id: str) -> bool:
-    """Return False."""
-    return False
-
-
-def always_owned(group_id: str) -> bool:
-    """Return True."""
-    return True
-
-
-def ignore_loaded(group_id: str) -> None:
-    """Do nothing."""

@@ -61,6 +61,7 @@ class OffsetTable:
         if partitions.pop(key.partition, None) is None:
             return
         self._size -= 1
+        assert self._size >= 0, f"{key} was removed more often than added"
         if partitions:
             return
         del topics[key.topic_id]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
+from penstock.group.directory import GroupDirectory
 from penstock.group.expiry import NEVER, ExpiryQueue
 from penstock.group.listeners import NothingPending, PendingOffsets
 from penstock.group.offset_cache import OffsetCache
@@ -54,17 +55,31 @@ class Offsets:
 
     `writers` also write group records, so that both are ordered; their token is None. `cache` decides which groups are
     in `table`; others are read from the store on demand. `expiry` schedules the groups' expiry checks.
+
+    `on_lost` is called with the number of a shard that the store assigns to another broker, `on_committed` with the
+    groups whose commits became durable; for `on_loaded` see `OffsetCache`.
     """
 
-    def __init__(self, store: Store, view: ClusterView, clock: Clock, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        store: Store,
+        view: ClusterView,
+        clock: Clock,
+        config: BrokerConfig,
+        groups: GroupDirectory,
+        on_lost: Callable[[int], None],
+        on_committed: Callable[[Iterable[str]], None],
+        on_loaded: Callable[[str], None],
+    ) -> None:
         self.table = OffsetTable()
         self.expiry = ExpiryQueue()
         self.pending: PendingOffsets = NothingPending()
         """Offsets of ongoing transactions. Set by `txn.service`."""
-        self.writers: ShardWriters[OffsetWrite | None] = ShardWriters(store, self._applied, self._uncertain)
-        self.cache = OffsetCache(store, self.table, self._put_entries, self._apply, self.outstanding_keys)
-        self.on_committed: Callable[[Iterable[str]], None] = ignore
-        """Called with the groups whose commits became durable. Set by `coordinator`."""
+        self.writers: ShardWriters[OffsetWrite | None] = ShardWriters(store, self._applied, self._uncertain, on_lost)
+        self.cache = OffsetCache(
+            store, self.table, self._put_entries, self._apply, self.outstanding_keys, groups, on_loaded
+        )
+        self._on_committed = on_committed
         self._view = view
         self._clock = clock
         self._config = config
@@ -188,7 +203,7 @@ class Offsets:
                 self._apply(write)
         if orphans:
             self.delete(orphans)
-        self.on_committed(groups)
+        self._on_committed(groups)
 
     def _apply(self, write: OffsetWrite) -> None:
         key, record = write
@@ -207,7 +222,3 @@ class Offsets:
         retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
         due_ms = record.expire_ms if record.expire_ms >= 0 else record.commit_ms + retention_ms
         self.expiry.schedule(key.group_id, due_ms)
-
-
-def ignore(group_ids: Iterable[str]) -> None:
-    """Do nothing."""

@@ -169,6 +169,7 @@ class ShardOwnership:
         return ShardGuard(number, shard.epoch, shard.revision)
 
     def _acquire(self, number: int, guard: ShardGuard) -> None:
+        assert self._shards[number] is None, f"shard {number} is acquired, but was not resigned"
         # After a second acquisition by the same record, a write of the first may still be in flight with an equal
         # guard.
         guard.is_fence_stale = self._revisions.get(number) == guard.revision
@@ -191,6 +192,7 @@ class ShardOwnership:
                 except StoreError as e:
                     log.warning("cannot read coordinator shard: retrying", shard=shard.number, reason=str(e))
             await asyncio.sleep(RETRY_S)
+        assert self._shards[shard.number] is shard, f"shard {shard.number} was resigned while it was loaded"
         shard.loading = None
         self._on_acquired(shard, entries)
         for listener, read in found:

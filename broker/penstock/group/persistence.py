@@ -21,10 +21,10 @@ rebalance."""
 
 def encode_group(group: ClassicGroup, wall_ms: int) -> bytes:
     """Encode the group's current state, which it entered at `wall_ms`."""
-    protocol = group.protocol
+    phases, protocol = group.phases, group.phases.protocol
     record = GroupRecord(
-        protocol_type=group.protocol_type,
-        generation=group.generation,
+        protocol_type=phases.protocol_type,
+        generation=phases.generation,
         protocol=protocol,
         leader=group.member_list.leader or None,
         members=[] if protocol is None else [member_record(member, protocol) for member in group.member_list],
@@ -52,11 +52,11 @@ def member_record(member: GroupMemberState, protocol: str) -> MemberRecord:
 
 def restore_group(group: ClassicGroup, record: GroupRecord, now_ms: float) -> None:
     """Restore a new group from a record. Its members support only the current protocol until they rejoin."""
-    group.generation = record.generation
-    group.protocol_type = record.protocol_type
-    group.protocol = record.protocol if record.members else None
+    phases = group.phases
+    phases.generation, phases.protocol_type = record.generation, record.protocol_type
+    phases.protocol = record.protocol if record.members else None
     members = [restored_member(m, record.protocol_type, record.protocol or "") for m in record.members]
-    group.restore(members, record.leader or "", now_ms)
+    phases.restore(members, record.leader or "", now_ms)
 
 
 def restored_member(record: MemberRecord, protocol_type: str, protocol: str) -> GroupMemberState:

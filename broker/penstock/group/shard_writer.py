@@ -66,6 +66,7 @@ class WriteRequest(Generic[T]):
 
     def complete_key(self, index: int, ok: bool) -> None:
         """Record the outcome of one key; the last one resolves the future."""
+        assert self.left > 0, f"key {index} of a write completes twice"
         self.left -= 1
         if not ok:
             self.failed.append(index)
@@ -168,6 +169,7 @@ class ShardWriter(Generic[T]):
 
         An empty transaction accepts the first group of writes even if it exceeds the limits, up to `keys_left` keys.
         """
+        assert not self.in_flight, f"a transaction of {len(self.in_flight)} keys of the shard is in flight"
         for key in self.pending:
             if key in self.in_flight:
                 continue

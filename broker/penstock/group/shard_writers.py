@@ -17,26 +17,26 @@ T = TypeVar("T")
 
 
 class ShardWriters(Generic[T]):
-    """One `ShardWriter` per shard, with the same callbacks."""
+    """One `ShardWriter` per shard, with the same callbacks. `on_lost` is called with the number of a shard that the
+    store assigns to another broker."""
 
     def __init__(
         self,
         store: Store,
         applied: Callable[[list[T]], None],
         uncertain: Callable[[list[T]], None],
+        on_lost: Callable[[int], None],
         queue_count: int = QUEUE_COUNT,
     ) -> None:
-        self._applied, self._uncertain = applied, uncertain
+        self._applied, self._uncertain, self._on_lost = applied, uncertain, on_lost
         self._queues: list[RequestQueue[T]] = [RequestQueue(store) for _ in range(queue_count)]
         self._writers = [self._make(number, None) for number in range(keys.SHARD_COUNT)]
         for writer in self._writers:
             writer.close()
-        self.on_lost: Callable[[int], None] = ignore
-        """Called with the number of a shard that the store assigns to another broker. Set by `coordinator`."""
 
     def _make(self, number: int, guard: ShardGuard | None) -> ShardWriter[T]:
         queue = self._queues[number % len(self._queues)]
-        return ShardWriter(queue, self._applied, guard, self._uncertain, lambda _: self.on_lost(number))
+        return ShardWriter(queue, self._applied, guard, self._uncertain, lambda _: self._on_lost(number))
 
     def open(self, number: int, guard: ShardGuard | None) -> None:
         """Accept writes for an acquired shard; each write compares `guard`."""
@@ -68,7 +68,3 @@ class ShardWriters(Generic[T]):
         """Wait until all submitted writes have succeeded or failed."""
         for writer in self._writers:
             await writer.drain()
-
-
-def ignore(number: int) -> None:
-    """Do nothing."""

@@ -141,6 +141,9 @@ class LogMaintenance:
         checkpoint, pending = capture_checkpoint(log, segments)
         log.uncheckpointed_bytes, log.dirty_since_ms = 0, None
         await log.flush()
+        assert checkpoint.end_offset <= log.flushed_offset, (
+            f"a checkpoint up to {checkpoint.end_offset} of {log}, flushed up to {log.flushed_offset}"
+        )
         try:
             if log.progress.directory_unsynced:  # a new segment without records needs no flush
                 await self.run(self.owner.files.sync_dir, log.directory)
@@ -206,6 +209,7 @@ class LogMaintenance:
             count += 1
         dropped = segments[:count]
         if dropped:
+            assert log.active not in dropped, f"{log} would lose its active segment"
             # They stay open, and are synced, until the checkpoint without them is written.
             log.dropped += dropped
             del segments[:count]

@@ -151,6 +151,7 @@ class PartitionLog:
                 f"offset {base_offset} is not {self.end_offset} in {self.directory}, where gaps are not permitted"
             )
         end_offset = base_offset + header.last_offset_delta + 1
+        assert end_offset > base_offset, f"the batch at {base_offset} of {self.directory} ends at {end_offset}"
         active = self.active
         if active is None or active.must_roll(size, end_offset, header.max_timestamp_ms, self.config, self.max_age_ms):
             end = self.end_offset
@@ -222,6 +223,7 @@ class PartitionLog:
         segment = Segment(self.directory, base_offset)
         segment.indexes = Indexes()
         old = self.active
+        assert old is (self.segments[-1] if self.segments else None), f"{old} is not the last segment of {self}"
         try:
             if not self.created:
                 self.host.files.make_dir(self.directory)
@@ -319,6 +321,7 @@ class PartitionLog:
         """Implement `Flushable`: advance `flushed_offset` and notify waiters."""
         if work.truncations != self.truncations:
             return
+        assert work.end_offset <= self.end_offset, f"flushed up to {work.end_offset}, past the end of {self}"
         progress, active = self.progress, self.active
         progress.mark_synced(work.sealed, active, work.position, active is not work.active, bool(work.directories))
         if self.reader.locations and active is not None and active is work.active:

@@ -154,6 +154,7 @@ class Retention:
         if due_ms is not None:
             self.schedule(log, due_ms)
         if count:
+            assert log.segments[count - 1].end_offset <= limit_offset, f"retention of {log} passed {limit_offset}"
             log.move_start(log.segments[count].base_offset)
         if count or log.dropped or (len(log.segments) > 1 and log.segments[1].base_offset <= log.start_offset):
             self.drop(log)

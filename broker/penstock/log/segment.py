@@ -146,6 +146,7 @@ class Segment(PooledFile):
 
     def seal(self, now_ms: int) -> None:
         """Mark the segment read-only and add the last time index entry."""
+        assert not self.sealed, f"{self} is sealed already"
         if self.indexes is None:
             self.indexes = Indexes()
         if self.max_timestamp_ms >= 0:
@@ -156,7 +157,7 @@ class Segment(PooledFile):
     def record_written_indexes(self) -> None:
         """Copy the size and CRC of the index files to the fields that the checkpoint stores."""
         indexes = self.indexes
-        assert indexes is not None
+        assert indexes is not None, f"{self} has written indexes, so they are in memory"
         self.offset_entries, self.offset_crc = indexes.offset_written, indexes.offset_crc
         self.time_entries, self.time_crc = indexes.time_written, indexes.time_crc
 

@@ -80,6 +80,7 @@ async def empty_log(maintenance: LogMaintenance, log: PartitionLog, offset: int)
 
     Raises LogFull, which leaves the log unchanged; LogDirFailed, OSError.
     """
+    assert offset >= 0, f"{log} cannot start at offset {offset}"
     owner = maintenance.owner
     log.sequence += 1
     compacted_until = min(log.compacted_until, offset)
@@ -171,7 +172,7 @@ class Truncation:
                 kept.size = position + header.size_bytes
                 kept.end_offset = header.last_offset + 1
             if self.position < self.segment.size:
-                first_removed = next(iter(scan_headers(file, self.position, self.segment.size)))
+                first_removed = next(iter(scan_headers(file, self.position, self.segment.size, kept.end_offset)))
                 self.end_offset = min(self.offset, first_removed.header.base_offset)
         except BadBatch as e:
             raise CorruptLog(f"{self.segment.path}: {e}") from e
@@ -252,6 +253,10 @@ class Truncation:
     def install(self) -> None:
         """Make the shortened segment the log's active one. Runs on the event loop."""
         log, kept = self.log, self.kept
+        assert log.segments[-1] is self.segment, f"{self.segment} is not the last segment of {log}"
+        assert kept.base_offset <= self.end_offset <= min(self.offset, log.end_offset), (
+            f"{log} truncated to {self.offset} would end at {self.end_offset}"
+        )
         log.segments[-1] = kept
         log.active = kept
         log.end_offset = log.flushed_offset = self.end_offset

@@ -168,7 +168,12 @@ class Follower(Partition):
 
     def find_defect(self, view: memoryview, position: int, header: BatchHeader) -> str | None:
         """Return why a batch is invalid, None if it is valid."""
-        if header.magic != MAGIC or header.size_bytes < HEADER_SIZE or header.last_offset_delta < 0:
+        if (
+            header.magic != MAGIC
+            or header.size_bytes < HEADER_SIZE
+            or header.base_offset < 0
+            or header.last_offset_delta < 0
+        ):
             return f"invalid header: {header}"
         if checksum(view, position, header.size_bytes) != header.crc:
             return f"the CRC of the batch at offset {header.base_offset} is defect"
@@ -296,6 +301,6 @@ class Follower(Partition):
 
     def on_flushed(self, log: PartitionLog) -> None:
         """Report the new flushed offset to the leader."""
-        assert log is self.log
+        assert log is self.log, f"{self!r} heard of {log}, not of its own log"
         if self.source is not None and not self.ended:
             self.source.on_change(self)

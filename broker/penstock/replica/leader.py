@@ -108,6 +108,7 @@ class Leader(Partition):
         self.watched = False
         self.watched_ms = 0
         known = log.start_offset if high_watermark is None else high_watermark
+        assert known >= log.start_offset, f"the high watermark {known} is below the start of {log}"
         super().__init__(name, topic_id, index, leader_epoch, log, producers, clock, known)
         if placed is not None:
             self.update_from_view(broker_id, placed)
@@ -150,7 +151,7 @@ class Leader(Partition):
         if header.producer_id >= 0:
             check, original = self.producers.check(header, verified)
             if check is SequenceCheck.DUPLICATE:
-                assert original is not None
+                assert original is not None, f"producer {header.producer_id} repeats a batch that is not known"
                 if not all_in_sync:
                     self.acknowledge(original.last_offset + 1)
                 return self.duplicate_result(original)
@@ -205,7 +206,10 @@ class Leader(Partition):
             return Appended(0, required_offset=log.end_offset)
         batch = memoryview(build_marker(marker, self.clock.wall_ms()))
         stamp(batch, 0, log.end_offset, self.leader_epoch)
-        return self.write(batch, read_header(batch))
+        written = self.write(batch, read_header(batch))
+        is_open = producers.transactions.first_offset(marker.producer_id) >= 0
+        assert written.error or not is_open, f"the transaction of producer {marker.producer_id} outlives its {marker}"
+        return written
 
     def write(self, batch: memoryview, header: BatchHeader) -> Appended:
         """Append a stamped batch with the given header."""
@@ -249,6 +253,7 @@ class Leader(Partition):
 
     def update_from_view(self, broker_id: int, placed: PartitionView) -> None:
         """Apply the partition's record of this leader epoch."""
+        assert placed.leader_epoch == self.leader_epoch, f"{self!r} got the record of epoch {placed.leader_epoch}"
         if placed.replicas == [broker_id] and placed.isr == [broker_id] and not placed.adding:
             self.isr, self.under_min_isr = None, False
         else:
@@ -348,8 +353,9 @@ class Leader(Partition):
     def propose(self, host: LeaderHost, removed: set[int], joined: list[Member]) -> None:
         """Propose an ISR change."""
         assert self.isr is not None, "a single replica has no ISR to change"
+        assert self.isr.pending is None, f"an ISR change of {self!r} is pending: {self.isr.pending}"
         change = self.isr.make_change(self.key, host.own_epoch, removed, joined, self.min_isr)
-        assert change.isr, f"the ISR of {self.name}-{self.index} would be empty"
+        assert change.leader in change.isr, f"{self!r} would leave its ISR: {change}"
         self.isr.pending = change
         self.isr.update_members()
         host.propose(self, change)
@@ -465,7 +471,7 @@ class Leader(Partition):
 
     def on_flushed(self, log: PartitionLog) -> None:
         """Advance the high watermark."""
-        assert log is self.log
+        assert log is self.log, f"{self!r} heard of {log}, not of its own log"
         self.advance()
 
     def on_start_moved(self, log: PartitionLog) -> None:

@@ -187,6 +187,9 @@ class ReplicaManager:
 
     def add_role(self, role: Partition) -> None:
         """Add a role; a follower starts to fetch."""
+        known = self.role(role.key)
+        assert known is None, f"{role!r} would replace {known!r}, which has not been removed"
+        assert not role.ended, f"{role!r} has ended"
         if isinstance(role, Leader):
             self.leaders[role.name, role.index] = self.leaders[role.key] = role
         elif isinstance(role, Follower):

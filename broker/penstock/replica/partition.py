@@ -141,7 +141,7 @@ class Partition:
 
     def on_failed(self, log: PartitionLog) -> None:
         """Fail all waiters: the log directory has failed."""
-        assert log is self.log
+        assert log is self.log, f"{self!r} heard of {log}, not of its own log"
         self.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def on_start_moved(self, log: PartitionLog) -> None:
@@ -156,6 +156,7 @@ class Partition:
 
     def end_role(self, error: int) -> None:
         """End the role and fail all waiters."""
+        assert not self.ended, f"{self!r} has ended already"
         self.ended = True
         self.fail_waiters(error)
 

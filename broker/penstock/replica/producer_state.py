@@ -220,6 +220,10 @@ class ProducerState:
             self.entries[producer_id] = entry
             if before is not None:
                 entry.coordinator_epoch = before.coordinator_epoch
+                # A leader, which gives a time, has checked the epoch; replayed batches come from disk or other brokers.
+                assert now_ms is None or before.epoch < entry.epoch, (
+                    f"producer {producer_id} went from epoch {before.epoch} back to {entry.epoch}"
+                )
             if len(self.entries) > MAX_PRODUCERS:
                 self.evict()
         self.entries.move_to_end(producer_id)

@@ -331,4 +331,11 @@ def decode(cls: type[R], key: str, value: bytes) -> R:
     return record
 
 
-encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(record: StoredRecord) -> bytes:
+    """Encode a record. It is one that `decode` accepts."""
+    contradiction = record.contradiction()
+    assert contradiction is None, f"{record} is inconsistent: {contradiction}"
+    return _encode(record)

@@ -15,7 +15,7 @@ from penstock.state.records import TransactionRecord, TxnState
 from penstock.state.store import StoreError
 from penstock.txn.router import MarkerSender
 from penstock.txn.shards import TransactionState
-from penstock.txn.state_machine import state_of
+from penstock.txn.state_machine import PREPARED, state_of
 from penstock.txn.transaction_partitions import OFFSETS_TOPIC_ID, TransactionEnding, TransactionPartition
 from penstock.wire.control_batch import Marker
 from penstock.wire.errors import ErrorCode
@@ -38,7 +38,9 @@ class Completion:
         confirm: Callable[[], Awaitable[None]],
     ) -> None:
         self.transaction, self.markers, self.confirm = transaction, markers, confirm
-        committed = state_of(record) is TxnState.PREPARE_COMMIT
+        state = state_of(record)
+        assert state in PREPARED, f"{transaction.key} is {state.value}: its outcome is not decided"
+        committed = state is TxnState.PREPARE_COMMIT
         marker = Marker(record.producer_id, record.epoch, committed, transaction.shard.epoch)
         self.ending = TransactionEnding(marker, record.number)
         self.partitions = [

@@ -92,6 +92,7 @@ class TxnOffsets:
 
     def load_shard(self, number: int, entries: Iterable[StoreEntry]) -> None:
         """Load an acquired shard from its store entries."""
+        assert number not in self._shards, f"the pending offsets of shard {number} are loaded already"
         shard = self._shards[number] = PendingShard()
         for entry in entries:
             try:

@@ -98,7 +98,11 @@ class TxnShardOwnership(Protocol):
 
 async def write_record(store: Store, transaction: TransactionState, record: TransactionRecord | None) -> None:
     """Write a record, or delete it (None). Raises ShardLost or StoreError; the outcome is then unknown."""
-    key, shard = transaction.key, transaction.shard
+    key, shard, before = transaction.key, transaction.shard, transaction.record
+    assert transaction.lock.locked(), f"{key} is written without its lock"
+    assert transaction.is_known, f"{key} is written while its record is unknown"
+    if record is not None and before is not None:
+        assert record.number >= before.number, f"transaction {record.number} of {key} follows {before.number}"
     compares = [Compare(key, CompareTarget.MOD_REVISION, transaction.revision)]
     if shard.guard is not None:
         compares.append(shard.guard)

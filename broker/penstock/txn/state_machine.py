@@ -9,7 +9,7 @@ The stored PrepareCommit is the commit point.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -29,6 +29,14 @@ NO_EPOCH = NO_ID = -1
 
 PREPARED = (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT)
 IDLE = (TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT)
+NEXT_STATES: Mapping[TxnState, Collection[TxnState]] = {
+    **dict.fromkeys(IDLE, (TxnState.EMPTY, TxnState.ONGOING)),
+    TxnState.ONGOING: (TxnState.ONGOING, *PREPARED),
+    TxnState.PREPARE_COMMIT: (TxnState.COMPLETE_COMMIT,),
+    TxnState.PREPARE_ABORT: (TxnState.COMPLETE_ABORT,),
+    TxnState.DEAD: (),
+}
+"""The states that may follow each state. A prepared outcome is never changed."""
 FATAL_ERRORS = frozenset(
     {ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE}
 )
@@ -66,8 +74,13 @@ def state_of(record: TransactionRecord) -> TxnState:
 
 
 def with_state(record: TransactionRecord, state: TxnState, now_ms: int, **changes: object) -> TransactionRecord:
-    """Return the record with a new state and other changes."""
-    return replace(record, state=state.value, updated_ms=now_ms, **changes)
+    """Return the record with a new state, which must be one of `NEXT_STATES`, and other changes."""
+    assert state in NEXT_STATES[state_of(record)], f"a transaction cannot go from {record.state} to {state.value}"
+    new = replace(record, state=state.value, updated_ms=now_ms, **changes)
+    assert new.producer_id != record.producer_id or new.epoch >= record.epoch, f"the epoch falls from {record} to {new}"
+    starts = state is TxnState.ONGOING and state_of(record) is not state
+    assert new.number == record.number + starts, f"the transaction number changes from {record} to {new}"
+    return new
 
 
 def init_producer(
@@ -229,9 +242,8 @@ def abort_timed_out(record: TransactionRecord, now_ms: int) -> TxnTransition:
 
 def complete(record: TransactionRecord, now_ms: int) -> TransactionRecord:
     """Return the record of a transaction whose markers have all been written."""
-    state = state_of(record)
-    assert state in PREPARED, f"a transaction in state {state.value} is not prepared"
-    done = TxnState.COMPLETE_COMMIT if state is TxnState.PREPARE_COMMIT else TxnState.COMPLETE_ABORT
+    is_commit = state_of(record) is TxnState.PREPARE_COMMIT
+    done = TxnState.COMPLETE_COMMIT if is_commit else TxnState.COMPLETE_ABORT
     return with_state(record, done, now_ms, partitions={}, groups=[])
 
 

@@ -82,8 +82,8 @@ class GroupUnderTest:
         """Advance the clock, calling `tick` when the group asks for it."""
         until_ms = self.now_ms + duration_ms
         wakes = 0
-        while self.group.wake_ms is not None and self.group.wake_ms <= until_ms:
-            self.now_ms = max(self.now_ms, self.group.wake_ms)
+        while self.group.phases.wake_ms is not None and self.group.phases.wake_ms <= until_ms:
+            self.now_ms = max(self.now_ms, self.group.phases.wake_ms)
             self.group.tick(self.now_ms)
             self.settle()
             wakes += 1
@@ -91,7 +91,7 @@ class GroupUnderTest:
         self.now_ms = until_ms
 
     def settle(self) -> None:
-        while effects := self.group.pop_effects():
+        while effects := self.group.phases.pop_effects():
             for effect in effects:
                 if isinstance(effect, Reply):
                     assert isinstance(effect.waiter, Call)
@@ -102,13 +102,13 @@ class GroupUnderTest:
                     if self.holds_persists:
                         self.held.append(effect.sequence)
                     else:
-                        self.group.persisted(effect.sequence, self.now_ms)
+                        self.group.phases.persisted(effect.sequence, self.now_ms)
 
     def release(self, ok: bool = True) -> None:
         """Complete or fail all held persists."""
         held, self.held = self.held, []
         for sequence in held:
-            (self.group.persisted if ok else self.group.persist_failed)(sequence, self.now_ms)
+            (self.group.phases.persisted if ok else self.group.phases.persist_failed)(sequence, self.now_ms)
             self.settle()
 
     # --- calls

@@ -30,7 +30,7 @@ def test_followers_wait_for_the_leaders_assignment(g):
     mine = g.sync(leader, {leader.member_id: b"L", follower.member_id: b"F"})
     assert (mine.answer.assignment, waiting.answer.assignment) == (b"L", b"F")
     assert (mine.answer.protocol_type, mine.answer.protocol) == ("consumer", "range")
-    assert g.group.state is GroupState.STABLE
+    assert g.group.phases.state is GroupState.STABLE
 
 
 def test_a_follower_that_comes_after_the_leader_gets_its_assignment_at_once(g):
@@ -58,7 +58,7 @@ def test_nothing_is_handed_out_before_it_is_durable(g):
     g.holds_persists = True
     calls = [g.sync(leader, {follower.member_id: b"F"}), g.sync(follower)]
     assert all(call.waits for call in calls)
-    assert g.group.state is GroupState.COMPLETING_REBALANCE
+    assert g.group.phases.state is GroupState.COMPLETING_REBALANCE
     g.release()
     assert [call.answer.assignment for call in calls] == [b"", b"F"]
 
@@ -69,7 +69,7 @@ def test_where_it_cannot_be_made_durable_everybody_starts_over(g):
     calls = [g.sync(leader), g.sync(follower)]
     g.release(ok=False)
     assert [call.error for call in calls] == [E.COORDINATOR_NOT_AVAILABLE] * 2
-    assert g.group.state is GroupState.PREPARING_REBALANCE
+    assert g.group.phases.state is GroupState.PREPARING_REBALANCE
     again = [g.join(m.member_id) for m in (leader, follower)]
     assert [call.answer.generation for call in again] == [2, 2]
 
@@ -81,7 +81,7 @@ def test_an_assignment_that_becomes_durable_too_late_is_not_handed_out(g):
     newcomer = g.join()
     assert [call.error for call in calls] == [E.REBALANCE_IN_PROGRESS] * 2
     g.release()
-    assert g.group.state is GroupState.PREPARING_REBALANCE
+    assert g.group.phases.state is GroupState.PREPARING_REBALANCE
     again = [g.join(m.member_id) for m in (leader, follower)]
     assert newcomer.answer.generation == 2
     assert g.sync(again[1].answer).waits, "of this generation there is no assignment yet"
@@ -96,7 +96,7 @@ def test_an_assignment_that_becomes_durable_in_the_next_generation_is_not_handed
     waiting = g.sync(joined[2])
     g.release()
     assert waiting.waits
-    assert g.group.state is GroupState.COMPLETING_REBALANCE
+    assert g.group.phases.state is GroupState.COMPLETING_REBALANCE
     g.sync(joined[1], {follower.member_id: b"new"})
     g.release()
     assert waiting.answer.assignment == b"new"
@@ -154,7 +154,7 @@ def test_the_time_to_sync_is_the_rebalance_timeout_also_where_sessions_are_longe
     assert g.heartbeat(joined) is E.NONE
     g.pass_ms(1)
     assert g.heartbeat(joined) is E.UNKNOWN_MEMBER_ID
-    assert g.group.state is GroupState.EMPTY
+    assert g.group.phases.state is GroupState.EMPTY
 
 
 def test_the_time_to_sync_is_that_of_the_members_that_are_left(g):
@@ -163,7 +163,7 @@ def test_the_time_to_sync_is_that_of_the_members_that_are_left(g):
     g.leave(a.member_id)
     assert again.answer.generation == 2
     g.pass_ms(1000)
-    assert g.group.state is GroupState.EMPTY
+    assert g.group.phases.state is GroupState.EMPTY
 
 
 def test_a_leader_that_dies_before_it_assigns_is_replaced(g):
@@ -192,19 +192,19 @@ def test_a_waiting_sync_whose_connection_is_lost_leaves_the_member_its_session(g
 
 def test_heartbeats_keep_members_and_never_ask_for_an_earlier_wake(g):
     (a,) = g.stable(None)
-    wake_ms = g.group.wake_ms
+    wake_ms = g.group.phases.wake_ms
     for _ in range(50):
         g.pass_ms(SESSION_MS / 2)
         assert g.heartbeat(a) is E.NONE
-    assert g.group.wake_ms >= wake_ms
-    assert g.group.state is GroupState.STABLE
+    assert g.group.phases.wake_ms >= wake_ms
+    assert g.group.phases.state is GroupState.STABLE
 
 
 def test_a_session_without_a_sign_ends_the_membership(g):
     a, b = g.stable(None, None)
     g.pass_ms(SESSION_MS - 1)
     g.heartbeat(a)
-    assert g.group.state is GroupState.STABLE
+    assert g.group.phases.state is GroupState.STABLE
     g.pass_ms(1)
     assert g.heartbeat(b) is E.UNKNOWN_MEMBER_ID
     assert g.heartbeat(a) is E.REBALANCE_IN_PROGRESS
@@ -213,7 +213,7 @@ def test_a_session_without_a_sign_ends_the_membership(g):
 def test_a_group_whose_last_session_ended_is_empty_in_a_new_generation(g):
     g.stable(None)
     g.pass_ms(SESSION_MS)
-    assert (g.group.state, g.group.generation, g.group.wake_ms) == (GroupState.EMPTY, 2, None)
+    assert (g.group.phases.state, g.group.phases.generation, g.group.phases.wake_ms) == (GroupState.EMPTY, 2, None)
     assert not g.group.is_blank
 
 
@@ -252,8 +252,8 @@ def test_the_last_to_leave_empties_the_group_durably(g):
     (a,) = g.stable(None)
     before = g.persists
     g.leave(a.member_id)
-    assert (g.group.state, g.group.generation, g.group.protocol) == (GroupState.EMPTY, 2, None)
-    assert g.group.protocol_type == "consumer", "it is known not to be a simple one"
+    assert (g.group.phases.state, g.group.phases.generation, g.group.phases.protocol) == (GroupState.EMPTY, 2, None)
+    assert g.group.phases.protocol_type == "consumer", "it is known not to be a simple one"
     assert g.persists == before + 1
 
 
@@ -284,7 +284,7 @@ def test_a_static_member_may_be_named_by_its_instance_alone(g):
     g.stable("i", None)
     assert g.leave("", "unknown") is E.UNKNOWN_MEMBER_ID
     assert g.leave("", "i") is E.NONE
-    assert g.group.state is GroupState.PREPARING_REBALANCE
+    assert g.group.phases.state is GroupState.PREPARING_REBALANCE
 
 
 def test_leaving_under_an_old_id_of_a_static_member_is_fenced(g):

@@ -25,9 +25,9 @@ def test_members_join_sync_and_expire_on_the_loops_time(run_world):
         await asyncio.sleep(9.9)
         assert world.groups.heartbeat("g", member.member_id, None, 1) is E.NONE
         await asyncio.sleep(9.9)
-        assert world.groups.find("g").state is GroupState.STABLE
+        assert world.groups.find("g").phases.state is GroupState.STABLE
         await asyncio.sleep(0.2)
-        assert world.groups.find("g").state is GroupState.EMPTY
+        assert world.groups.find("g").phases.state is GroupState.EMPTY
 
     run_world(scene)
 
@@ -103,9 +103,9 @@ def test_members_that_do_not_come_back_after_a_restart_expire(run_world):
         await world.stable("g")
         await world.restart()
         await asyncio.sleep(9.9)
-        assert world.groups.find("g").state is GroupState.STABLE
+        assert world.groups.find("g").phases.state is GroupState.STABLE
         await asyncio.sleep(0.2)
-        assert world.groups.find("g").state is GroupState.EMPTY
+        assert world.groups.find("g").phases.state is GroupState.EMPTY
 
     run_world(scene)
 
@@ -154,7 +154,7 @@ def test_where_the_store_fails_the_group_is_told_to_start_over(run_world):
         await world.store.close()
         synced = await world.groups.sync("g", SyncRequest(joined.member_id, 1, assignments={}))
         assert synced.error is E.COORDINATOR_NOT_AVAILABLE
-        assert world.groups.find("g").state is GroupState.PREPARING_REBALANCE
+        assert world.groups.find("g").phases.state is GroupState.PREPARING_REBALANCE
 
     run_world(scene)
 
@@ -183,7 +183,7 @@ def test_a_lost_connection_takes_a_waiting_join_back(run_world):
         world.groups.abandon("g", join)
         assert join.done()
         await asyncio.sleep(4)
-        assert world.groups.find("g").state is GroupState.EMPTY
+        assert world.groups.find("g").phases.state is GroupState.EMPTY
 
     run_world(scene)
 

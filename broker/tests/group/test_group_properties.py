@@ -108,9 +108,9 @@ class GroupLife(RuleBasedStateMachine):
             self.collect(client)
             if client.call is not None:
                 continue
-            if client.joined is None or client.joined.generation != self.g.group.generation:
+            if client.joined is None or client.joined.generation != self.g.group.phases.generation:
                 self.join(client, ("x",))
-            elif self.g.group.state is GroupState.COMPLETING_REBALANCE:
+            elif self.g.group.phases.state is GroupState.COMPLETING_REBALANCE:
                 self.sync(client)
             elif self.g.heartbeat(client.joined, client.instance_id):
                 self.join(client, ("x",))
@@ -137,7 +137,7 @@ class GroupLife(RuleBasedStateMachine):
     def commit(self, client):
         self.collect(client)
         if client.joined is not None:
-            now = self.g.group.generation
+            now = self.g.group.phases.generation
             error = self.g.group.check_commit(
                 client.joined.member_id, client.instance_id, client.joined.generation, self.g.now_ms
             )
@@ -145,7 +145,7 @@ class GroupLife(RuleBasedStateMachine):
                 assert client.joined.generation == now
                 assert client.joined.member_id in self.g.group.member_list.members
         for member_id, generation in client.old:
-            if generation != self.g.group.generation:
+            if generation != self.g.group.phases.generation:
                 refused = self.g.group.check_commit(member_id, client.instance_id, generation, self.g.now_ms)
                 assert refused, "an old generation commits"
 
@@ -194,24 +194,26 @@ class GroupLife(RuleBasedStateMachine):
 
     @invariant()
     def generations_only_grow(self):
-        assert self.g.group.generation >= self.highest
-        self.highest = self.g.group.generation
+        assert self.g.group.phases.generation >= self.highest
+        self.highest = self.g.group.phases.generation
 
     @invariant()
     def the_group_is_consistent(self):
         group = self.g.group
         members = list(group.member_list)
-        assert len(members) <= 5 or group.state is GroupState.PREPARING_REBALANCE
+        assert len(members) <= 5 or group.phases.state is GroupState.PREPARING_REBALANCE
         assert group.member_list.joined_count == sum(m.join_waiter is not None for m in members)
-        assert (not members) <= (group.state in (GroupState.EMPTY, GroupState.PREPARING_REBALANCE))
-        if group.state is GroupState.STABLE:
+        assert (not members) <= (group.phases.state in (GroupState.EMPTY, GroupState.PREPARING_REBALANCE))
+        if group.phases.state is GroupState.STABLE:
             assert all(m.sync_waiter is None for m in members)
             assert all(m.join_waiter is None or m.rejoin is not None for m in members)
-            assert all(m.assignment == f"{m.instance_id or m.member_id}@{group.generation}".encode() for m in members)
-        if group.state is GroupState.EMPTY:
+            assert all(
+                m.assignment == f"{m.instance_id or m.member_id}@{group.phases.generation}".encode() for m in members
+            )
+        if group.phases.state is GroupState.EMPTY:
             assert not members
         else:
-            assert group.wake_ms is not None or self.g.held, "a group waits for members or for the store"
+            assert group.phases.wake_ms is not None or self.g.held, "a group waits for members or for the store"
 
     def teardown(self):
         """Send nothing more: timeouts alone answer all waiting requests and empty the group."""
@@ -219,8 +221,8 @@ class GroupLife(RuleBasedStateMachine):
         self.g.release()
         self.g.pass_ms(400_000)
         assert not [call for call in self.calls if call.waits], "a request is still waiting"
-        assert self.g.group.state is GroupState.EMPTY
-        assert self.g.group.wake_ms is None
+        assert self.g.group.phases.state is GroupState.EMPTY
+        assert self.g.group.phases.wake_ms is None
         assert not self.g.group.pending
         for generation, leaders in self.leaders.items():
             assert len(leaders) == 1, f"generation {generation} has the leaders {leaders}"

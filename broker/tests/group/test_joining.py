@@ -13,7 +13,7 @@ REBALANCE_MS = 60_000
 
 
 def test_a_new_group_is_empty_and_asks_for_no_timer(g):
-    assert (g.group.state, g.group.generation, g.group.wake_ms) == (GroupState.EMPTY, 0, None)
+    assert (g.group.phases.state, g.group.phases.generation, g.group.phases.wake_ms) == (GroupState.EMPTY, 0, None)
     assert g.group.is_blank
 
 
@@ -95,13 +95,13 @@ def test_a_pause_without_newcomers_ends_the_wait(make_group):
 def test_a_newcomer_starts_a_rebalance_that_ends_when_all_have_joined_again(g):
     a, b = g.stable(None, None)
     c = g.join()
-    assert g.group.state is GroupState.PREPARING_REBALANCE
+    assert g.group.phases.state is GroupState.PREPARING_REBALANCE
     assert c.waits
     again_a = g.join(a.member_id)
     assert again_a.waits
     again_b = g.join(b.member_id)
     assert [call.answer.generation for call in (again_a, again_b, c)] == [2, 2, 2]
-    assert g.group.state is GroupState.COMPLETING_REBALANCE
+    assert g.group.phases.state is GroupState.COMPLETING_REBALANCE
 
 
 def test_members_that_do_not_join_again_in_time_are_dropped(g):
@@ -119,9 +119,9 @@ def test_the_longest_rebalance_timeout_counts(g):
     a, _ = g.stable(None, None, session_timeout_ms=1_000_000)
     g.join(a.member_id, rebalance_timeout_ms=90_000, protocols={"range": b"new"})
     g.pass_ms(89_999)
-    assert g.group.state is GroupState.PREPARING_REBALANCE
+    assert g.group.phases.state is GroupState.PREPARING_REBALANCE
     g.pass_ms(1)
-    assert g.group.state is GroupState.COMPLETING_REBALANCE
+    assert g.group.phases.state is GroupState.COMPLETING_REBALANCE
 
 
 def test_most_votes_choose_among_the_protocols_that_all_support(g):
@@ -154,7 +154,7 @@ def test_among_equal_votes_the_leaders_preference_decides(g):
 def test_a_member_that_has_nothing_in_common_with_the_group_is_refused(g, request_):
     g.stable(None)
     assert g.join(**request_).error is E.INCONSISTENT_GROUP_PROTOCOL
-    assert g.group.state is GroupState.STABLE
+    assert g.group.phases.state is GroupState.STABLE
 
 
 def test_an_unknown_member_that_has_nothing_in_common_with_the_group_is_told_of_the_protocol(g):
@@ -180,26 +180,26 @@ def test_a_follower_that_joins_again_unchanged_is_told_the_present_generation(g)
     _, follower = g.stable(None, None)
     again = g.join(follower.member_id).answer
     assert (again.error, again.generation, again.members) == (E.NONE, 1, [])
-    assert g.group.state is GroupState.STABLE
+    assert g.group.phases.state is GroupState.STABLE
 
 
 def test_a_leader_that_joins_again_starts_a_rebalance(g):
     leader, _ = g.stable(None, None)
     assert g.join(leader.member_id).waits
-    assert g.group.state is GroupState.PREPARING_REBALANCE
+    assert g.group.phases.state is GroupState.PREPARING_REBALANCE
 
 
 def test_changed_metadata_start_a_rebalance(g, subscribe):
     _, follower = g.stable(None, None)
     assert g.join(follower.member_id, protocols={"range": subscribe("t", "u")}).waits
-    assert g.group.state is GroupState.PREPARING_REBALANCE
+    assert g.group.phases.state is GroupState.PREPARING_REBALANCE
 
 
 def test_a_join_whose_answer_was_lost_is_answered_again_before_the_assignment(g):
     leader = g.join().answer
     again = g.join(leader.member_id).answer
     assert (again.generation, len(again.members)) == (leader.generation, 1)
-    assert g.group.state is GroupState.COMPLETING_REBALANCE
+    assert g.group.phases.state is GroupState.COMPLETING_REBALANCE
 
 
 def test_changed_metadata_before_the_assignment_start_another_rebalance(g):
@@ -265,7 +265,7 @@ def test_a_full_group_takes_no_newcomer(make_group):
     g.stable(None, None)
     assert g.join().error is E.GROUP_MAX_SIZE_REACHED
     assert g.join(two_step=True).error is E.GROUP_MAX_SIZE_REACHED
-    assert g.group.state is GroupState.STABLE
+    assert g.group.phases.state is GroupState.STABLE
 
 
 def test_a_full_group_takes_a_static_member_back(make_group):
@@ -280,7 +280,7 @@ def test_a_given_id_is_worth_nothing_in_a_group_that_filled_up(make_group):
     g.join()
     refused = g.join(given)
     assert (refused.error, refused.answer.member_id) == (E.GROUP_MAX_SIZE_REACHED, "")
-    assert g.group.generation == 1, "the rebalance no longer waits for it"
+    assert g.group.phases.generation == 1, "the rebalance no longer waits for it"
 
 
 def test_where_the_bound_was_lowered_those_who_join_first_stay(g):
@@ -320,10 +320,29 @@ def test_a_member_whose_connection_is_lost_while_joining_has_a_session_to_come_b
 def test_whoever_waits_is_told_when_the_group_is_closed(g):
     a, _ = g.stable(None, None)
     join = g.join(a.member_id)
-    g.group.close(E.NOT_COORDINATOR)
+    g.group.phases.close(E.NOT_COORDINATOR)
     g.settle()
     assert join.error is E.NOT_COORDINATOR
     assert g.join().error is E.COORDINATOR_NOT_AVAILABLE
     assert g.heartbeat(a) is E.COORDINATOR_NOT_AVAILABLE
     assert g.leave(a.member_id) is E.COORDINATOR_NOT_AVAILABLE
     assert g.sync(a).error is E.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_group_that_is_closed_stays_closed(g):
+    (member,) = g.stable(None)
+    g.group.phases.close(E.NOT_COORDINATOR)
+    assert g.heartbeat(member) is E.COORDINATOR_NOT_AVAILABLE
+    with pytest.raises(AssertionError, match="cannot go from Dead to PreparingRebalance"):
+        g.group.phases.rebalance(g.now_ms)
+
+
+def test_assignments_cannot_become_durable_before_they_were_requested(g):
+    g.stable(None)
+    with pytest.raises(AssertionError, match="write 99 is durable"):
+        g.group.phases.persisted(99, g.now_ms)
+
+
+def test_a_group_without_members_is_never_stable(g):
+    with pytest.raises(AssertionError, match="a group without members cannot be Stable"):
+        g.group.phases._enter(GroupState.STABLE)

@@ -361,3 +361,21 @@ def test_offsets_that_a_transaction_brings_to_a_group_that_was_asked_for_before_
         assert (await world.store.range(keys.OFFSETS)).entries == []
 
     run_world(scene)
+
+
+async def test_a_shard_has_one_transaction_in_flight_whose_keys_complete_once():
+    store = PausedStore()
+    store.gate.clear()
+    writer = ShardWriter(RequestQueue(store), lambda tokens: None)
+    writer.submit([put("a")])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert store.txns == [["a"]]
+    writer.submit([put("b")])
+    with pytest.raises(AssertionError, match="a transaction of 1 keys of the shard is in flight"):
+        writer.pop_writes(10, 1000)
+    ((write, index),) = writer.in_flight["a"].waiting
+    store.gate.set()
+    await writer.drain()
+    with pytest.raises(AssertionError, match="key 0 of a write completes twice"):
+        write.complete_key(index, ok=True)

@@ -109,7 +109,7 @@ def test_a_group_survives_its_coordinators_kill_without_a_rebalance_or_a_lost_co
         synced = await new.groups.sync("g", SyncRequest(member.member_id, member.generation, instance_id))
         assert (synced.error, synced.assignment) == (E.NONE, b"mine")
         assert await new.offset("g", t) == 7
-        assert new.groups.find("g").generation == member.generation
+        assert new.groups.find("g").phases.generation == member.generation
 
     run_cluster(scene)
 

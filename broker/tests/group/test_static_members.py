@@ -17,7 +17,7 @@ def test_a_restarted_follower_takes_its_place_and_nobody_notices(g):
     new = g.join(instance_id="b").answer
     assert (new.error, new.generation, new.skip_assignment, new.members) == (E.NONE, 1, False, [])
     assert new.member_id != old.member_id
-    assert g.group.state is GroupState.STABLE
+    assert g.group.phases.state is GroupState.STABLE
     assert g.heartbeat(leader, "a") is E.NONE
     assert g.sync(new, instance_id="b").answer.assignment == f"{old.member_id}@1".encode()
 
@@ -27,7 +27,7 @@ def test_a_restarted_leader_is_told_to_skip_the_assignment(g):
     new = g.join(instance_id="a").answer
     assert (new.leader, new.skip_assignment, len(new.members)) == (new.member_id, True, 2)
     assert g.sync(new, instance_id="a").answer.assignment == f"{old.member_id}@1".encode()
-    assert g.group.state is GroupState.STABLE
+    assert g.group.phases.state is GroupState.STABLE
 
 
 def test_an_older_client_that_led_is_told_of_its_former_self_as_leader(g):
@@ -72,7 +72,7 @@ def test_each_waits_for_its_own_id_to_be_durable(g):
     later = g.held.pop()
     g.release()
     assert (first.waits, second.waits) == (False, True)
-    g.group.persisted(later, g.now_ms)
+    g.group.phases.persisted(later, g.now_ms)
     g.settle()
     assert second.error is E.NONE
 
@@ -101,20 +101,20 @@ def test_a_rebalance_that_comes_between_takes_the_waiting_member_along(g):
 def test_other_topics_start_a_rebalance(g, subscribe):
     g.stable("a", "b")
     assert g.join(instance_id="b", protocols={"range": subscribe("t", "u")}).waits
-    assert g.group.state is GroupState.PREPARING_REBALANCE
+    assert g.group.phases.state is GroupState.PREPARING_REBALANCE
 
 
 def test_other_user_data_do_not(g, subscribe):
     g.stable("a", "b")
     assert g.join(instance_id="b", protocols={"range": subscribe("t", user_data=b"owned")}).error is E.NONE
-    assert g.group.state is GroupState.STABLE
+    assert g.group.phases.state is GroupState.STABLE
 
 
 def test_another_choice_of_protocol_starts_a_rebalance(g, subscribe):
     both = {"range": subscribe("t"), "sticky": subscribe("t")}
     g.stable("a", protocols=both)
     assert g.join(instance_id="a", protocols=dict(reversed(both.items()))).answer.protocol == "sticky"
-    assert g.group.generation == 2
+    assert g.group.phases.generation == 2
 
 
 def test_a_restart_before_the_assignment_starts_a_rebalance(g):
@@ -136,7 +136,7 @@ def test_an_absent_static_member_keeps_its_place_through_a_rebalance_until_its_s
     g.pass_ms(3000)
     assert len(again.answer.members) == 2
     g.sync(again.answer, {b.member_id: b"kept"}, instance_id="a")
-    assert g.group.state is GroupState.STABLE
+    assert g.group.phases.state is GroupState.STABLE
     for _ in range(6):
         g.pass_ms(1000)
         assert g.heartbeat(again.answer, "a") is E.NONE
@@ -157,11 +157,11 @@ def test_where_only_absent_static_members_are_left_the_rebalance_waits_for_them(
     g.stable("a", "b", rebalance_timeout_ms=3000)
     c = g.join(rebalance_timeout_ms=3000)
     g.abandon(c)
-    assert g.group.state is GroupState.PREPARING_REBALANCE
+    assert g.group.phases.state is GroupState.PREPARING_REBALANCE
     g.pass_ms(9_000)
-    assert g.group.state is GroupState.PREPARING_REBALANCE
+    assert g.group.phases.state is GroupState.PREPARING_REBALANCE
     g.pass_ms(1_000)
-    assert (g.group.state, len(g.group.member_list)) == (GroupState.EMPTY, 0)
+    assert (g.group.phases.state, len(g.group.member_list)) == (GroupState.EMPTY, 0)
 
 
 def test_a_restored_group_goes_on_without_a_rebalance(g, make_group):
@@ -170,7 +170,7 @@ def test_a_restored_group_goes_on_without_a_rebalance(g, make_group):
     h = make_group()
     h.now_ms = 5_000_000.0
     restore_group(h.group, record, h.now_ms)
-    assert (h.group.state, h.group.generation, h.group.protocol) == (GroupState.STABLE, 1, "range")
+    assert (h.group.phases.state, h.group.phases.generation, h.group.phases.protocol) == (GroupState.STABLE, 1, "range")
     assert h.heartbeat(leader, "a") is E.NONE
     assert h.commit(other) is E.NONE
     assert h.sync(other).answer.assignment == f"{other.member_id}@1".encode()
@@ -184,4 +184,4 @@ def test_a_restored_group_that_is_too_large_by_now_rebalances(g, make_group):
     record = records.decode(GroupRecord, "g", encode_group(g.group, 77))
     h = make_group(group_max_size=2)
     restore_group(h.group, record, h.now_ms)
-    assert h.group.state is GroupState.PREPARING_REBALANCE
+    assert h.group.phases.state is GroupState.PREPARING_REBALANCE

@@ -350,3 +350,25 @@ async def test_a_flush_timer_that_finds_nothing_unflushed_or_a_closed_log_reques
         log.unflushed_records = 1
         log.on_flush_timer()
         assert not log.flush_requested
+
+
+async def test_a_flush_cannot_cover_more_than_was_written() -> None:
+    async with opened(MemoryFiles(), "/data") as directory:
+        log = open_log(directory, UNFLUSHED)
+        append(log)
+        work = log.start_flush()
+        with pytest.raises(AssertionError, match="flushed up to 4, past the end"):
+            log.complete_flush(work._replace(end_offset=4))
+
+
+async def test_a_checkpoint_cannot_cover_more_than_was_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def skipped(log: PartitionLog) -> None:
+        pass
+
+    async with opened(MemoryFiles(), "/data") as directory:
+        log = open_log(directory, UNFLUSHED)
+        append(log)
+        with monkeypatch.context() as broken:
+            broken.setattr(PartitionLog, "flush", skipped)
+            with pytest.raises(AssertionError, match=r"a checkpoint up to 3 of .* flushed up to 0"):
+                await directory.maintenance.write_checkpoint(log)

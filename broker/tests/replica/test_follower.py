@@ -122,9 +122,10 @@ def of_another_kind(position: int, value: int) -> memoryview:
         records((0, 3), epoch=EPOCH + 1),
         of_another_kind(16, 1),
         of_another_kind(23, 0xFF),
+        of_another_kind(0, 0xFF),
         records((0, 3))[:-1],
     ],
-    ids=["record", "crc", "later epoch", "magic", "last offset", "cut short"],
+    ids=["record", "crc", "later epoch", "magic", "last offset", "base offset", "cut short"],
 )
 async def test_what_is_not_a_sound_batch_of_this_epoch_is_not_appended(path: DataPath, content: memoryview) -> None:
     follower = following(path)

@@ -321,3 +321,15 @@ async def test_what_has_data_is_opened_although_nobody_asks_and_nothing_else(tmp
         assert list(after.replicas) == []
         await after.replicas.open_idle_partitions()
         assert sorted(partition.index for partition in after.replicas) == [0, 2]
+
+
+async def test_a_role_ends_once_and_is_replaced_only_after_it_was_removed(path: DataPath) -> None:
+    partition = await path.partition()
+    with pytest.raises(AssertionError, match=r"would replace .* which has not been removed"):
+        path.replicas.add_role(partition)
+    path.replicas.remove_role(partition)
+    partition.end_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    with pytest.raises(AssertionError, match="has ended already"):
+        partition.end_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    with pytest.raises(AssertionError, match="has ended"):
+        path.replicas.add_role(partition)

@@ -160,3 +160,12 @@ def test_a_snapshot_with_numbers_out_of_range_is_refused(batches: list[tuple[int
     fields[1] = [(7, 0, 0, batches, -1)]
     with pytest.raises(ValueError, match="invalid producer snapshot"):
         ProducerState().restore(msgspec.msgpack.encode(fields))
+
+
+def test_a_leader_never_appends_a_batch_of_an_earlier_epoch_but_a_replayed_log_may_have_one() -> None:
+    state = ProducerState()
+    state.update(batch(0, epoch=4), now_ms=1)
+    state.update(batch(0, epoch=3, base_offset=1))
+    assert state.entries[1].epoch == 3
+    with pytest.raises(AssertionError, match="producer 1 went from epoch 3 back to 2"):
+        state.update(batch(0, epoch=2, base_offset=2), now_ms=2)

@@ -7,8 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import TransactionRecord, TxnState
 from penstock.txn import state_machine as machine
+from penstock.txn.shards import TransactionState, TxnShard, write_record
 from penstock.txn.state_machine import (
     IDLE,
     MAX_EPOCH,
@@ -225,5 +227,42 @@ def test_completion_empties_the_record(state: TxnState) -> None:
 
 @pytest.mark.parametrize("state", [TxnState.ONGOING, *IDLE])
 def test_what_is_not_decided_cannot_be_completed(state: TxnState) -> None:
-    with pytest.raises(AssertionError, match="not prepared"):
+    with pytest.raises(AssertionError, match="a transaction cannot go from"):
         machine.complete(record(state), NOW)
+
+
+@pytest.mark.parametrize(
+    ("state", "following"),
+    [
+        (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT),
+        (TxnState.PREPARE_ABORT, TxnState.COMPLETE_COMMIT),
+        (TxnState.PREPARE_COMMIT, TxnState.ONGOING),
+        (TxnState.ONGOING, TxnState.EMPTY),
+        (TxnState.EMPTY, TxnState.COMPLETE_COMMIT),
+        (TxnState.DEAD, TxnState.ONGOING),
+    ],
+)
+def test_a_decision_is_never_changed_and_no_state_is_left_out(state: TxnState, following: TxnState) -> None:
+    with pytest.raises(AssertionError, match=f"cannot go from {state.value} to {following.value}"):
+        machine.with_state(record(state), following, NOW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"epoch": ME.epoch - 1}, "the epoch falls"), ({"number": 2}, "the transaction number changes")],
+)
+def test_epochs_do_not_fall_and_only_a_new_transaction_has_a_new_number(changes: dict[str, int], reason: str) -> None:
+    with pytest.raises(AssertionError, match=reason):
+        machine.with_state(record(TxnState.ONGOING), TxnState.PREPARE_COMMIT, NOW, **changes)
+
+
+async def test_a_record_is_written_with_the_lock_of_its_id_only() -> None:
+    transaction = TransactionState("a", TxnShard(0, 1, None))
+    store = EmbeddedStore(":memory:")
+    with pytest.raises(AssertionError, match="without its lock"):
+        await write_record(store, transaction, record(TxnState.EMPTY))
+    async with transaction.lock:
+        await write_record(store, transaction, record(TxnState.EMPTY, number=1))
+        with pytest.raises(AssertionError, match=r"transaction 0 of .* follows 1"):
+            await write_record(store, transaction, record(TxnState.EMPTY))
+    await store.close()

@@ -46,7 +46,7 @@ CORE = (
         name="generation-unfenced",
         says="members of an older generation of a group can still commit offsets",
         file="group/state_machine.py",
-        old="        if generation != self.generation:\n",
+        old="        if generation != self.phases.generation:\n",
         new="        if False:\n",
         caught_by=(
             GROUPS + "test_assigning.py::test_members_commit_in_their_generation_only",

@@ -254,10 +254,13 @@ def elect_preferred(record: PartitionRecord, facts: ReplicaFacts) -> PartitionRe
 
 
 def check_transition(old: PartitionRecord, new: PartitionRecord) -> None:
-    """Assert the invariants of any change of a record."""
-    assert new.isr, "an ISR is never written empty"
-    assert not new.isr_epochs or len(new.isr_epochs) == len(new.isr), "an ISR has the epoch of each member"
-    assert new.leader == NO_LEADER or new.leader in new.isr, f"the leader {new.leader} is in sync: {new.isr}"
-    assert set(new.isr) <= set(new.replicas), f"in sync are replicas: {new.isr} of {new.replicas}"
-    assert new.leader == old.leader or new.leader_epoch > old.leader_epoch, "another leader has a new leader epoch"
-    assert new.leader_epoch >= old.leader_epoch, "leader epochs rise"
+    """Assert the invariants of any change of a record by the controller: only a leader adds members to its ISR."""
+    contradiction = new.contradiction()
+    assert contradiction is None, contradiction
+    assert new.isr, f"the ISR would be empty: {new}"
+    if new.leader in (NO_LEADER, *old.isr):
+        assert set(new.isr) <= set(old.isr), f"the controller would extend the ISR {old.isr} to {new.isr}"
+    else:
+        assert new.isr == [new.leader], f"a leader outside of the ISR {old.isr} would not lead alone: {new}"
+    rise = new.leader_epoch - old.leader_epoch
+    assert rise > 0 if new.leader != old.leader else rise >= 0, f"the leader epoch would change by {rise}: {new}"

@@ -162,7 +162,9 @@ class Compactor:
         new = [Segment.from_row(log.directory, row, sealed=True) for row in result.rows]
         old = [by_base[base] for base in result.sources]
         count = len(old)
-        assert log.segments[:count] == old, "compaction starts at the log's first segment"
+        assert log.segments[:count] == old, f"compaction of {log} does not start at its first segment"
+        assert old[-1].end_offset <= log.flushed_offset, f"compaction up to {old[-1].end_offset} of {log}"
+        assert log.active not in old, f"compaction would replace the active segment of {log}"
         sequence = log.sequence + 1
         before, log.compacted_until = log.compacted_until, result.compacted_until
         try:

@@ -42,7 +42,7 @@ async def test_groups_are_described_in_every_version(broker, version):
 async def test_members_keep_their_assignment_in_a_description_while_the_group_rebalances(broker):
     await broker.stable()
     waiting = asyncio.ensure_future(broker.join(0))
-    while broker.groups.find("g").state is GroupState.STABLE:
+    while broker.groups.find("g").phases.state is GroupState.STABLE:
         await asyncio.sleep(0)
     (found,) = (await broker.call(5, desc.DescribeGroupsRequest(groups=["g"]))).groups
     assert found.group_state == "PreparingRebalance"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
+import msgspec
 from msgspec.structs import replace
 
 from penstock.config.broker import BrokerConfig
@@ -299,7 +300,7 @@ class World:
             entry = await self.store.get(key)
             assert entry is not None
             new = change(decoder(PartitionRecord).decode(entry.value))  # also an inconsistent one, to repair it
-            if (await self.store.txn([Compare.unchanged(entry)], [PutOp(key, encode(new))])).succeeded:
+            if (await self.store.txn([Compare.unchanged(entry)], [PutOp(key, msgspec.json.encode(new))])).succeeded:
                 break
         await self.time.settle()
 

@@ -281,3 +281,19 @@ def test_a_reassignment_keeps_the_isr_within_the_replicas_at_each_step(situation
             assert end.replicas == target
             assert not end.adding
             assert not end.removing
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"isr": [1, 2, 3], "isr_epochs": [11, 12, 13]}, "the controller would extend the ISR"),
+        ({"isr": [3, 1], "isr_epochs": [13, 11], "leader": 3, "leader_epoch": 6}, "would not lead alone"),
+        ({"leader": 2}, "the leader epoch would change by 0"),
+        ({"leader_epoch": 4}, "the leader epoch would change by -1"),
+        ({"leader": 3}, "leader 3 is not in isr"),
+    ],
+)
+def test_what_the_controller_never_writes(changes: dict[str, object], reason: str) -> None:
+    record = record_of([1, 2])
+    with pytest.raises(AssertionError, match=reason):
+        leaders.check_transition(record, replace(record, **changes))
