@@ -88,7 +88,8 @@ class RequestReader:
     """Splits one connection's byte stream into frames.
 
     The caller calls `get_buffer`, receives into it, then `received`, then `next_frame` until it returns None or the
-    caller stops, then `retain_partial_frame`, which invalidates the frames. `largest_frame_bytes` is the largest frame
+    caller stops, then `retain_partial_frame`, which invalidates the frames. With no new bytes, `get_buffer` and
+    `received(0)` continue with the held ones. `largest_frame_bytes` is the largest frame
     that the peer has completed; the next frame gets a buffer of that size at once while `trusted_bytes` allows it.
     """
 
@@ -120,11 +121,6 @@ class RequestReader:
         self.largest_frame_bytes = 0
         self.max_frame_bytes = pool.max_request_bytes
 
-    @property
-    def has_partial_frame(self) -> bool:
-        """Whether the reader holds part of a frame."""
-        return self.held_bytes > 0
-
     def get_buffer(self) -> memoryview:
         """Return the buffer to receive the next bytes into."""
         frame_buffer = self.frame_buffer
@@ -152,12 +148,6 @@ class RequestReader:
         self.end = size
         if self.fragment is not None:
             self.end += len(self.fragment)
-
-    def reload(self) -> None:
-        """Make the held bytes readable again without new ones, so that `next_frame` continues with them."""
-        if self.frame_buffer is None and self.fragment is not None:
-            self.get_buffer()
-            self.received(0)
 
     def next_frame(self) -> memoryview | None:
         """Return the next complete frame without its size field, or None. Raises ProtocolViolation."""

@@ -6,14 +6,14 @@ import asyncio
 import itertools
 from collections import Counter
 from concurrent.futures import Executor
-from typing import Protocol
 
 from penstock.api.exchange import FrameHandler, PeerInfo
 from penstock.runtime.logging import get_logger
 from penstock.server.buffers import BufferPool
-from penstock.server.idle import IdleWatch, IdleWatched
+from penstock.server.core import ConnectionCore
+from penstock.server.idle import IdleWatch
 from penstock.server.limits import ServerLimits
-from penstock.server.pressure import MemoryHolder, MemoryPressure
+from penstock.server.pressure import MemoryPressure
 from penstock.server.stats import CloseReason, ServerStats
 
 log = get_logger(__name__)
@@ -22,33 +22,22 @@ MAX_WARNINGS_PER_PERIOD = 20
 WARNING_PERIOD_S = 10.0
 
 
-class HubConnection(MemoryHolder, IdleWatched, Protocol):
-    """A connection, as the hub sees it."""
-
-    peer: PeerInfo
-    transport: asyncio.Transport
-
-    def flush(self) -> None:
-        """Send the responses that are complete."""
-
-    def finish(self) -> None:
-        """Close the connection once its requests have their responses."""
-
-
 class Hub:
-    """The registry of connections; one per broker, on its event loop."""
+    """Implements `core.ConnectionHub`; one per broker, on its event loop."""
 
     def __init__(self, handler: FrameHandler, limits: ServerLimits, executor: Executor | None) -> None:
         self.handler, self.limits, self.executor = handler, limits, executor
         self.loop = asyncio.get_running_loop()
         self.stats = ServerStats()
         self.pool = BufferPool(limits.max_request_bytes, limits.max_receive_bytes // 2)
-        self.connections: dict[int, HubConnection] = {}
+        self.connections: dict[int, ConnectionCore] = {}
         self.idle = IdleWatch(self.loop, limits.idle_s)
         self.pressure = MemoryPressure(self.loop, limits, self.pool, self.connections)
+        self.call_soon = self.loop.call_soon
+        self.record_activity, self.relieve_memory = self.idle.touch, self.pressure.pause_largest
         self.connections_by_host: Counter[str] = Counter()
         self.ids = itertools.count(1)
-        self.pending_flushes: list[HubConnection] = []
+        self.pending_flushes: list[ConnectionCore] = []
         self.empty: asyncio.Event | None = None
         self.closing = False
         self.warnings_logged = 0
@@ -75,43 +64,41 @@ class Hub:
             except TimeoutError:
                 log.info("closing connections with requests in progress", connections=len(self.connections))
 
-    def next_id(self) -> int:
-        """Return a new connection id."""
-        return next(self.ids)
-
-    def admit(self, connection: HubConnection) -> CloseReason | None:
-        """Register a connection; return the reason to close it if the broker is closing or a limit is exceeded."""
+    def admit(self, connection: ConnectionCore) -> None:
+        """Register a connection; close it if the broker is closing or a limit is exceeded."""
         self.connections[connection.peer.connection_id] = connection
         self.connections_by_host[connection.peer.host] += 1
         self.stats.accepted += 1
         self.stats.connections += 1
+        max_connections, max_per_ip = self.limits.max_connections, self.limits.max_connections_per_ip
         if self.closing:
-            return CloseReason.SHUTDOWN
-        if len(self.connections) > self.limits.max_connections:
-            why = f"limit is {self.limits.max_connections}; raise max.connections or the limit of open files"
-            self.log_peer_warning("connection refused", connection.peer, why)
-            return CloseReason.TOO_MANY
-        if self.connections_by_host[connection.peer.host] > self.limits.max_connections_per_ip:
-            max_per_ip = self.limits.max_connections_per_ip
-            self.log_peer_warning("connection refused", connection.peer, f"max.connections.per.ip is {max_per_ip}")
-            return CloseReason.TOO_MANY
-        self.idle.add(connection)
-        return None
+            connection.close(CloseReason.SHUTDOWN)
+        elif len(self.connections) > max_connections:
+            self.refuse(connection, f"limit is {max_connections}; raise max.connections or the limit of open files")
+        elif self.connections_by_host[connection.peer.host] > max_per_ip:
+            self.refuse(connection, f"max.connections.per.ip is {max_per_ip}")
+        else:
+            self.idle.add(connection)
 
-    def remove(self, connection: HubConnection, reason: CloseReason) -> None:
+    def refuse(self, connection: ConnectionCore, why: str) -> None:
+        """Log and close a connection that exceeds a limit."""
+        self.log_peer_warning("connection refused", connection.peer, why)
+        connection.close(CloseReason.TOO_MANY)
+
+    def remove(self, connection: ConnectionCore) -> None:
         """Remove a lost connection and count the reason."""
         del self.connections[connection.peer.connection_id]
         self.connections_by_host[connection.peer.host] -= 1
         if not self.connections_by_host[connection.peer.host]:
             del self.connections_by_host[connection.peer.host]
         self.stats.connections -= 1
-        self.stats.closed[reason] += 1
+        self.stats.closed[connection.reason or CloseReason.PEER] += 1
         self.idle.remove(connection)
         self.pressure.remove(connection)
         if self.empty is not None and not self.connections:
             self.empty.set()
 
-    def flush_soon(self, connection: HubConnection) -> None:
+    def flush_soon(self, connection: ConnectionCore) -> None:
         """Flush the connection at the end of this event loop iteration, together with others."""
         if not self.pending_flushes:
             self.loop.call_soon(self.flush_all)

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import Protocol
 
+from penstock.server.core import ConnectionCore
 from penstock.server.stats import CloseReason
 
 TIMER_SLACK_S = 0.05
 MAX_ACTIVITY_RESOLUTION_S = 1.0
-
-
-class IdleWatched(Protocol):
-    """A connection, as the idle watch sees it."""
-
-    last_active: float
-    """Event loop time of the last activity."""
-
-    @property
-    def is_waiting_for_broker(self) -> bool:
-        """Whether the peer is silent because the broker owes it a response or has stopped reading."""
-
-    def close(self, reason: CloseReason) -> None:
-        """Close the connection."""
 
 
 class IdleWatch:
@@ -33,21 +19,23 @@ class IdleWatch:
         self.loop, self.idle_s = loop, idle_s
         self.activity_resolution_s = min(MAX_ACTIVITY_RESOLUTION_S, idle_s / 8)
         """Precision of `last_active`, in seconds: a connection need not record every request."""
-        self.order: OrderedDict[IdleWatched, None] = OrderedDict()
+        self.order: OrderedDict[ConnectionCore, None] = OrderedDict()
         self.timer: asyncio.TimerHandle | None = None
 
-    def add(self, connection: IdleWatched) -> None:
+    def add(self, connection: ConnectionCore) -> None:
         """Watch a new connection."""
         self.order[connection] = None
         if self.timer is None:
             self.timer = self.loop.call_at(connection.last_active + self.idle_s + TIMER_SLACK_S, self.close_idle)
 
-    def touch(self, connection: IdleWatched) -> None:
-        """Move a connection to the end of the order, after activity."""
+    def touch(self, connection: ConnectionCore, now: float) -> None:
+        """Record activity and move the connection to the end of the order."""
+        connection.last_active = now
+        connection.activity_stale_at = now + self.activity_resolution_s
         if connection in self.order:
             self.order.move_to_end(connection)
 
-    def remove(self, connection: IdleWatched) -> None:
+    def remove(self, connection: ConnectionCore) -> None:
         """Stop watching a connection."""
         self.order.pop(connection, None)
 

@@ -18,10 +18,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Protocol
 
 from penstock.api.exchange import ResponsePart
 from penstock.log.types import LogSlice
+from penstock.server.core import NOMINAL_SLICE_BYTES, ConnectionCore
 from penstock.wire.primitives import Buffer
 
 MAX_COPIED_SLICE_BYTES = 32 << 10
@@ -35,41 +35,12 @@ MSG_MORE = getattr(socket, "MSG_MORE", 0)
 HAS_SENDFILE = sys.platform == "linux"
 
 
-NOMINAL_SLICE_BYTES = 1024
-"""Size that counts for an unsent slice: its bytes are in a file, not in memory."""
-
-
-class OutputSender(Protocol):
-    """The connection, as its output sees it."""
-
-    def on_sent(self, size: int, released: int) -> None:
-        """Called when `size` bytes were sent and `released` bytes of memory are no longer needed."""
-
-    def on_send_failed(self, error: OSError, reading: bool) -> None:
-        """Called when sending failed: the peer has disconnected or, if `reading`, the log file cannot be read."""
-
-
-class NoOutputSender:
-    """Replaces the connection once it is lost."""
-
-    __slots__ = ()
-
-    def on_sent(self, size: int, released: int) -> None:
-        """Ignore the progress."""
-
-    def on_send_failed(self, error: OSError, reading: bool) -> None:
-        """Ignore the error."""
-
-
-NO_SENDER = NoOutputSender()
-
-
 class Output(ABC):
-    """The queue of both implementations. `position` is the number of bytes sent of the first part."""
+    """Implements `core.ResponseOutput`. `position` is the number of bytes sent of the first part."""
 
     __slots__ = ("executor", "loop", "lost", "position", "queue", "reading", "released", "sender", "sent", "waiting")
 
-    def __init__(self, sender: OutputSender, loop: asyncio.AbstractEventLoop, executor: Executor | None) -> None:
+    def __init__(self, sender: ConnectionCore, loop: asyncio.AbstractEventLoop, executor: Executor | None) -> None:
         self.sender, self.loop, self.executor = sender, loop, executor
         self.queue: deque[ResponsePart] | None = None
         self.position = 0
@@ -95,6 +66,16 @@ class Output(ABC):
         if not self.waiting and not self.reading:
             self.pump()
 
+    def pause(self) -> None:
+        """Stop sending: the transport's buffer is full."""
+        self.waiting = True
+
+    def resume(self) -> None:
+        """Continue: the transport's buffer has drained."""
+        self.waiting = False
+        if not self.reading:
+            self.pump()
+
     @abstractmethod
     def pump(self) -> None:
         """Send until the queue is empty or the output must wait."""
@@ -117,8 +98,8 @@ class Output(ABC):
         """Report the progress since the last report to the connection."""
         sent, released = self.sent, self.released
         self.sent = self.released = 0
-        if sent or released:
-            self.sender.on_sent(sent, released)
+        if (sent or released) and not self.lost:
+            self.sender.on_sent(sent, released, self.loop.time())
 
     def read_ahead(self, part: LogSlice) -> None:
         """Read the next range of a slice in a thread, which brings it into the page cache; then continue."""
@@ -146,10 +127,10 @@ class Output(ABC):
     def on_data_read(self, data: bytes) -> None:
         """Use the data that was read ahead of the first part."""
 
-    def close(self) -> None:
+    def discard(self) -> None:
         """Release the unsent parts once no thread reads from them. Called when the connection is lost."""
         self.lost = True
-        self.sender = NO_SENDER  # breaks the reference cycle of a connection and its output
+        del self.sender  # breaks the reference cycle of a connection and its output
         if not self.reading:
             self.release_all()
 
@@ -168,7 +149,7 @@ class SocketOutput(Output):
 
     def __init__(
         self,
-        sender: OutputSender,
+        sender: ConnectionCore,
         loop: asyncio.AbstractEventLoop,
         executor: Executor | None,
         fd: int,
@@ -195,7 +176,7 @@ class SocketOutput(Output):
             self.sender.on_send_failed(e, reading=False)
             return
         if sent == len(whole):
-            self.sender.on_sent(sent, sent)
+            self.sender.on_sent(sent, sent, self.loop.time())
             return
         self.queue = deque(parts)
         self.advance(sent)
@@ -367,7 +348,7 @@ class SocketOutput(Output):
         self.waiting = False
         self.pump()
 
-    def close(self) -> None:
+    def discard(self) -> None:
         """Stop waiting and close the duplicate descriptor."""
         if self.duplicate_socket is not None:
             if self.waiting:
@@ -375,7 +356,7 @@ class SocketOutput(Output):
                 self.waiting = False
             self.duplicate_socket.close()
             self.duplicate_socket = None
-        super().close()
+        super().discard()
 
 
 def joined_buffers(parts: Sequence[ResponsePart]) -> Buffer | None:
@@ -395,23 +376,13 @@ class TransportOutput(Output):
 
     def __init__(
         self,
-        sender: OutputSender,
+        sender: ConnectionCore,
         loop: asyncio.AbstractEventLoop,
         executor: Executor | None,
         transport: asyncio.WriteTransport,
     ) -> None:
         super().__init__(sender, loop, executor)
         self.transport = transport
-
-    def pause(self) -> None:
-        """Stop sending: the transport's buffer is full (`pause_writing`)."""
-        self.waiting = True
-
-    def resume(self) -> None:
-        """Continue: the transport's buffer has drained (`resume_writing`)."""
-        self.waiting = False
-        if not self.reading:
-            self.pump()
 
     def pump(self) -> None:
         """Write the queue and report the progress."""

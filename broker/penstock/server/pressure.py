@@ -6,50 +6,28 @@ A connection calls it when the limit is exceeded, and a timer while connections 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Mapping
 
-from penstock.server.buffers import BufferPool, RequestReader
+from penstock.server.buffers import BufferPool
+from penstock.server.core import PAUSED_FOR_MEMORY, ConnectionCore
 from penstock.server.limits import ServerLimits
 from penstock.server.stats import CloseReason
 
 CHECK_INTERVAL_S = 0.05
-
-PAUSED_FOR_MEMORY = 2
-"""Pause reason of this module; `connection` defines the others."""
-
-
-class MemoryHolder(Protocol):
-    """A connection, as the memory limit sees it."""
-
-    reader: RequestReader
-    paused: int
-
-    def pause(self, reason: int) -> None:
-        """Stop reading, for one more reason."""
-
-    def resume(self, reason: int) -> None:
-        """Remove a reason; read again if none is left."""
-
-    def close(self, reason: CloseReason) -> None:
-        """Close the connection."""
-
-
-class MemoryHolders(Protocol):
-    """All connections."""
-
-    def values(self) -> Iterable[MemoryHolder]:
-        """Return the connections."""
 
 
 class MemoryPressure:
     """The connections that are paused for memory, with the time since when."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, limits: ServerLimits, pool: BufferPool, connections: MemoryHolders
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: ServerLimits,
+        pool: BufferPool,
+        connections: Mapping[int, ConnectionCore],
     ) -> None:
         self.loop, self.limits, self.pool, self.connections = loop, limits, pool, connections
-        self.waiting: dict[MemoryHolder, float] = {}
+        self.waiting: dict[ConnectionCore, float] = {}
         self.scheduled = False
 
     def pause_largest(self) -> None:
@@ -78,7 +56,7 @@ class MemoryPressure:
             smallest = min(self.waiting, key=lambda c: c.reader.held_bytes)
             self.remove(smallest)
             smallest.resume(PAUSED_FOR_MEMORY)
-        elif self.waiting:
+        else:
             longest = next(iter(self.waiting))
             if self.loop.time() - self.waiting[longest] >= limits.max_memory_wait_s:
                 self.remove(longest)
@@ -90,6 +68,6 @@ class MemoryPressure:
         """Return whether a connection with an incomplete request is being read."""
         return any(c.reader.held_bytes and not c.paused for c in self.connections.values())
 
-    def remove(self, connection: MemoryHolder) -> None:
+    def remove(self, connection: ConnectionCore) -> None:
         """Drop a connection that is resumed or lost."""
         self.waiting.pop(connection, None)

@@ -1,4 +1,4 @@
-"""Requests and responses of one connection: order, limits and closing."""
+"""A connection on real sockets: requests and responses, backpressure, and idle peers."""
 
 from __future__ import annotations
 
@@ -35,67 +35,7 @@ def test_answers_leave_in_the_order_of_the_requests(run: Run) -> None:
     run(scenario())
 
 
-def test_a_request_that_waits_does_not_keep_others_from_being_read(run: Run) -> None:
-    async def scenario() -> None:
-        desk = Desk()
-        async with serving(desk) as service:
-            client = await service.connect()
-            client.send(b"long poll")
-            await desk.received(1)
-            client.send(b"heartbeat")
-            await desk.received(2)
-            desk.open[1].reply([framed(b"alive")])
-            desk.open[0].reply([framed(b"data")])
-            assert await client.receive() == b"data"
-            assert await client.receive() == b"alive"
-
-    run(scenario())
-
-
-def test_a_request_without_an_answer_leaves_no_gap(run: Run) -> None:
-    async def scenario() -> None:
-        desk = Desk()
-        async with serving(desk) as service:
-            client = await service.connect()
-            client.send(b"acks=0", b"acks=1")
-            await desk.received(2)
-            desk.open[1].reply([framed(b"written")])
-            desk.open[0].complete_without_response()
-            assert await client.receive() == b"written"
-
-    run(scenario())
-
-
-class Counter(Desk):
-    """Replies at once to requests that start with "now"."""
-
-    def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
-        if bytes(frame[:3]) == b"now":
-            self.requests.append(bytes(frame))
-            connection.reply(framed(bytes(frame)))
-        else:
-            super().__call__(connection, frame)
-
-
-def test_an_answer_at_once_does_not_overtake_one_that_waits(run: Run) -> None:
-    async def scenario() -> None:
-        desk = Counter()
-        async with serving(desk) as service:
-            client = await service.connect()
-            client.send(b"now 1", b"later 2", b"now 3", b"later 4", b"now 5")
-            assert await client.receive() == b"now 1"
-            await desk.received(5)
-            desk.open[1].reply([framed(b"later 4")])
-            client.send(b"now 6")
-            await desk.received(6)
-            desk.open[0].reply([framed(b"later 2")])
-            rest = [await client.receive() for _ in range(5)]
-            assert rest == [b"later 2", b"now 3", b"later 4", b"now 5", b"now 6"]
-
-    run(scenario())
-
-
-def test_a_pipeline_of_100_000_requests_is_served_within_bounds(run: Run) -> None:
+def test_a_pipeline_of_requests_is_served_within_bounds(run: Run) -> None:
     async def scenario() -> None:
         highest = 0
 
@@ -111,7 +51,7 @@ def test_a_pipeline_of_100_000_requests_is_served_within_bounds(run: Run) -> Non
         desk = Desk(answer)
         async with serving(desk, ServerLimits(max_in_flight=100)) as service:
             client = await service.connect()
-            total = 100_000
+            total = 20_000
             client.send(*[b"%06d" % i for i in range(total)])
             got = await client.reader.readexactly(10 * total)
             assert got == b"".join(framed(b"%06d" % i) for i in range(total))
@@ -176,27 +116,12 @@ def test_a_client_that_reads_late_gets_everything(run: Run) -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("size", [0x7FFFFFFF, -1, -0x80000000, (100 << 20) + 1])
-def test_an_impossible_frame_length_closes_the_connection(run: Run, size: int) -> None:
+def test_an_http_client_is_told_that_it_speaks_to_a_kafka_port(run: Run) -> None:
     async def scenario() -> None:
         desk = Desk(echo)
         async with serving(desk) as service:
             client = await service.connect()
-            client.writer.write(framed(b"good") + struct.pack(">i", size) + b"x" * 100)
-            assert await client.closed() in (framed(b"good"), b"")
-            assert desk.requests == [b"good"]
-            assert service.server.stats.closed[CloseReason.VIOLATION] == 1
-
-    run(scenario())
-
-
-@pytest.mark.parametrize("request_line", [b"GET /metrics HTTP/1.1", b"POST / HTTP/1.1", b"HEAD / HTTP/1.0"])
-def test_an_http_client_is_told_that_it_speaks_to_a_kafka_port(run: Run, request_line: bytes) -> None:
-    async def scenario() -> None:
-        desk = Desk(echo)
-        async with serving(desk) as service:
-            client = await service.connect()
-            client.writer.write(request_line + b"\r\nHost: localhost\r\n\r\n")
+            client.writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
             head, _, body = (await client.closed()).partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
             assert f"Content-Length: {len(body)}".encode() in head.split(b"\r\n")
@@ -217,81 +142,6 @@ def test_an_http_client_is_told_that_it_speaks_to_a_kafka_port(run: Run, request
 def test_a_length_that_is_another_protocol_is_told_by_its_name(first: bytes, why: str) -> None:
     (size,) = struct.unpack(">i", first)
     assert why in str(frame_size_violation(size, 1 << 20))
-
-
-def test_a_protocol_violation_closes_the_connection_behind_earlier_responses(run: Run) -> None:
-    async def scenario() -> None:
-        def answer(exchange: RequestExchange, content: bytes) -> None:
-            if content == b"nonsense":
-                raise ProtocolViolation("no such API")
-            echo(exchange, content)
-
-        desk = Desk(answer)
-        async with serving(desk) as service:
-            client = await service.connect()
-            client.send(b"one", b"two", b"nonsense", b"three")
-            assert await client.closed() == framed(b"one") + framed(b"two")
-            assert desk.requests == [b"one", b"two", b"nonsense"]
-            assert service.server.stats.closed[CloseReason.VIOLATION] == 1
-
-    run(scenario())
-
-
-def test_an_exception_in_a_handler_costs_only_its_connection(run: Run) -> None:
-    async def scenario() -> None:
-        def answer(exchange: RequestExchange, content: bytes) -> None:
-            raise RuntimeError("a bug")
-
-        async with serving(Desk(answer)) as service:
-            client = await service.connect()
-            client.send(b"anything")
-            assert await client.closed() == b""
-            assert service.server.stats.closed[CloseReason.FAILED] == 1
-
-    run(scenario())
-
-
-def test_a_handler_can_abort_a_connection_now_or_later(run: Run) -> None:
-    async def scenario() -> None:
-        desk = Desk(lambda exchange, content: exchange.abort("refused with acks=0"))
-        async with serving(desk) as service:
-            client = await service.connect()
-            client.send(b"anything", b"never served")
-            assert await client.closed() == b""
-            desk.answer = None
-            client = await service.connect()
-            client.send(b"late")
-            await desk.received(2)
-            desk.open[0].abort("it failed")
-            assert await client.closed() == b""
-            assert desk.requests == [b"anything", b"late"]
-            assert service.server.stats.closed[CloseReason.ABORTED] == 2
-
-    run(scenario())
-
-
-def test_disconnect_callbacks_run_once_when_the_peer_is_gone(run: Run) -> None:
-    async def scenario() -> None:
-        desk = Desk()
-        async with serving(desk) as service:
-            client = await service.connect()
-            client.send(b"one", b"two")
-            await desk.received(2)
-            called: list[int] = []
-            for number, exchange in enumerate(desk.open):
-                exchange.on_disconnect(lambda number=number: called.append(number))  # type: ignore[misc]
-            desk.open[0].reply([framed(b"first")])
-            assert await client.receive() == b"first"
-            client.hang_up()
-            await until(lambda: desk.open[1].is_disconnected)
-            assert called == [1]
-            desk.open[1].on_disconnect(lambda: called.append(7))
-            assert called == [1, 7], "a callback registered after the disconnect runs at once"
-            desk.open[1].reply([framed(b"not sent")])
-            assert called == [1, 7]
-            assert service.server.stats.closed[CloseReason.PEER] == 1
-
-    run(scenario())
 
 
 def test_an_idle_connection_and_one_that_stops_mid_frame_are_closed_in_time(run: Run) -> None:

@@ -8,47 +8,13 @@ import resource
 import socket
 
 import pytest
-from server_kit import Desk, Run, echo, framed, serving
+from server_kit import Desk, Run, framed, serving
 
 from penstock.server import output
-from penstock.server.limits import ServerLimits
 
 pytestmark = pytest.mark.integration
 
 UNTIL_S = 10.0
-
-
-def test_requests_under_way_are_bounded_by_their_size_too(run: Run) -> None:
-    async def scenario() -> None:
-        desk = Desk()
-        async with serving(desk, ServerLimits(max_in_flight_bytes=10_000)) as service:
-            client = await service.connect()
-            contents = [b"%04d" % i + b"x" * 3996 for i in range(20)]
-            client.send(*contents)
-            answered = 0
-            while answered < 20:
-                await desk.received(answered + 1)
-                await asyncio.sleep(0.01)
-                assert len(desk.open) <= 3, "the third passes the bound, the fourth is not read"
-                for exchange in desk.open:
-                    exchange.reply([framed(b"done")])
-                    answered += 1
-                desk.open.clear()
-            assert [await client.receive() for _ in range(20)] == [b"done"] * 20
-            assert desk.requests == contents
-            assert desk.most_open == 3
-
-    run(scenario())
-
-
-def test_a_request_larger_than_the_bound_is_served_by_itself(run: Run) -> None:
-    async def scenario() -> None:
-        async with serving(Desk(echo), ServerLimits(max_in_flight_bytes=1000)) as service:
-            client = await service.connect()
-            for _ in range(3):
-                assert await client.ask(b"x" * 5000) == b"x" * 5000
-
-    run(scenario())
 
 
 def test_without_a_descriptor_to_wait_with_only_the_slow_reader_ends(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,52 +9,46 @@ import socket
 from collections.abc import Iterator, Sequence
 
 import pytest
+from core_kit import CoreBench
 from server_kit import SegmentFile
 
 from penstock.api.exchange import ResponsePart
 from penstock.server import output as output_module
-from penstock.server.output import MAX_COPIED_SLICE_BYTES, MAX_JOINED_BYTES, NOMINAL_SLICE_BYTES, SocketOutput
+from penstock.server.output import MAX_COPIED_SLICE_BYTES, MAX_JOINED_BYTES, SocketOutput
 
 
-class Account:
-    """The connection, as its output sees it."""
+class Sender(CoreBench):
+    """A connection whose output writes to one end of a socket pair."""
 
-    def __init__(self) -> None:
-        self.sent = self.released = 0
+    def __init__(self, end: socket.socket) -> None:
+        super().__init__(lambda connection, frame: None)
+        self.core.output = SocketOutput(
+            self.core, asyncio.get_running_loop(), None, end.fileno(), lambda: self.ending is not None
+        )
 
-    def on_sent(self, size: int, released: int) -> None:
-        self.sent += size
-        self.released += released
+    def reply(self, parts: Sequence[ResponsePart]) -> None:
+        self.core.open_exchange().reply(parts)
+        self.turn()
 
-    def on_send_failed(self, error: OSError, reading: bool) -> None:
-        raise error
+    async def finish(self) -> None:
+        """Wait until everything is sent; check that it counts as sent."""
+        for _ in range(100):
+            if self.core.output.idle:
+                break
+            await asyncio.sleep(0)
+        assert (self.core.unsent_bytes, self.core.output.idle, self.ending) == (0, True, None)
+        self.core.on_lost()
 
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two connected sockets; the first has a small buffer."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    with ours, theirs:
-        yield ours, theirs
-
-
-def output_to(end: socket.socket, account: Account) -> SocketOutput:
-    return SocketOutput(account, asyncio.get_running_loop(), None, end.fileno(), lambda: False)
-
-
-def narrow_output(ends: tuple[socket.socket, socket.socket], account: Account) -> SocketOutput:
-    """Return an output to a socket with a small buffer; the event loop reads the other end."""
-    ours, theirs = ends
     theirs.setblocking(False)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    return output_to(ours, account)
-
-
-async def all_sent(output: SocketOutput) -> None:
-    for _ in range(100):
-        if output.idle:
-            break
-        await asyncio.sleep(0)
+    with ours, theirs:
+        yield ours, theirs
 
 
 async def received(end: socket.socket, size: int) -> bytes:
@@ -75,11 +69,11 @@ async def test_answers_that_are_due_together_are_one_write(
         return write(fd, data)
 
     monkeypatch.setattr(output_module.os, "write", counted)
-    account = Account()
-    output_to(ends[0], account).send([b"first", bytearray(b"second"), b"", memoryview(b"third")])
-    assert writes == [16]
-    assert (account.sent, account.released) == (16, 16)
+    sender = Sender(ends[0])
+    sender.reply([b"first", bytearray(b"second"), b"", memoryview(b"third")])
+    assert (writes, sender.stats.bytes_out) == ([16], 16)
     assert ends[1].recv(100) == b"firstsecondthird"
+    await sender.finish()
 
 
 @pytest.mark.slow
@@ -87,37 +81,32 @@ async def test_answers_that_are_due_together_are_one_write(
 async def test_what_a_full_socket_does_not_take_follows_in_order(
     ends: tuple[socket.socket, socket.socket], size: int
 ) -> None:
-    theirs = ends[1]
-    account = Account()
-    output = narrow_output(ends, account)
+    ours, theirs = ends
+    sender = Sender(ours)
     answers: list[Sequence[ResponsePart]] = [
         [bytes([number]) * size, b"", bytes([number + 100]) * 7] for number in range(60)
     ]
     expected = b"".join(bytes(part) for parts in answers for part in parts)  # type: ignore[arg-type]
     for parts in answers:
-        output.send(parts)
+        sender.reply(parts)
     whole = len(expected)
-    assert account.released <= account.sent <= whole
-    assert output.idle == (account.sent == whole)
+    assert whole - sender.core.unsent_bytes <= sender.stats.bytes_out <= whole
+    assert sender.core.output.idle == (sender.stats.bytes_out == whole)
     assert await received(theirs, whole) == expected
-    await all_sent(output)
-    assert (account.sent, account.released, output.idle) == (whole, whole, True)
-    output.close()
+    await sender.finish()
+    assert sender.stats.bytes_out == whole
 
 
 @pytest.mark.parametrize("size", [1, 4000, 200_000])
 async def test_what_stands_before_records_may_go_out_in_pieces(
     ends: tuple[socket.socket, socket.socket], segment: SegmentFile, size: int
 ) -> None:
-    theirs = ends[1]
-    account = Account()
-    output = narrow_output(ends, account)
+    ours, theirs = ends
+    sender = Sender(ours)
     prefix, records = random.Random(size).randbytes(size), 50_000
     assert records > MAX_COPIED_SLICE_BYTES, "it goes out by sendfile"
-    output.send([prefix, segment.slice(0, records), b"", segment.slice(7, records), b"tail"])
+    sender.reply([prefix, segment.slice(0, records), b"", segment.slice(7, records), b"tail"])
     expected = prefix + segment.content[:records] + segment.content[7 : 7 + records] + b"tail"
     assert await received(theirs, len(expected)) == expected
-    await all_sent(output)
-    assert (account.sent, account.released) == (len(expected), size + 2 * NOMINAL_SLICE_BYTES + 4)
-    assert segment.lent == 0
-    output.close()
+    await sender.finish()
+    assert (sender.stats.bytes_out, segment.lent) == (len(expected), 0)

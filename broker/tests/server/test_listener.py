@@ -186,7 +186,7 @@ def test_peers_that_have_sent_large_requests_hold_no_more_for_the_beginnings_of_
                 assert await client.ask(b"z" * (5 * mib)) == b"%d" % (5 * mib)
             for client in clients:
                 client.writer.write((5 * mib).to_bytes(4, "big") + b"x")
-            await until(lambda: sum(c.reader.has_partial_frame for c in service.server.hub.connections.values()) == 20)
+            await until(lambda: sum(c.reader.held_bytes > 0 for c in service.server.hub.connections.values()) == 20)
             assert service.server.hub.pool.held_bytes <= limits.max_receive_bytes // 2
             assert not service.server.hub.pressure.waiting
 
