@@ -347,6 +347,7 @@ def test_received_and_sent_bytes_are_activity_and_resuming_is_not() -> None:
     handler = Handler()
     bench = CoreBench(handler, ServerLimits(max_in_flight=1))
     start = bench.now
+    bench.arrive(b"now", chunk=2)
     bench.arrive(b"later 1", b"later 2")
     bench.now += ACTIVITY_RESOLUTION_S / 2
     handler.answer(b"later 1")
@@ -354,7 +355,7 @@ def test_received_and_sent_bytes_are_activity_and_resuming_is_not() -> None:
     assert bench.activity == [start], "not recorded again so soon"
     bench.now += ACTIVITY_RESOLUTION_S
     bench.turn()
-    assert handler.requests == [b"later 1", b"later 2"]
+    assert handler.requests == [b"now", b"later 1", b"later 2"]
     assert bench.activity == [start]
     handler.answer(b"later 2")
     bench.turn()
