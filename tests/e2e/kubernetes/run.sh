@@ -1,36 +1,41 @@
 #!/usr/bin/env bash
-# Runs the tests against a Kubernetes cluster: `make e2e` and `make e2e-full` call it, arguments go to pytest.
+# Runs the tests against a Kubernetes cluster. `make e2e` and `make e2e-full` call it; arguments are passed to pytest.
 #
-#   CLUSTER=local     the cluster of the scripts in the folder LOCAL_CLUSTER: `up`, `image`, `etcd-image` and `exec-in`
-#   otherwise         the cluster that KUBECONFIG names; without it, one of kind's, where docker and kind are
+#   CLUSTER=local     the cluster of the scripts in LOCAL_CLUSTER: `up`, `base`, `image`, `etcd-image`, `exec-in`
+#   otherwise         the cluster of KUBECONFIG; without it a kind cluster, if docker and kind are installed
 #
-# With a cluster that is there: E2E_IMAGE_PREFIX and E2E_IMAGE_TAG name images that its nodes can pull (of broker,
-# operator, Spark and clients: IMAGE_PREFIX=... docker/build.sh broker operator spark client), E2E_ETCD_IMAGE an etcd.
+#   run.sh --images   only build the images of CLUSTER=local, so that a later run finds them cached
+#
+# With KUBECONFIG, E2E_IMAGE_PREFIX and E2E_IMAGE_TAG name images of broker, operator, Spark and clients that the nodes
+# can pull (IMAGE_PREFIX=... docker/build.sh broker operator spark client); E2E_ETCD_IMAGE names an image of etcd.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
-# A test must not find its own checkout's settings.
+# Tests must not use the settings of the checkout.
 unset PENSTOCK_BOOTSTRAP
 
 if [ "${CLUSTER:-}" = local ]; then
   [ -x "${LOCAL_CLUSTER:-}/up" ] || {
     echo "e2e: CLUSTER=local needs LOCAL_CLUSTER, the folder with up, image, etcd-image and exec-in" >&2; exit 2; }
   LOCAL_CLUSTER=$(cd "$LOCAL_CLUSTER" && pwd)
-  eval "$("$LOCAL_CLUSTER/up")"
-  "$LOCAL_CLUSTER/base" >/dev/null
-  # A tag of its own for each state of the tree: a pod never runs an image of an earlier one.
+  base=$("$LOCAL_CLUSTER/base" java | tail -n 1)
+  # One tag per state of the tree, so that a pod never runs an older image.
   tag=e2e-$(cat docker/*/* docker/*.txt tools/build.txt crds/*.yaml {broker,operator,spark_jobs}/pyproject.toml \
     $(find broker/penstock operator/penstock_operator spark_jobs/penstock_spark spark_jobs/pyspark_penstock \
       -type f ! -name '*.pyc' | LC_ALL=C sort) | sha256sum | cut -c1-12)
   images="broker operator"
-  # The image of Spark is large: who asks for other files alone does without it.
+  # The Spark image is large: a run of other test files omits it.
   case " $* " in *test_spark*) images="$images spark" ;; *tests/*) ;; *) images="$images spark" ;; esac
+  build() { BUILD_WITH=$LOCAL_CLUSTER/image IMAGE_TAG=$tag SPARK_BASE_IMAGE=$base docker/build.sh "$@"; }
+  if [ "${1:-}" = --images ]; then
+    build $images
+    exit
+  fi
+  eval "$("$LOCAL_CLUSTER/up")"
   for image in $images; do
-    # Images are loaded onto the nodes that there are.
+    # `image` loads images onto the nodes that exist, so another number of nodes needs another load.
     built=${K8S_RUN:-$HOME/.cache/penstock-k8s/run}/built-$image-$tag-$(kubectl get nodes --output name | wc -l)
     [ ! -f "$built" ] || continue
-    base=
-    [ "$image" != spark ] || base=$("$LOCAL_CLUSTER/base" java | tail -n 1)
-    BUILD_WITH=$LOCAL_CLUSTER/image IMAGE_TAG=$tag SPARK_BASE_IMAGE=$base docker/build.sh "$image"
+    build "$image"
     touch "$built"
   done
   export E2E_IMAGE_PREFIX=localhost/ E2E_IMAGE_TAG=$tag E2E_EXEC_IN=$LOCAL_CLUSTER/exec-in
@@ -50,6 +55,12 @@ else
 fi
 command -v helm >/dev/null || { echo "e2e: no helm on the PATH" >&2; exit 2; }
 
-# Files and folders among the arguments choose what runs; otherwise all does.
+# Helm creates missing CRDs but does not update them, and concurrent installs would race to create them.
+helm upgrade --install crds charts/penstock --namespace default --set cluster.enabled=false,crds.upgrade=false \
+  --set 'etcd.mode=external,etcd.external.endpoints={http://none:2379}' >/dev/null
+helm uninstall crds --namespace default >/dev/null
+kubectl apply --server-side --force-conflicts -f charts/penstock/crds
+
+# Without a file or folder among the arguments, all tests run.
 case " $* " in *" tests/"*) ;; *) set -- tests/e2e/kubernetes "$@" ;; esac
 exec .venv/bin/pytest -v -p no:cacheprovider --timeout 900 "$@"
