@@ -133,7 +133,7 @@ chart: packages ## test the charts as they are rendered; needs helm (ARGS=--upda
 	$(BIN)/pytest charts/tests -q $(ARGS)
 
 e2e: packages kcat ## test on a Kubernetes cluster: KUBECONFIG's, CLUSTER=local, or kind's (the short set)
-	tests/e2e/kubernetes/run.sh -m "not full" $(ARGS)
+	tests/e2e/kubernetes/run.sh -m "not full" -n 3 --dist loadgroup $(ARGS)
 
 # The local cluster with a node in each of three zones, for the tests that take one away.
 e2e-full: packages kcat ## test on a Kubernetes cluster: everything

@@ -1,7 +1,6 @@
 #!/bin/sh
-# Runs before an executor's pod is ended (Spark names it as the pod's preStop hook where spark.decommission.enabled):
-# tells the executor to take no more tasks, finish those it has and hand its blocks to others, and waits until it is
-# gone. The pod's grace period bounds the wait; after it the executor is lost as it would be without this.
+# The preStop hook of executor pods if spark.decommission.enabled is set. The executor accepts no more tasks, finishes
+# the running ones, migrates its blocks, and exits. The pod's grace period limits the wait.
 set -eu
 kill -PWR 1
 while kill -0 1 2>/dev/null; do sleep 0.5; done

@@ -1,12 +1,12 @@
 #!/bin/bash
-# What a container of this image runs. Spark's own Kubernetes support starts the pods that it makes with one of the
-# first two; `penstock-spark run job.yaml`, or any other command, runs as it stands.
+# Entrypoint of the image. Spark on Kubernetes passes one of the first two to the pods that it creates; any other
+# command, such as `penstock-spark run job.yaml`, runs unchanged.
 #
 #   driver SUBMIT-OPTIONS...   the driver of `spark-submit --deploy-mode cluster`, in client mode in its own pod
-#   executor                   an executor; all that it has to know is in SPARK_* variables, which the driver has set
+#   executor                   an executor, configured by the SPARK_* variables that the driver sets
 #   COMMAND ARGUMENTS...       that command
 #
-# tini is the first process: it passes signals on, and reaps the Python workers that a daemon leaves behind.
+# tini is process 1: it forwards signals, and reaps the Python workers that a daemon leaves behind.
 set -euo pipefail
 
 fail() {
@@ -14,11 +14,11 @@ fail() {
   exit 64
 }
 
-# Spark unpacks files into the directory that it is started in; a root file system that is read-only has /tmp.
+# Spark unpacks files into its working directory; /tmp is writable if the root file system is read-only.
 [ -w . ] || cd "$(mktemp -d /tmp/spark-work.XXXXXX)"
 
 driver() {
-  : "${SPARK_DRIVER_BIND_ADDRESS:?the pod of a driver has it from spark-submit}"
+  : "${SPARK_DRIVER_BIND_ADDRESS:?spark-submit sets it in the driver pod}"
   command=("$SPARK_HOME/bin/spark-submit" --deploy-mode client
     --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS"
     --conf "spark.executorEnv.SPARK_DRIVER_POD_IP=$SPARK_DRIVER_BIND_ADDRESS" "$@")
@@ -32,9 +32,9 @@ executor() {
     name=SPARK_$name
     [ -n "${!name:-}" ] || missing+=("$name")
   done
-  [ ${#missing[@]} -eq 0 ] || fail "not set: ${missing[*]}. Executors are started by a driver, never by hand"
+  [ ${#missing[@]} -eq 0 ] || fail "not set: ${missing[*]}. Only a driver starts executors"
 
-  # Options of the virtual machine come one a variable, numbered from 0, as they may hold blanks.
+  # JVM options may contain spaces, so each has its own variable, numbered from 0.
   local options=() number=0
   name=SPARK_JAVA_OPT_0
   while [ -n "${!name+set}" ]; do
@@ -43,7 +43,7 @@ executor() {
     name=SPARK_JAVA_OPT_$number
   done
 
-  # The same order as on the driver: settings, what the job adds, Spark, Hadoop's settings.
+  # The driver's order: configuration, the job's additions, Spark, Hadoop's configuration.
   local classpath=${SPARK_CONF_DIR:-$SPARK_HOME/conf}
   classpath+=${SPARK_CLASSPATH:+:$SPARK_CLASSPATH}
   classpath+=":$SPARK_HOME/jars/*"
@@ -65,7 +65,7 @@ executor() {
 [ $# -gt 0 ] || fail "nothing to run: driver, executor, or a command such as penstock-spark run /etc/penstock-spark/job.yaml"
 case $1 in
   driver | executor)
-    : "${SPARK_HOME:?names where Spark is}"
+    : "${SPARK_HOME:?the directory of Spark}"
     "$@"
     ;;
   *) command=("$@") ;;

@@ -1,4 +1,4 @@
-"""What `spark-submit` is given in cluster mode: it takes a file, and this one is `penstock-spark`, whatever follows."""
+"""Runs `penstock-spark` with the given arguments: `spark-submit` in cluster mode requires a file."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Tests against a Kubernetes cluster, which KUBECONFIG names: run.sh sets up what they need (`make e2e`)."""
+"""Fixtures of the tests on the Kubernetes cluster of KUBECONFIG; run.sh sets up their environment (`make e2e`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,31 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from penstock_kubernetes.kubectl import run
-from penstock_kubernetes.release import CHART, Make, Release
+from penstock_kubernetes.release import Make, Release
 
 RELEASE = pytest.StashKey[Release]()
+# With `-n 3 --dist loadgroup`, each lane has a process of its own. Most tests wait most of their time. The modules that
+# update the CRDs share a lane, and so do Spark's virtual machines and the module that needs the least computing time.
+LANES = {
+    "test_failures": "one",
+    "test_invalid": "one",
+    "test_lifecycle": "one",
+    "test_install": "one",
+    "test_groups": "two",
+    "test_spark": "two",
+    "test_scaling": "three",
+    "test_topics": "three",
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: takes minutes; part of `make e2e-full` alone")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if lane := LANES.get(item.path.stem):
+            item.add_marker(pytest.mark.xdist_group(lane))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,17 +47,17 @@ def _kubernetes() -> None:
 
 
 @pytest.fixture(scope="session")
-def going() -> Iterator[list[Release]]:
-    """Releases whose namespaces are being deleted: each has to come to an end, while other tests go on."""
+def deleting() -> Iterator[list[Release]]:
+    """Releases whose namespaces are being deleted while other tests run; each deletion must complete."""
     releases: list[Release] = []
     yield releases
     for release in releases:
-        release.gone()
+        release.wait_until_deleted()
 
 
 @pytest.fixture(scope="module")
-def make_release(request: pytest.FixtureRequest, going: list[Release]) -> Iterator[Make]:
-    """Makes releases, each in a namespace of its own; they go with the module (E2E_KEEP=1 leaves them)."""
+def make_release(request: pytest.FixtureRequest, deleting: list[Release]) -> Iterator[Make]:
+    """Create releases, each in its own namespace, and delete them after the module (E2E_KEEP=1 keeps them)."""
     made: list[Release] = []
 
     def make(purpose: str, **options: Any) -> Release:
@@ -55,7 +72,7 @@ def make_release(request: pytest.FixtureRequest, going: list[Release]) -> Iterat
         return
     for release in made:
         release.tear_down()
-        going.append(release)
+        deleting.append(release)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -63,14 +80,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     module = item.getparent(pytest.Module)
     if report.failed and module is not None and RELEASE in module.stash:
-        report.sections.append(("the release", module.stash[RELEASE].story()))
+        report.sections.append(("the release", module.stash[RELEASE].diagnostics()))
     return report
-
-
-@pytest.fixture(scope="session")
-def crds() -> None:
-    """The CRDs, as the chart has them."""
-    folder = CHART / "crds"
-    run("kubectl", "apply", "--server-side", "--force-conflicts", "-f", str(folder))
-    for path in folder.glob("*.yaml"):
-        run("kubectl", "wait", "--for=condition=Established", "-f", str(path), "--timeout=60s")

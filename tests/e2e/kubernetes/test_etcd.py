@@ -1,4 +1,4 @@
-"""The etcd of the release by TLS: what has no certificate is turned away, brokers and operator do not notice."""
+"""The release's etcd with TLS: it rejects clients without a certificate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from penstock_kubernetes.kubectl import Refused
+from penstock_kubernetes.kubectl import CommandFailed
 from penstock_kubernetes.release import CLUSTERS, NAME, TOPICS, Make, Release
 
 pytestmark = pytest.mark.full
@@ -17,7 +17,7 @@ def openssl(*arguments: str, cwd: Path) -> None:
 
 
 def certificate(folder: Path, name: str, names: list[str]) -> None:
-    """NAME.crt and NAME.key for servers and clients, by the authority in ca.crt (made where it is missing)."""
+    """Create NAME.crt and NAME.key for servers and clients, signed by ca.crt, which is created if missing."""
     if not (folder / "ca.crt").exists():
         key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
         openssl(
@@ -45,8 +45,8 @@ def release(make_release: Make, tmp_path_factory: pytest.TempPathFactory) -> Rel
     release: Release = make_release("tls", etcd=3, values=values)
     folder = tmp_path_factory.mktemp("certificates")
     members = [f"{NAME}-etcd-{n}" for n in range(3)]
-    places = [f"{release.namespace}.svc", f"{NAME}-etcd.{release.namespace}.svc"]
-    certificate(folder, "etcd-server", [f"{member}.{place}" for member in members for place in places])
+    domains = [f"{release.namespace}.svc", f"{NAME}-etcd.{release.namespace}.svc"]
+    certificate(folder, "etcd-server", [f"{member}.{domain}" for member in members for domain in domains])
     certificate(folder, "etcd-client", [])
     for name in ("etcd-server", "etcd-client"):
         files = {"ca.crt": "ca.crt", "tls.crt": f"{name}.crt", "tls.key": f"{name}.key"}
@@ -64,11 +64,11 @@ def test_a_cluster_whose_etcd_asks_for_certificates_becomes_ready_and_takes_topi
     assert release.penstock("consume", "by-tls").split() == ["one"]
 
 
-def test_who_has_no_certificate_is_turned_away(release: Release) -> None:
+def test_a_client_without_a_certificate_is_rejected(release: Release) -> None:
     script = (
         "import ssl, sys, urllib.request as u; c = ssl.create_default_context(); c.check_hostname = False; "
         "c.verify_mode = ssl.CERT_NONE; u.urlopen(sys.argv[1], context=c, timeout=10)"
     )
     url = f"https://{NAME}-etcd-0.{release.namespace}.svc:2379/version"
-    with pytest.raises(Refused, match=r"(?i)certificate required|alert|reset|EOF"):
+    with pytest.raises(CommandFailed, match=r"(?i)certificate required|alert|reset|EOF"):
         release.kubectl("exec", f"{release.cluster}-broker-0", "-c", "broker", "--", "python", "-c", script, url)

@@ -1,4 +1,4 @@
-"""Things that go: brokers, their volumes, etcd, operators."""
+"""Deleted pods and volumes of brokers, etcd and operators."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def release(make_release: Make) -> Release:
 
 
 def healthy(release: Release) -> Object:
-    """Waits until all replicas are in sync, as the brokers see it."""
+    """Wait until all replicas are in sync; return the topic's status."""
     release.kubectl.wait(CLUSTERS, release.cluster)
 
-    def look() -> Object | None:
+    def query() -> Object | None:
         status = release.kubectl.status(TOPICS, "load")
         return status if status.get("inSync") == 6 and not status.get("underReplicated") else None
 
-    return eventually("all replicas of load are in sync", look, 180, 1)
+    return eventually("all replicas of load are in sync", query, 180)
 
 
 def test_a_broker_that_is_deleted_comes_back_and_nothing_is_lost(release: Release) -> None:
@@ -77,7 +77,7 @@ def test_an_operator_that_is_killed_is_followed_by_the_other(release: Release) -
     leader = eventually("an operator leads", release.leader, 30)
     release.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
     release.kubectl.apply(release.topic("after-operator", partitions=1))
-    release.kubectl.wait(TOPICS, "after-operator", patience_s=60)
+    release.kubectl.wait(TOPICS, "after-operator", timeout_s=60)
     # The killed one may act for a moment longer.
     eventually("another leads", lambda: release.leader() not in ("", leader), 30)
 
@@ -89,5 +89,5 @@ def test_what_went_wrong_while_no_operator_was_there_is_caught_up_with(release: 
     release.kubectl("delete", "pod", f"{release.cluster}-broker-0", "--grace-period=0", "--force")
     release.penstock_of(1, "produce", "load", stdin="999999999\n")
     release.kubectl("scale", "deployment/penstock-operator", "--replicas=2")
-    release.kubectl.wait(TOPICS, "while-away", patience_s=120)
+    release.kubectl.wait(TOPICS, "while-away", timeout_s=120)
     healthy(release)

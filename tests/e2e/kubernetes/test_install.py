@@ -1,4 +1,4 @@
-"""From nothing to the first message: what the notes say, what `helm test` does, and other people's clients."""
+"""The first install: the chart's notes, `helm test`, and third-party clients."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from penstock_kubernetes.release import CLUSTERS, GROUPS, TOPICS, Make, Release,
 
 @pytest.fixture(scope="module")
 def release(make_release: Make) -> Release:
-    release: Release = make_release("install")
+    release: Release = make_release("install", values=("crds.upgrade=true",))
     release.install(wait=False)
     return release
 
 
 def test_the_first_message_is_acknowledged_while_the_cluster_still_starts(release: Release) -> None:
-    # Asked for too early, the name would be answered as unknown from the DNS server's cache for half a minute more.
+    # The DNS server caches a negative answer for 30 s.
     eventually("the bootstrap Service", lambda: release.kubectl.get("service", release.cluster), 60)
-    answer = json.loads(release.clients.run("python", "load.py", "once", release.bootstrap, "first"))
-    print(f"from `helm install` on: {answer}")
-    assert answer["read"] == {"0": [0]}
+    result = json.loads(release.clients.run("python", "load.py", "once", release.bootstrap, "first"))
+    print(f"from `helm install` on: {result}")
+    assert result["read"] == {"0": [0]}
 
 
 def test_the_commands_of_the_notes_work_as_printed(release: Release) -> None:

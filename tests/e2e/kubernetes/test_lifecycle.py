@@ -1,4 +1,4 @@
-"""Upgrades, rollbacks, uninstalling, and rights."""
+"""Upgrade, rollback, uninstall, and RBAC."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from penstock_kubernetes.kubectl import Refused, eventually, run
+from penstock_kubernetes.kubectl import CommandFailed, eventually, run
 from penstock_kubernetes.release import CHART, CLUSTERS, TOPICS, Make, Release
 
 CRD = "topics.penstock.io"
@@ -16,7 +16,7 @@ VERSION = "penstock.io/crd-version"
 
 @pytest.fixture(scope="module")
 def release(make_release: Make) -> Release:
-    release: Release = make_release("lifecycle")
+    release: Release = make_release("lifecycle", values=("crds.upgrade=true",))
     release.install()
     release.kubectl.apply(release.topic("kept", partitions=2))
     release.kubectl.wait(TOPICS, "kept")
@@ -50,11 +50,11 @@ def test_an_upgrade_that_changes_nothing_restarts_nothing(release: Release, tmp_
 
 def test_crds_are_brought_up_to_date_and_never_taken_back(release: Release) -> None:
     ours = version_of_crd()
-    for there, after in (("0.0.1", ours), ("99.0.0", "99.0.0")):
-        run("kubectl", "annotate", "crd", CRD, f"{VERSION}={there}", "--overwrite")
+    for installed, expected in (("0.0.1", ours), ("99.0.0", "99.0.0")):
+        run("kubectl", "annotate", "crd", CRD, f"{VERSION}={installed}", "--overwrite")
         try:
             release.upgrade()
-            assert version_of_crd() == after
+            assert version_of_crd() == expected
         finally:
             run("kubectl", "annotate", "crd", CRD, f"{VERSION}={ours}", "--overwrite")
 
@@ -82,7 +82,7 @@ def test_crds_are_brought_up_to_date_and_never_taken_back(release: Release) -> N
         ("patch", "customresourcedefinitions.apiextensions.k8s.io", "no"),
     ],
 )
-def test_the_operator_may_do_what_it_needs_and_nothing_else(
+def test_the_operator_has_the_rights_that_it_needs_and_no_others(
     release: Release, verb: str, what: str, allowed: str
 ) -> None:
     account = f"--as=system:serviceaccount:{release.namespace}:penstock-operator"
@@ -92,8 +92,8 @@ def test_the_operator_may_do_what_it_needs_and_nothing_else(
 def test_the_operator_may_renew_its_own_lease_alone(release: Release) -> None:
     account = f"--as=system:serviceaccount:{release.namespace}:penstock-operator"
     for name, allowed in (("penstock-operator", "yes"), ("another", "no")):
-        answer = can(release, "patch", "leases.coordination.k8s.io", account, name=name)
-        assert answer == allowed
+        result = can(release, "patch", "leases.coordination.k8s.io", account, name=name)
+        assert result == allowed
 
 
 def test_the_operator_has_no_rights_in_other_namespaces(release: Release) -> None:
@@ -103,12 +103,12 @@ def test_the_operator_has_no_rights_in_other_namespaces(release: Release) -> Non
 
 
 def can(release: Release, verb: str, what: str, *options: str, name: str = "") -> str:
-    resource, _, part = what.partition("/")  # kubectl takes what follows a slash for an object's name
+    resource, _, part = what.partition("/")  # kubectl reads RESOURCE/NAME
     parts = [f"--subresource={part}"] if part else []
     try:
         of = f"{resource}/{name}" if name else resource
         return release.kubectl("auth", "can-i", verb, of, *parts, *options).strip()
-    except Refused as refused:  # "no" is exit code 1
+    except CommandFailed as refused:  # "no" is exit code 1
         return "no" if "\nno" in str(refused) else str(refused)
 
 

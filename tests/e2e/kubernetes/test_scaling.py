@@ -1,4 +1,4 @@
-"""Scaling and rolling while messages are written: nothing that was acknowledged is lost."""
+"""Scaling and rolling restarts under load: no acknowledged message is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def release(make_release: Make) -> Release:
 
 
 def hosts(release: Release, topic: str) -> set[int]:
-    """Brokers that have replicas of the topic, as a client sees them."""
+    """Return the brokers with replicas of the topic, from a client's metadata."""
     script = (
         "import sys, json; from confluent_kafka.admin import AdminClient as A; "
         "t = A({'bootstrap.servers': sys.argv[1]}).list_topics(sys.argv[2], timeout=20).topics[sys.argv[2]]; "
@@ -31,9 +31,9 @@ def is_host(release: Release, broker: int) -> bool:
 
 
 def is_draining(release: Release, broker: int) -> bool:
-    """Whether the operator has noted for itself that it drains it."""
-    noted = (release.kubectl.get("configmap", f"{release.cluster}-broker") or {}).get("metadata", {})
-    return str(broker) in noted.get("annotations", {}).get("penstock.io/draining", "").split(",")
+    """Whether the operator has recorded that it drains the broker."""
+    metadata = (release.kubectl.get("configmap", f"{release.cluster}-broker") or {}).get("metadata", {})
+    return str(broker) in metadata.get("annotations", {}).get("penstock.io/draining", "").split(",")
 
 
 def test_one_to_three_to_five_to_three_brokers_under_load_loses_nothing(release: Release) -> None:
@@ -64,7 +64,7 @@ def test_fewer_brokers_than_replicas_are_refused_with_a_condition(release: Relea
 def test_a_rolling_restart_under_load_leaves_no_partition_without_a_leader(release: Release) -> None:
     before = {name: pod["metadata"]["uid"] for name, pod in release.brokers().items()}
     with release.clients.load(release.bootstrap, "load") as load:
-        # Another amount of memory is another pod template.
+        # Different resources change the pod template.
         resources = {"requests": {"cpu": "20m", "memory": "192Mi"}, "limits": {"memory": "1Gi"}}
         release.kubectl.patch(CLUSTERS, release.cluster, {"spec": {"brokers": {"resources": resources}}})
 
@@ -74,7 +74,7 @@ def test_a_rolling_restart_under_load_leaves_no_partition_without_a_leader(relea
 
         eventually("every broker was replaced", rolled, 300, 1)
         release.until_scaled(3)
-    assert load.summary["looks"] > 10
+    assert load.summary["polls"] > 10
     assert load.summary["leaderless"] == []
     load.verify()
 

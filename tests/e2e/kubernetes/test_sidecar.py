@@ -1,9 +1,9 @@
-"""`etcd.mode=sidecar`: an etcd beside each of the first three brokers."""
+"""`etcd.mode=sidecar`: an etcd member in the pods of the first three brokers."""
 
 from __future__ import annotations
 
 import pytest
-from penstock_kubernetes.kubectl import Refused, eventually
+from penstock_kubernetes.kubectl import CommandFailed, eventually
 from penstock_kubernetes.release import CLUSTERS, TOPICS, Make, Release
 
 pytestmark = pytest.mark.full
@@ -18,7 +18,7 @@ def release(make_release: Make) -> Release:
     return release
 
 
-def test_the_release_has_no_etcd_of_its_own_and_the_brokers_have(release: Release) -> None:
+def test_the_release_has_no_etcd_and_the_broker_pods_have_one(release: Release) -> None:
     assert not release.kubectl.get("statefulset", "penstock-etcd")
     for name, pod in release.brokers().items():
         assert "etcd" in {c["name"] for c in pod["spec"]["containers"] + pod["spec"].get("initContainers", [])}, name
@@ -48,7 +48,7 @@ def test_a_roll_under_load_leaves_no_partition_without_a_leader(release: Release
 
 
 def test_members_of_etcd_are_never_scaled_away(release: Release) -> None:
-    with pytest.raises(Refused, match="the first three brokers run the etcd members"):
+    with pytest.raises(CommandFailed, match="the first three brokers run the etcd members"):
         release.kubectl("scale", f"{CLUSTERS}/{release.cluster}", "--replicas=1")
     assert len(release.brokers()) == 3
 

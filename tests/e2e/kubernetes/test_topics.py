@@ -1,11 +1,11 @@
-"""A topic's life by `kubectl apply`, and what the brokers say about it to other people's clients."""
+"""Topics: created, changed and deleted by `kubectl apply`."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from penstock_kubernetes.kubectl import Refused, eventually
+from penstock_kubernetes.kubectl import CommandFailed, eventually
 from penstock_kubernetes.release import TOPICS, Make, Release
 
 
@@ -17,10 +17,10 @@ def release(make_release: Make) -> Release:
 
 
 def described(release: Release, topic: str) -> dict[str, object] | None:
-    """The topic as the brokers have it; None where they have none."""
+    """Return the topic as the brokers describe it; None if it does not exist."""
     try:
         return dict(json.loads(release.penstock("topic", "describe", topic, "--output", "json"))[0])
-    except Refused:
+    except CommandFailed:
         return None
 
 
@@ -37,7 +37,7 @@ def test_an_applied_topic_becomes_real_and_says_so(release: Release) -> None:
     columns = release.kubectl("get", TOPICS, "life")
     print(columns)
     assert "3600000" in json.dumps(described(release, "life"))
-    eventually("an Event tells of it", lambda: release.kubectl.events("life"), 10)
+    eventually("an Event reports it", lambda: release.kubectl.events("life"), 10)
 
 
 def test_settings_follow_the_manifest_and_drift_is_repaired(release: Release) -> None:
@@ -53,11 +53,11 @@ def test_more_partitions_are_made_and_fewer_refused_with_the_reason(release: Rel
     release.kubectl.patch(TOPICS, "life", {"spec": {"partitions": 5}})
     eventually("five partitions", lambda: release.kubectl.status(TOPICS, "life").get("partitions") == 5, 60)
     release.kubectl.patch(TOPICS, "life", {"spec": {"partitions": 2}})
-    condition = release.kubectl.until(TOPICS, "life", "Synced", "False", patience_s=60)
+    condition = release.kubectl.until(TOPICS, "life", "Synced", "False", timeout_s=60)
     assert "partitions" in condition["message"], condition
     assert release.kubectl.status(TOPICS, "life")["partitions"] == 5
     release.kubectl.patch(TOPICS, "life", {"spec": {"partitions": 5}})
-    release.kubectl.until(TOPICS, "life", "Synced", "True", patience_s=60)
+    release.kubectl.until(TOPICS, "life", "Synced", "True", timeout_s=60)
 
 
 def test_the_replication_factor_changes_while_the_topic_is_used(release: Release) -> None:
@@ -89,11 +89,11 @@ def test_a_topic_to_be_deleted_goes_with_its_object_and_comes_back_as_another(re
     assert release.kubectl.status(TOPICS, "passing")["topicId"] != before
 
 
-def test_of_two_objects_for_one_topic_the_older_has_it_and_the_other_is_told(release: Release) -> None:
+def test_of_two_objects_for_one_topic_the_older_owns_it_and_the_other_is_not_ready(release: Release) -> None:
     release.kubectl.apply(release.topic("first", topicName="shared", partitions=1))
     release.kubectl.wait(TOPICS, "first")
     release.kubectl.apply(release.topic("second", topicName="shared", partitions=4))
-    condition = release.kubectl.until(TOPICS, "second", "Ready", "False", patience_s=60)
+    condition = release.kubectl.until(TOPICS, "second", "Ready", "False", timeout_s=60)
     assert "first" in condition["message"], condition
     assert release.kubectl.status(TOPICS, "first")["partitions"] == 1
 

@@ -1,4 +1,4 @@
-"""The README's tour through Kubernetes, command by command as it is printed there."""
+"""The Kubernetes commands of README.md, run as printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from penstock_kubernetes.kubectl import Refused, eventually, run
+from penstock_kubernetes.kubectl import CommandFailed, eventually, run
 from penstock_kubernetes.release import images
 
 pytestmark = pytest.mark.full
@@ -30,7 +30,7 @@ def blocks() -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where the commands are typed: the checkout's charts are there, and the user's values and kubeconfig."""
+    """Working directory of the commands, with the checkout's charts, values of the images, and a kubeconfig."""
     (tmp_path / "charts").symlink_to(ROOT / "charts")
     (tmp_path / "values.yaml").write_text(as_yaml(images()))
     shutil.copy(os.environ["KUBECONFIG"], tmp_path / "kubeconfig")
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_each_command_does_what_the_readme_says(folder: Path) -> None:
     printed = [typed(block, folder) for block in blocks()]
-    assert len(printed) == 3, "as many blocks as the README had when this was written"
+    assert len(printed) == 3, "the section has three blocks"
     installed, wrote, scaled = printed
     assert "condition met" in installed
     assert "topic.penstock.io/orders condition met" in wrote
@@ -52,7 +52,7 @@ def test_each_command_does_what_the_readme_says(folder: Path) -> None:
 
 
 def typed(block: str, folder: Path) -> str:
-    """What a terminal shows for the commands of a block, the commands included."""
+    """Run a block of commands; return what a terminal shows."""
     done = subprocess.run(
         ["bash", "-e", "-c", block],
         cwd=folder,
@@ -65,12 +65,12 @@ def typed(block: str, folder: Path) -> str:
     )
     print(f"{block}\n{done.stdout}")
     if done.returncode:
-        raise Refused(f"{block}: exit code {done.returncode}\n{done.stdout}")
+        raise CommandFailed(f"{block}: exit code {done.returncode}\n{done.stdout}")
     return done.stdout
 
 
 def as_yaml(values: list[str]) -> str:
-    """What `--set` would take, as a file of values (JSON is YAML)."""
+    """Return arguments of `--set` as a values file (JSON is YAML)."""
     tree: dict[str, object] = {}
     for value in values:
         path, _, text = value.partition("=")

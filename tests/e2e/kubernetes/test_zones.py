@@ -1,4 +1,4 @@
-"""Three nodes in three zones. Needs the local cluster's `node`, which takes a node's power or cuts it off."""
+"""Three nodes in three zones. Needs the local cluster's script `node`, which kills a node or disconnects it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def crowded(release: Release) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(("harm", "mend"), [("kill", "start"), ("cut", "mend")])
-def test_a_node_that_goes_takes_nothing_with_it(release: Release, harm: str, mend: str) -> None:
+def test_the_loss_of_a_node_loses_no_message(release: Release, harm: str, mend: str) -> None:
     with release.clients.load(release.bootstrap, "spread") as load:
         node(harm, 3)
         try:
@@ -68,7 +68,7 @@ def test_a_node_that_goes_takes_nothing_with_it(release: Release, harm: str, men
             eventually("every partition is led again", led, 120, 1)
         finally:
             node(mend, 3)
-        release.until_scaled(6, patience_s=400)
+        release.until_scaled(6, timeout_s=400)
     load.verify()
 
 

@@ -1,6 +1,6 @@
-"""Which numbers of a run are in a Parquet folder, as pyarrow reads it: `archived.py FOLDER RUN`, run in a job's pod.
+"""Reports the messages of a run in a Parquet folder: `archived.py FOLDER RUN`, run in a job's pod.
 
-Prints a JSON object: how many rows the run has, how many of its numbers there are, and these as ranges.
+Prints a JSON object: the number of rows, the number of distinct message numbers, and these as ranges.
 """
 
 from __future__ import annotations

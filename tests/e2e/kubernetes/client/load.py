@@ -1,12 +1,11 @@
-"""Produces until it is stopped, and verifies what was acknowledged: run where the brokers' names resolve.
+"""Produces numbered messages and verifies that the acknowledged ones can be read. Runs where brokers' names resolve.
 
-load.py produce BOOTSTRAP TOPIC RATE RUN    until standard input ends; a JSON line when the first message is
-                                            acknowledged, and one at the end: what was acknowledged
-load.py verify BOOTSTRAP TOPIC              takes that line on standard input; exit code 1 where something is lost
-load.py once BOOTSTRAP TOPIC                a message there and back, as soon as that works: one JSON line
+load.py produce BOOTSTRAP TOPIC RATE RUN    produce until standard input ends; print a JSON line at the first
+                                            acknowledgement, and at the end one with all acknowledgements
+load.py verify BOOTSTRAP TOPIC              read that line from standard input; exit code 1 if a message is lost
+load.py once BOOTSTRAP TOPIC                produce and consume one message as soon as possible; print a JSON line
 
-A message is RUN:NUMBER, so that several may write to one topic, one after the other.
-Needs confluent-kafka alone, so that it runs in a client's pod as well.
+A message is RUN:NUMBER, so that several runs can write to one topic. Requires only confluent-kafka, for client pods.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-PATIENCE_S = 180.0
+TIMEOUT_S = 180.0
 
 
 def ranges(numbers: set[int]) -> list[list[int]]:
-    """First and last of each run of numbers."""
+    """Return the first and last number of each gapless sequence."""
     found: list[list[int]] = []
     for number in sorted(numbers):
         if found and found[-1][1] == number - 1:
@@ -34,24 +33,24 @@ def ranges(numbers: set[int]) -> list[list[int]]:
     return found
 
 
-class Watch(threading.Thread):
-    """Looks at the topic's metadata twice a second, and counts partitions without a leader."""
+class MetadataPoll(threading.Thread):
+    """Polls the topic's metadata twice per second and records partitions without a leader."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(daemon=True)
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
         self._topic = topic
         self._ended = threading.Event()
-        self.looks = 0
+        self.polls = 0
         self.leaderless: list[str] = []
 
     def run(self) -> None:
         while not self._ended.wait(0.5):
             try:
                 topic = self._admin.list_topics(self._topic, timeout=5).topics[self._topic]
-            except Exception:  # no answer: try again
+            except Exception:  # no response: try again
                 continue
-            self.looks += 1
+            self.polls += 1
             for partition in topic.partitions.values():
                 if partition.leader < 0:
                     self.leaderless.append(f"{self._topic}-{partition.id} at {time.strftime('%H:%M:%S')}")
@@ -67,7 +66,7 @@ def produce(bootstrap: str, topic: str, rate: float, run: str) -> int:
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
             "linger.ms": 5,
-            "message.timeout.ms": int(PATIENCE_S * 1_000),
+            "message.timeout.ms": int(TIMEOUT_S * 1_000),
             "topic.metadata.refresh.interval.ms": 1_000,
         }
     )
@@ -95,12 +94,12 @@ def produce(bootstrap: str, topic: str, rate: float, run: str) -> int:
         stopped.set()
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
-    watch = Watch(bootstrap, topic)
+    watch = MetadataPoll(bootstrap, topic)
     watch.start()
     sent, began = 0, time.monotonic()
     while not stopped.is_set():
         due = int((time.monotonic() - began) * rate)
-        # A producer whose queue is full waits for answers; it never skips a number.
+        # If the producer's queue is full, it waits for acknowledgements and never skips a number.
         while sent < due and not stopped.is_set():
             try:
                 producer.produce(topic, f"{run}:{sent}".encode(), key=str(sent % 997).encode(), on_delivery=answered)
@@ -108,7 +107,7 @@ def produce(bootstrap: str, topic: str, rate: float, run: str) -> int:
                 break
             sent += 1
         producer.poll(0.02)
-    left = producer.flush(PATIENCE_S)
+    left = producer.flush(TIMEOUT_S)
     watch.end()
     summary = {
         "run": run,
@@ -118,7 +117,7 @@ def produce(bootstrap: str, topic: str, rate: float, run: str) -> int:
         "unanswered": left,
         "failures": failures[:20],
         "longest_pause_s": round(max(longest_pause_s.values(), default=0.0), 2),
-        "looks": watch.looks,
+        "polls": watch.polls,
         "leaderless": watch.leaderless[:20],
     }
     print(json.dumps(summary), flush=True)
@@ -126,11 +125,11 @@ def produce(bootstrap: str, topic: str, rate: float, run: str) -> int:
 
 
 def read_all(bootstrap: str, topic: str, run: str) -> dict[int, list[int]]:
-    """Every partition from its beginning to the end that it had when this began: the run's numbers in their order."""
+    """Return the run's numbers by partition, from the first offset to the end offset at the start of this call."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "e2e-verify", "enable.auto.commit": False, "check.crcs": True}
     )
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + TIMEOUT_S
     ends: dict[int, int] = {}
     while not ends:
         try:
@@ -145,7 +144,7 @@ def read_all(bootstrap: str, topic: str, run: str) -> dict[int, list[int]]:
     position = dict.fromkeys(ends, 0)
     while any(position[p] < end for p, end in ends.items()):
         if time.monotonic() > until:
-            raise TimeoutError(f"read up to {position}, wanted {ends}")
+            raise TimeoutError(f"read up to {position}, expected {ends}")
         for message in consumer.consume(10_000, timeout=1.0):
             if message.error():
                 continue
@@ -162,23 +161,23 @@ def verify(bootstrap: str, topic: str) -> int:
     expected: dict[str, Any] = json.load(sys.stdin)
     read = read_all(bootstrap, topic, expected["run"])
     every = [number for numbers in read.values() for number in numbers]
-    wanted = {number for first, last in expected["acknowledged"] for number in range(first, last + 1)}
+    expected_numbers = {number for first, last in expected["acknowledged"] for number in range(first, last + 1)}
     findings = []
-    if lost := wanted - set(every):
+    if lost := expected_numbers - set(every):
         findings.append(f"{len(lost)} acknowledged messages are lost: {ranges(lost)[:10]}")
     if len(every) != len(set(every)):
-        findings.append(f"{len(every) - len(set(every))} messages are there twice")
+        findings.append(f"{len(every) - len(set(every))} messages are duplicates")
     disordered = [p for p, numbers in read.items() if numbers != sorted(numbers)]
     if disordered:
         findings.append(f"out of order in partitions {disordered}")
-    print(json.dumps({"read": len(every), "acknowledged": len(wanted), "findings": findings}), flush=True)
+    print(json.dumps({"read": len(every), "acknowledged": len(expected_numbers), "findings": findings}), flush=True)
     return 1 if findings else 0
 
 
 def once(bootstrap: str, topic: str) -> int:
     began = time.monotonic()
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    until = began + PATIENCE_S
+    until = began + TIMEOUT_S
     while time.monotonic() < until:
         try:
             admin.create_topics([NewTopic(topic, 1)], request_timeout=5)[topic].result(10)
@@ -196,7 +195,7 @@ def once(bootstrap: str, topic: str) -> int:
 
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
     producer.produce(topic, b"first:0", on_delivery=answered)
-    left = producer.flush(PATIENCE_S)
+    left = producer.flush(TIMEOUT_S)
     took = time.monotonic() - began
     read = read_all(bootstrap, topic, "first") if not errors and not left else {}
     print(json.dumps({"took_s": round(took, 2), "errors": errors, "left": left, "read": read}), flush=True)

@@ -1,1 +1,1 @@
-"""What the tests against a Kubernetes cluster are written in: kubectl, helm, and other people's clients."""
+"""Helpers of the tests on a Kubernetes cluster: kubectl, Helm releases, and third-party clients."""

@@ -1,4 +1,4 @@
-"""Where clients run: in the cluster's network from here (`E2E_EXEC_IN`), or in a pod of the clients' image."""
+"""Third-party clients, run in the cluster's network by `E2E_EXEC_IN` or else in a pod of the client image."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from penstock_kubernetes.kubectl import Kubectl, run
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "client"
 POD = "e2e-client"
-BEGIN_S = 120
+FIRST_ACK_TIMEOUT_S = 120
 
 
 class Clients:
-    """Runs programs that speak to brokers."""
+    """Runner of programs that connect to brokers."""
 
     def __init__(self, kubectl: Kubectl) -> None:
         self._kubectl = kubectl
         self._exec_in = os.environ.get("E2E_EXEC_IN", "")
 
     def set_up(self) -> None:
-        """Makes the pod, where one is needed."""
+        """Create the client pod unless `E2E_EXEC_IN` is set."""
         if self._exec_in:
             return
         security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -38,13 +38,14 @@ class Clients:
         self._kubectl.wait("pod", POD)
 
     def command(self, *command: str) -> list[str]:
-        """How `command` is run there. "python" is one with the clients, and scripts are named without their folder."""
+        """Return the command line that runs `command` in the cluster's network. "python" has the client libraries;
+        scripts of the folder `client` are named without it."""
         if not self._exec_in:
-            there = [f"/clients/{part}" if part.endswith(".py") else part for part in command]
-            return ["kubectl", "--namespace", self._kubectl.namespace, "exec", "-i", POD, "--", *there]
-        here = [str(SCRIPTS / part) if part.endswith(".py") else part for part in command]
+            in_pod = [f"/clients/{part}" if part.endswith(".py") else part for part in command]
+            return ["kubectl", "--namespace", self._kubectl.namespace, "exec", "-i", POD, "--", *in_pod]
+        local = [str(SCRIPTS / part) if part.endswith(".py") else part for part in command]
         programs = {"python": sys.executable, "kcat": shutil.which("kcat") or "kcat"}
-        return [self._exec_in, programs.get(here[0], here[0]), *here[1:]]
+        return [self._exec_in, programs.get(local[0], local[0]), *local[1:]]
 
     def run(self, *command: str, stdin: str = "", timeout_s: float = 240) -> str:
         return run(*self.command(*command), stdin=stdin, timeout_s=timeout_s)
@@ -54,8 +55,8 @@ class Clients:
 
 
 class Load:
-    """A producer that goes on while the block runs, which begins when its first message is acknowledged. Then `summary`
-    has the answers, and `verify` reads it."""
+    """A producer that runs during the `with` block, which starts at its first acknowledged message. `summary` then
+    contains the acknowledgements, and `verify` compares them with what can be read."""
 
     def __init__(self, clients: Clients, bootstrap: str, topic: str, rate: float) -> None:
         self._clients, self._bootstrap, self._topic, self._rate = clients, bootstrap, topic, rate
@@ -64,16 +65,18 @@ class Load:
         self.summary: dict[str, Any] = {}
 
     def __enter__(self) -> Load:
-        where = (self._bootstrap, self._topic, str(self._rate), self._run)
-        command = self._clients.command("python", "load.py", "produce", *where)
+        arguments = (self._bootstrap, self._topic, str(self._rate), self._run)
+        command = self._clients.command("python", "load.py", "produce", *arguments)
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None, "the output is a pipe"
-        came, _, _ = select.select([self._process.stdout], [], [], BEGIN_S)
-        if not came or not self._process.stdout.readline():
+        readable, _, _ = select.select([self._process.stdout], [], [], FIRST_ACK_TIMEOUT_S)
+        if not readable or not self._process.stdout.readline():
             self._process.kill()
-            raise AssertionError(f"nothing was acknowledged in {BEGIN_S} s: {self._process.communicate()[1]}")
+            raise AssertionError(
+                f"no message was acknowledged in {FIRST_ACK_TIMEOUT_S} s: {self._process.communicate()[1]}"
+            )
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -89,8 +92,8 @@ class Load:
             print(f"load: {dict(self.summary, acknowledged='...')}")
 
     def verify(self) -> None:
-        """Each message that was acknowledged is there, once, and in order; each one that was sent was acknowledged."""
-        assert self.summary["count"] > 0, "nothing was acknowledged: the load was none"
+        """Assert that each sent message was acknowledged and that each can be read, once and in order."""
+        assert self.summary["count"] > 0, "no message was acknowledged"
         assert not self.summary["failures"], self.summary["failures"]
         assert self.summary["unanswered"] == 0
         out = self._clients.run(

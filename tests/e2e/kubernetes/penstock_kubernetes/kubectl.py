@@ -1,4 +1,4 @@
-"""kubectl in one namespace."""
+"""kubectl in one namespace, and polling."""
 
 from __future__ import annotations
 
@@ -13,43 +13,46 @@ T = TypeVar("T")
 Object = dict[str, Any]
 
 
-class Refused(Exception):
-    """A command failed; the text is what it said."""
+class CommandFailed(Exception):
+    """A command failed; the text is its output."""
 
 
 def run(*command: str, stdin: str | None = None, timeout_s: float = 120) -> str:
-    """Standard output. Raises `Refused` with standard error."""
+    """Return standard output. Raises `CommandFailed` with the output if the command fails or times out."""
     try:
         result = subprocess.run(
             command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False, errors="replace"
         )
-    except subprocess.TimeoutExpired as late:
-        raise Refused(str(late)) from None
+    except subprocess.TimeoutExpired as error:
+        raise CommandFailed(str(error)) from None
     if result.returncode:
-        raise Refused(f"{' '.join(command)}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}".strip())
+        raise CommandFailed(
+            f"{' '.join(command)}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}".strip()
+        )
     return result.stdout
 
 
-def eventually(what: str, look: Callable[[], T | None], patience_s: float = 120, every_s: float = 0.5) -> T:
-    """What `look` finds, once that is true. Fails naming what was waited for and what was seen last. A command that
-    fails meanwhile, as one may on a machine that is busy, has found nothing."""
-    until = time.monotonic() + patience_s
+def eventually(what: str, query: Callable[[], T | None], timeout_s: float = 120, every_s: float = 0.5) -> T:
+    """Return the first true result of `query`. A failed command counts as no result, because it may have timed out on
+    a busy machine. The `AssertionError` after `timeout_s` names the expectation and the last result."""
+    deadline = time.monotonic() + timeout_s
     while True:
-        seen: object
+        last: object
         try:
-            found = seen = look()
-        except Refused as refused:
-            found, seen = None, refused
+            found = last = query()
+        except CommandFailed as error:
+            found, last = None, error
         if found:
             return found
-        if time.monotonic() > until:
-            raise AssertionError(f"not within {patience_s:.0f} s: {what} (last seen: {seen!r})")
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what} (last result: {last!r})")
         time.sleep(every_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """Kinds may be short; those of Penstock are given in full (topics.penstock.io), as others have topics as well."""
+    """kubectl in a namespace. Kinds of Penstock are fully qualified (topics.penstock.io), because other products define
+    topics as well."""
 
     namespace: str
 
@@ -73,13 +76,13 @@ class Kubectl:
     def patch(self, kind: str, name: str, change: Object) -> str:
         return self("patch", kind, name, "--type", "merge", "--patch", json.dumps(change))
 
-    def wait(self, kind: str, name: str, condition: str = "Ready", *, patience_s: int = 180) -> None:
+    def wait(self, kind: str, name: str, condition: str = "Ready", *, timeout_s: int = 180) -> None:
         self(
             "wait",
             f"--for=condition={condition}",
             f"{kind}/{name}",
-            f"--timeout={patience_s}s",
-            timeout_s=patience_s + 10,
+            f"--timeout={timeout_s}s",
+            timeout_s=timeout_s + 10,
         )
 
     def status(self, kind: str, name: str) -> Object:
@@ -87,23 +90,23 @@ class Kubectl:
         return (found or {}).get("status") or {}
 
     def condition(self, kind: str, name: str, type_: str) -> Object:
-        """The condition, if it is about the newest generation; else {}."""
+        """Return the condition if it has observed the latest generation, otherwise {}."""
         found = self.get(kind, name) or {}
         for condition in (found.get("status") or {}).get("conditions") or ():
             if condition["type"] == type_ and condition.get("observedGeneration") == found["metadata"]["generation"]:
                 return dict(condition)
         return {}
 
-    def until(self, kind: str, name: str, type_: str, status: str, *, patience_s: float = 180) -> Object:
-        """Waits for a condition about the newest generation; returns it."""
+    def until(self, kind: str, name: str, type_: str, status: str, *, timeout_s: float = 180) -> Object:
+        """Wait for the status of a condition that has observed the latest generation; return the condition."""
 
-        def look() -> Object | None:
+        def query() -> Object | None:
             condition = self.condition(kind, name, type_)
             return condition if condition.get("status") == status else None
 
-        return eventually(f"{kind}/{name} is {type_}={status}", look, patience_s)
+        return eventually(f"{kind}/{name} has {type_}={status}", query, timeout_s)
 
     def events(self, name: str) -> list[str]:
-        """Reasons of the Events about an object of that name."""
+        """Return the reasons of the Events about the object."""
         found = self.list("events.events.k8s.io")
         return [event["reason"] for event in found if (event.get("regarding") or {}).get("name") == name]

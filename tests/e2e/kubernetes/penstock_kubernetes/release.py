@@ -1,4 +1,4 @@
-"""A release of the chart in a namespace of its own."""
+"""Helm releases of the chart, each in its own namespace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock_kubernetes.clients import Clients
-from penstock_kubernetes.kubectl import Kubectl, Object, Refused, eventually, run
+from penstock_kubernetes.kubectl import CommandFailed, Kubectl, Object, eventually, run
 
 CHART = Path(__file__).resolve().parents[4] / "charts" / "penstock"
 NAME = "penstock"
@@ -18,10 +18,10 @@ API = "penstock.io/v1beta1"
 
 
 def images() -> list[str]:
-    """The values that name the images under test (`E2E_*`, set by run.sh)."""
+    """Return the chart values with the images under test (`E2E_*`, set by run.sh)."""
     tag = os.environ["E2E_IMAGE_TAG"]
     prefix = os.environ.get("E2E_IMAGE_PREFIX", "localhost/")
-    chosen = [
+    values = [
         f"operator.image.repository={prefix}penstock-operator",
         f"operator.image.tag={tag}",
         f"broker.image.repository={prefix}penstock-broker",
@@ -29,12 +29,12 @@ def images() -> list[str]:
     ]
     if etcd := os.environ.get("E2E_ETCD_IMAGE"):
         repository, _, etcd_tag = etcd.rpartition(":")
-        chosen += [f"etcd.image.repository={repository}", f"etcd.image.tag={etcd_tag}"]
-    return chosen
+        values += [f"etcd.image.repository={repository}", f"etcd.image.tag={etcd_tag}"]
+    return values
 
 
 def small(brokers: int, etcd: int) -> list[str]:
-    """Values for a machine of two cores, on which the rest of the test runs as well."""
+    """Return chart values for a machine with two cores that also runs the clients."""
     return [
         f"cluster.brokers.replicas={brokers}",
         f"etcd.companion.replicas={etcd}",
@@ -42,11 +42,13 @@ def small(brokers: int, etcd: int) -> list[str]:
         "cluster.brokers.resources.requests.cpu=20m",
         "etcd.companion.resources.requests.cpu=20m",
         "operator.resources.requests.cpu=20m",
+        # All releases share the CRDs, and test_lifecycle tests their update while other modules run.
+        "crds.upgrade=false",
     ]
 
 
 class Release:
-    """Installed by `install`; `brokers` and `etcd` are how many of each."""
+    """A release, installed by `install`. `brokers` and `etcd` are numbers of pods."""
 
     def __init__(self, purpose: str, *, brokers: int = 1, etcd: int = 1, values: tuple[str, ...] = ()) -> None:
         self.namespace = f"e2e-{purpose}-{secrets.token_hex(2)}"
@@ -59,7 +61,7 @@ class Release:
         self._brokers = brokers
 
     def set_up(self) -> None:
-        """The namespace, which refuses what is not restricted."""
+        """Create the namespace, which rejects pods that violate the `restricted` profile."""
         run("kubectl", "create", "namespace", self.namespace)
         run("kubectl", "label", "namespace", self.namespace, "pod-security.kubernetes.io/enforce=restricted")
         self.clients.set_up()
@@ -67,7 +69,7 @@ class Release:
     def install(self, *, wait: bool = True) -> None:
         self.notes = self.helm("upgrade", "--install", NAME, str(CHART), *self._options(), "--timeout", "5m")
         if wait:
-            self.kubectl.wait(CLUSTERS, self.cluster, patience_s=300)
+            self.kubectl.wait(CLUSTERS, self.cluster, timeout_s=300)
 
     def upgrade(self, *values: str, chart: Path = CHART) -> None:
         self._values += values
@@ -83,12 +85,12 @@ class Release:
         """Delete the namespace with everything in it, including the operator."""
         run("kubectl", "delete", "namespace", self.namespace, "--wait=false")
 
-    def gone(self) -> None:
-        """Waits until it has: nothing may hold it up."""
+    def wait_until_deleted(self) -> None:
+        """Wait until the namespace is deleted: no finalizer may block it. Then delete its volumes."""
         gone = lambda: not run("kubectl", "get", "namespace", self.namespace, "--ignore-not-found").strip()  # noqa: E731
         eventually(f"namespace {self.namespace} is gone", gone, 180)
-        mine = [line for line in run("kubectl", "get", "pv", "--no-headers").splitlines() if self.namespace in line]
-        for line in mine:
+        volumes = [line for line in run("kubectl", "get", "pv", "--no-headers").splitlines() if self.namespace in line]
+        for line in volumes:
             run("kubectl", "delete", "pv", line.split()[0], "--ignore-not-found", "--wait=false")
 
     def _options(self) -> list[str]:
@@ -97,19 +99,17 @@ class Release:
             options += ["--set", value]
         return options
 
-    # --- what tests do with it ---
-
     def topic(self, name: str, **spec: Any) -> Object:
-        """A manifest; names of fields as they are in it."""
-        whole = {"clusterRef": {"name": self.cluster}, **spec}
-        return {"apiVersion": API, "kind": "Topic", "metadata": {"name": name}, "spec": whole}
+        """Return a manifest with the fields of `spec`."""
+        fields = {"clusterRef": {"name": self.cluster}, **spec}
+        return {"apiVersion": API, "kind": "Topic", "metadata": {"name": name}, "spec": fields}
 
     def group(self, name: str, **spec: Any) -> Object:
-        whole = {"clusterRef": {"name": self.cluster}, **spec}
-        return {"apiVersion": API, "kind": "ConsumerGroup", "metadata": {"name": name}, "spec": whole}
+        fields = {"clusterRef": {"name": self.cluster}, **spec}
+        return {"apiVersion": API, "kind": "ConsumerGroup", "metadata": {"name": name}, "spec": fields}
 
     def penstock(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120) -> str:
-        """The command line, in the first broker's pod."""
+        """Run the `penstock` command in the first broker's pod."""
         return self.penstock_of(0, *arguments, stdin=stdin, timeout_s=timeout_s)
 
     def penstock_of(self, broker: int, *arguments: str, stdin: str | None = None, timeout_s: float = 120) -> str:
@@ -122,7 +122,7 @@ class Release:
         return [p["metadata"]["name"] for p in self.kubectl.list("pods", "app.kubernetes.io/component=operator")]
 
     def leader(self) -> str:
-        """The pod of the operator that works."""
+        """Return the pod of the leading operator, or ""."""
         for lease in self.kubectl.list("leases"):
             holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
             for pod in self.operators():
@@ -131,28 +131,30 @@ class Release:
         return ""
 
     def brokers(self) -> dict[str, Object]:
-        """Pods by name."""
+        """Return the broker pods by name."""
         pods = self.kubectl.list("pods", f"penstock.io/cluster={self.cluster},app.kubernetes.io/component=broker")
         return {pod["metadata"]["name"]: pod for pod in pods}
 
-    def scale(self, brokers: int, *, patience_s: float = 300) -> None:
-        """By kubectl scale; until all of them are ready, no move is under way, and the rest is gone."""
+    def scale(self, brokers: int, *, timeout_s: float = 300) -> None:
+        """Scale by `kubectl scale`, then wait as `until_scaled` does."""
         self.kubectl("scale", f"{CLUSTERS}/{self.cluster}", f"--replicas={brokers}")
-        self.until_scaled(brokers, patience_s=patience_s)
+        self.until_scaled(brokers, timeout_s=timeout_s)
 
-    def until_scaled(self, brokers: int, *, patience_s: float = 300) -> None:
-        def look() -> bool:
+    def until_scaled(self, brokers: int, *, timeout_s: float = 300) -> None:
+        """Wait until all brokers are ready, all other pods are deleted, and no replica move is in progress."""
+
+        def query() -> bool:
             status = self.kubectl.status(CLUSTERS, self.cluster)
-            settled = self.kubectl.condition(CLUSTERS, self.cluster, "Progressing").get("status") == "False"
-            return settled and status.get("readyReplicas") == brokers == len(self.brokers())
+            is_settled = self.kubectl.condition(CLUSTERS, self.cluster, "Progressing").get("status") == "False"
+            return is_settled and status.get("readyReplicas") == brokers == len(self.brokers())
 
-        eventually(f"{self.cluster} has {brokers} brokers and nothing moves", look, patience_s, 1)
+        eventually(f"{self.cluster} has {brokers} brokers and no moves", query, timeout_s, 1)
         self.kubectl.until(CLUSTERS, self.cluster, "Ready", "True")
 
-    def story(self) -> str:
-        """Diagnostics for a failure."""
+    def diagnostics(self) -> str:
+        """Return objects, Events and logs for the report of a failure."""
         parts = []
-        for what, arguments in {
+        for title, arguments in {
             "objects": ("get", f"pods,pvc,statefulsets,{CLUSTERS},{TOPICS},{GROUPS}", "--output", "wide"),
             "cluster": ("get", CLUSTERS, "--output", "yaml"),
             "events": ("get", "events", "--sort-by", ".lastTimestamp"),
@@ -164,19 +166,19 @@ class Release:
         }.items():
             try:
                 text = self.kubectl(*arguments)
-            except (Refused, OSError) as error:
+            except (CommandFailed, OSError) as error:
                 text = str(error)
-            parts.append(f"----- {what}\n{text[-12_000:]}")
+            parts.append(f"----- {title}\n{text[-12_000:]}")
         return "\n".join(parts)
 
 
 class Make(Protocol):
-    """Makes a release of that purpose; the options are those of `Release`."""
+    """Create a release named after its purpose, with the options of `Release`."""
 
     def __call__(self, purpose: str, *, brokers: int = 1, etcd: int = 1, values: tuple[str, ...] = ()) -> Release: ...
 
 
 def commands(notes: str) -> list[str]:
-    """The commands of the chart's notes, as printed."""
+    """Return the commands of the chart's notes, as printed."""
     body = notes.partition("NOTES:")[2]
     return [line.strip() for line in re.findall(r"^  (\S.*)$", body, flags=re.MULTILINE)]
