@@ -261,14 +261,23 @@ class TestContinuousIntegration:
         assert result.returncode == 1
         assert "=== make lint" not in result.stdout
 
-    def test_the_other_steps_run_beside_the_tests(self, tmp_path: Path) -> None:
-        """Each of the two ends only when the other has begun."""
+    def test_lint_simulation_and_image_builds_run_beside_the_tests(self, tmp_path: Path) -> None:
+        """`make test` ends only after the others have started, and `make lint` only after `make test` has."""
         recipes = {
-            "test": f": > testing; until [ -e linting ]; do sleep 0.02; done; echo '{self.summary}'",
-            "lint": ": > linting; until [ -e testing ]; do sleep 0.02; done",
+            "test": f": > test; until [ -e simulate ] && [ -e images ]; do sleep 0.02; done; echo '{self.summary}'",
+            "lint": "until [ -e test ]; do sleep 0.02; done",
+            "simulate": ": > simulate",
         }
-        result = run("bash", tmp_path / ".ci" / "run", env=self.prepared(tmp_path, recipes), timeout=60)
+        environment = self.prepared(tmp_path, recipes)
+        self.cluster(tmp_path)
+        (tmp_path / "cluster" / "base").symlink_to("/bin/true")
+        script = tmp_path / "tests" / "e2e" / "kubernetes" / "run.sh"
+        script.parent.mkdir(parents=True)
+        script.write_text('#!/bin/sh\necho "$@" > images\n')
+        script.chmod(0o755)
+        result = run("bash", tmp_path / ".ci" / "run", env=environment, timeout=60)
         assert result.returncode == 0, result.stdout
+        assert (tmp_path / "images").read_text() == "--images\n"
 
     def test_a_step_that_hangs_is_ended_and_has_failed(self, tmp_path: Path) -> None:
         environment = self.prepared(tmp_path, {"simulate": "exec sleep 1000"}) | {"STEP_LIMIT": "6"}
