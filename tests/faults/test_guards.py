@@ -13,8 +13,11 @@ import pytest
 from penstock_faults.kit import as_killed, batch, place, segment
 
 from penstock.api.exchange import PeerInfo, ResponsePart
+from penstock.api.leaderships import LocalLeaderships
 from penstock.api.produce import ProduceApi
+from penstock.config.broker import BrokerConfig
 from penstock.config.values import FOREVER, TopicConfig
+from penstock.group.coordinator import GroupCoordinator
 from penstock.log.log_dir import LogDirectory
 from penstock.log.opening import DirectoryInUse
 from penstock.log.retention import count_droppable
@@ -22,6 +25,10 @@ from penstock.replica.leader import Leader
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.disk import OsFiles
 from penstock.runtime.stats import RequestStats
+from penstock.state.embedded import EmbeddedStore
+from penstock.state.view import ClusterView
+from penstock.txn.producer_ids import ProducerIds
+from penstock.txn.service import TransactionService
 from penstock.wire import codec
 from penstock.wire.apis import ApiKey
 from penstock.wire.batch import HEADER_SIZE
@@ -145,9 +152,17 @@ def produce(api: ProduceApi, acks: int, known: Asked | None = None) -> Asked:
     return asked
 
 
+def produce_api(replicas: Any) -> ProduceApi:
+    """The API of a single broker."""
+    store, view, clock, config = EmbeddedStore(":memory:"), ClusterView(), SystemClock(), BrokerConfig()
+    groups = GroupCoordinator(store, view, clock, config, lambda: "")
+    transactions = TransactionService(store, view, clock, config, ProducerIds(store), replicas, groups)
+    return ProduceApi(replicas, RequestStats(), transactions.verifier, LocalLeaderships(store, replicas))
+
+
 async def test_a_broker_whose_disk_does_not_answer_acknowledges_nothing(tmp_path: Path) -> None:
     async with place(tmp_path / "data") as it:
-        api = ProduceApi(Manager(it.partition), RequestStats())  # type: ignore[arg-type]
+        api = produce_api(Manager(it.partition))
         it.files.hold()
         durable = produce(api, acks=-1)
         await it.until_syncing()

@@ -37,8 +37,8 @@ class DeferredAppend(Protocol):
         `before` is the batch that left the queue just before in the same call, if any.
         """
 
-    def complete(self, outcome: Appended) -> None:
-        """Report the outcome to the request."""
+    def on_appended(self, outcome: Appended) -> None:
+        """Handle the outcome."""
 
 
 class AppendQueues:
@@ -74,7 +74,7 @@ class AppendQueues:
                 return
             before = queue.popleft()
             try:
-                append.complete(outcome)
+                append.on_appended(outcome)
             except Exception:
                 logger.exception("failed to complete a Produce request")
         del self.queues[key]

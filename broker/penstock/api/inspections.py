@@ -33,7 +33,10 @@ class Inspections:
         self.executor: ThreadPoolExecutor | None = None
 
     def inline(self, partition: Leader, batch: memoryview) -> Inspection | None:
-        """Inspect a batch for which `may_be_inline` is true; None if it decompresses to too much for the event loop."""
+        """Inspect a batch; None if that takes too long for the event loop: it is large or decompresses to much, or it
+        must be recompressed."""
+        if len(batch) > MAX_INLINE_BYTES or needs_codec(partition.config, batch[CODEC_OFFSET] & CODEC_MASK):
+            return None
         try:
             header = read_header(batch)
             return inspect(batch, header, partition.config, partition.name, MAX_INLINE_DECOMPRESSED_BYTES)
@@ -66,8 +69,3 @@ def needs_inspection(config: TopicConfig, frame: memoryview, start: int, size: i
     if config.cleanup_compact or config.record_validation == EVERY_RECORD:
         return codec != 0 or size > MAX_INLINE_BYTES
     return codec != 0 and config.record_validation != NO_VALIDATION
-
-
-def may_be_inline(config: TopicConfig, frame: memoryview, start: int, size: int) -> bool:
-    """Return whether a batch that needs an inspection is small enough for the event loop."""
-    return size <= MAX_INLINE_BYTES and not needs_codec(config, frame[start + CODEC_OFFSET] & CODEC_MASK)

@@ -1,6 +1,6 @@
 """Confirms with linearizable reads of the store that this broker still leads a partition.
 
-`fetch` calls it before it returns OFFSET_OUT_OF_RANGE, and `produce` before it returns OUT_OF_ORDER_SEQUENCE_NUMBER. A
+`fetch` calls it before it returns OFFSET_OUT_OF_RANGE, and `produce_wait` before OUT_OF_ORDER_SEQUENCE_NUMBER. A
 partitioned leader, or one with a stale view, may be deposed without knowing it. A consumer that comes from the
 successor is past this log's end; on OFFSET_OUT_OF_RANGE it would reset its offset, and read records twice or skip some.
 Clients that send their leader epoch (KIP-320) are safe, but not all do. An idempotent producer would fail on a sequence
@@ -10,17 +10,14 @@ gap that the successor has filled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from uuid import UUID
 
-from penstock.replica.acceptance import Appended
-from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
 from penstock.replica.partition import Partition
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, decode
 from penstock.state.store import Store, StoreError
-from penstock.wire.errors import ErrorCode
 
 MAX_CONFIRMATIONS = 100
 """Partitions confirmed per request; the others are confirmed for the next request."""
@@ -57,29 +54,12 @@ class Leaderships:
         return record.leader == self.replicas.broker_id and record.leader_epoch == leader_epoch
 
 
-class UnconfirmedLeadership:
-    """An error that only the leader may return, pending until the store confirms this broker as leader.
+class LocalLeaderships(Leaderships):
+    """The leaderships of a single broker, which no other can take over."""
 
-    Has the interface of `transactional_produce.DeferredBatch`.
-    """
-
-    def __init__(self, leaderships: Leaderships, partition: Leader, outcome: Appended) -> None:
-        self.leaderships, self.partition, self.outcome = leaderships, partition, outcome
-
-    def when_appended(self, callback: Callable[[Appended], None]) -> None:
-        """Call `callback` with the outcome: the error, or NOT_LEADER_OR_FOLLOWER if this broker may be deposed."""
-        self.leaderships.replicas.spawn(self._confirm(callback))
-
-    async def _confirm(self, callback: Callable[[Appended], None]) -> None:
-        if await self.leaderships.confirm([self.partition]):
-            callback(self.outcome)
-        else:
-            callback(
-                Appended(
-                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                    message="another broker may lead the partition now; refresh metadata and retry",
-                )
-            )
+    async def confirm(self, partitions: Iterable[Partition]) -> frozenset[LeadershipKey]:
+        """Return all leaderships."""
+        return frozenset(map(leadership_key, partitions))
 
 
 def leadership_key(partition: Partition) -> LeadershipKey:

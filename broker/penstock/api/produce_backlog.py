@@ -1,9 +1,9 @@
-"""Queues Produce requests whose partitions' first files must be created or whose batches a thread inspects.
+"""Prepares the append of a Produce request: inspects its batches, and has the first files of its partitions created.
 
-Used by `produce`. A queued request holds up the later requests of its connection, whatever they write to, because a
-producer relies on the order within a partition; the files for all of them are requested at once, so that one job
-creates them. The frames are copied, because the receive buffer is reused. Each request holds its exchange, so a
-connection queues no more requests than it may have in flight (`server.limits`).
+Used by `produce`. A request that waits for a thread is queued. It holds up the later requests of its connection,
+whatever they write to, because a producer relies on the order within a partition; the files for all of them are
+requested at once, so that one job creates them. The frames are copied, because the receive buffer is reused. Each
+request holds its exchange, so a connection queues no more requests than it may have in flight (`server.limits`).
 """
 
 from __future__ import annotations
@@ -14,28 +14,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from penstock.api.exchange import PeerConnection, RequestExchange
-from penstock.api.inspections import Inspections
+from penstock.api.exchange import PeerConnection
+from penstock.api.inspections import Inspections, needs_inspection
+from penstock.api.produce_request import ParsedProduce, Partitions
 from penstock.log.partition_log import PartitionLog
 from penstock.replica.inspection import Inspection
 from penstock.replica.leader import Leader
 from penstock.runtime.logging import get_logger
-from penstock.wire.produce_frame import BatchSlice, ProduceFrame
+from penstock.wire.produce_frame import BatchSlice
 
 MAX_HELD_BYTES = 64 << 20
 """Limit for the copied frames of all connections; past it, creation and inspection run on the event loop."""
 
 logger = get_logger(__name__)
-
-
-class ProduceRequestView(NamedTuple):
-    """A decoded Produce request with its exchange."""
-
-    exchange: RequestExchange
-    request: ProduceFrame
-    version: int
-    correlation_id: int
-    started: float
 
 
 class UninspectedBatch(NamedTuple):
@@ -53,10 +44,10 @@ Inspected = dict[int, Inspection]
 class QueuedProduce:
     """A queued request. The places of its batches refer to `frame`."""
 
-    __slots__ = ("frame", "inspected", "pending_jobs", "view")
+    __slots__ = ("frame", "inspected", "pending_jobs", "request")
 
-    def __init__(self, view: ProduceRequestView, frame: bytearray, inspected: Inspected, pending_jobs: int) -> None:
-        self.view, self.frame, self.inspected = view, frame, inspected
+    def __init__(self, request: ParsedProduce, frame: bytearray, inspected: Inspected, pending_jobs: int) -> None:
+        self.request, self.frame, self.inspected = request, frame, inspected
         self.pending_jobs = pending_jobs
         """Number of file creations and inspections that the request waits for."""
 
@@ -64,21 +55,47 @@ class QueuedProduce:
 class ProduceBacklog:
     """The queues by connection. `serve` serves a request in its turn and returns whether the connection stays open."""
 
-    def __init__(
-        self, serve: Callable[[ProduceRequestView, memoryview, Inspected], bool], inspections: Inspections
-    ) -> None:
+    def __init__(self, serve: Callable[[ParsedProduce, memoryview, Inspected], bool], inspections: Inspections) -> None:
         self.serve, self.inspections = serve, inspections
         self.queues: dict[PeerConnection, deque[QueuedProduce]] = {}
         self.held_bytes = 0
 
+    def prepare(
+        self, connection: PeerConnection, request: ParsedProduce, partitions: Partitions, frame: memoryview
+    ) -> Inspected | None:
+        """Return the inspections for an append in this call; None if the request is queued until its turn."""
+        new_logs: list[PartitionLog] = []
+        uninspected: list[UninspectedBatch] = []
+        inspected: Inspected = {}
+        numbered = enumerate(partitions)
+        for _, places in request.topics:
+            for place in places:
+                number, partition = next(numbered)
+                if partition is None:
+                    continue
+                if partition.log.active is None:
+                    new_logs.append(partition.log)
+                if needs_inspection(partition.config, frame, place.start, place.size):
+                    with frame[place.start : place.start + place.size] as batch:
+                        found = self.inspections.inline(partition, batch)
+                    if found is None:
+                        uninspected.append(UninspectedBatch(number, partition, place))
+                    else:
+                        inspected[number] = found
+        if (new_logs or uninspected or (self.queues and connection in self.queues)) and self.enqueue(
+            connection, request, frame, new_logs, uninspected, inspected
+        ):
+            return None
+        return inspected
+
     def enqueue(
         self,
         connection: PeerConnection,
-        view: ProduceRequestView,
+        request: ParsedProduce,
         frame: memoryview,
         new_logs: Iterable[PartitionLog],
-        uninspected: Sequence[UninspectedBatch] = (),
-        inspected: Inspected | None = None,
+        uninspected: Sequence[UninspectedBatch],
+        inspected: Inspected,
     ) -> bool:
         """Start the creation of files and the inspections, and queue the request.
 
@@ -90,7 +107,7 @@ class ProduceBacklog:
         if self.held_bytes + len(frame) > MAX_HELD_BYTES:
             self.serve_all(connection)
             return False
-        queued = QueuedProduce(view, bytearray(frame), inspected or {}, len(creations) + len(uninspected))
+        queued = QueuedProduce(request, bytearray(frame), inspected, len(creations) + len(uninspected))
         self.held_bytes += len(frame)
         self.queues.setdefault(connection, deque()).append(queued)
 
@@ -131,12 +148,12 @@ class ProduceBacklog:
         if not queue:
             del self.queues[connection]
         self.held_bytes -= len(queued.frame)
-        exchange = queued.view.exchange
-        if exchange.is_disconnected and queued.view.request.acks:
+        exchange = queued.request.exchange
+        if exchange.is_disconnected and queued.request.acks:
             exchange.complete_without_response()  # its producer retries
             return
         try:
-            is_open = self.serve(queued.view, memoryview(queued.frame), queued.inspected)
+            is_open = self.serve(queued.request, memoryview(queued.frame), queued.inspected)
         except Exception as e:
             logger.error("Produce request failed", exc_info=e)
             exchange.abort("Produce request failed")
@@ -148,4 +165,4 @@ class ProduceBacklog:
         """Drop the queued requests of a connection that is being closed."""
         for queued in self.queues.pop(connection, ()):
             self.held_bytes -= len(queued.frame)
-            queued.view.exchange.complete_without_response()
+            queued.request.exchange.complete_without_response()

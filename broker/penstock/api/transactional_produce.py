@@ -1,16 +1,17 @@
-"""Verifies the batches of transactional Produce requests with the transaction coordinator (KIP-890). Used by `produce`.
+"""Verifies the batches of transactional Produce requests with the transaction coordinator (KIP-890).
 
-The first batch of a transaction in a partition is verified. If this broker is the coordinator, the result is available
-at once, unless it is a final error; otherwise the batch is copied and deferred. Later batches of its producer for the
-partition are deferred behind it (`append_queues`).
+Used by `produce_append`. The first batch of a transaction in a partition is verified. If this broker is the
+coordinator, the result is available at once, unless it is a final error; otherwise the batch is copied and deferred.
+Later batches of its producer for the partition are deferred behind it (`append_queues`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from penstock.api.append_queues import AppendQueues, DeferredAppend, QueueKey
+from penstock.api.produce_request import ALL
+from penstock.api.produce_wait import BatchResult, UnacknowledgedBatch, batch_result
 from penstock.replica.acceptance import Appended
 from penstock.replica.inspection import Inspection
 from penstock.replica.leader import Leader
@@ -20,7 +21,6 @@ from penstock.txn.verification import VerificationResult, Verifier
 from penstock.wire.batch import HEADER_SIZE, BatchHeader, read_header
 from penstock.wire.errors import ErrorCode
 
-ALL = -1
 ABORTABLE_VERSION = 11
 """The Produce version from which clients know TRANSACTION_ABORTABLE."""
 LEADER_CHANGED = "another broker, or a later leader epoch, leads the partition; refresh metadata and retry"
@@ -45,39 +45,32 @@ FINAL = {
 
 
 class TransactionalAppends:
-    """The deferred batches of a broker. Without a verifier, the broker serves no transactions."""
+    """The deferred batches of a broker."""
 
-    def __init__(self, replicas: ReplicaManager, verifier: Verifier | None) -> None:
+    def __init__(self, replicas: ReplicaManager, verifier: Verifier) -> None:
         self.replicas, self.verifier = replicas, verifier
         self.queues = AppendQueues()
 
 
-class DeferredBatch:
+class DeferredBatch(UnacknowledgedBatch):
     """A batch that waits for its verification, or for batches before it. Implements `append_queues.DeferredAppend`."""
+
+    __slots__ = ("batch", "checks", "header", "inspection", "producer", "verification")
 
     def __init__(
         self,
         checks: TransactionChecks,
         partition: Leader,
+        index: int,
         batch: memoryview,
         header: BatchHeader,
         verification: VerificationResult | None,
         inspection: Inspection | None,
     ) -> None:
-        self.checks, self.partition, self.header, self.verification = checks, partition, header, verification
+        super().__init__(partition, index, None)
+        self.checks, self.header, self.verification = checks, header, verification
         self.producer = ProducerIdentity(header.producer_id, header.producer_epoch)
         self.batch, self.inspection = bytearray(batch), inspection
-        self.callback: Callable[[Appended], None] | None = None
-
-    def when_appended(self, callback: Callable[[Appended], None]) -> None:
-        """Call `callback` with the outcome."""
-        self.callback = callback
-
-    def complete(self, outcome: Appended) -> None:
-        """Report the outcome to the request."""
-        callback, self.callback = self.callback, None  # breaks the reference cycle of request and batch
-        assert callback is not None, "a deferred batch belongs to a request that waits"
-        callback(outcome)
 
     def attempt(self, before: DeferredAppend | None) -> Appended | asyncio.Future[VerifiedTransaction]:
         """Append the batch if its verification still holds. A batch behind a rejected one shares its verification."""
@@ -115,41 +108,33 @@ class TransactionChecks:
     def __init__(self, appends: TransactionalAppends, transactional_id: str, version: int) -> None:
         self.appends, self.transactional_id, self.version = appends, transactional_id, version
 
-    def refusal(self, acks: int) -> tuple[ErrorCode, str] | None:
-        """Return the error if the whole request is rejected, else None."""
-        if self.appends.verifier is None:
-            return ErrorCode.INVALID_TXN_STATE, "this broker does not serve transactions; unset transactional.id"
-        if acks != ALL:
-            return ErrorCode.INVALID_REQUIRED_ACKS, f'acks "{acks}" is invalid in a transaction; use -1 (all)'
-        return None
-
-    def append(
-        self, partition: Leader, batch: memoryview, inspection: Inspection | None = None
-    ) -> Appended | DeferredBatch:
+    def append(self, partition: Leader, index: int, batch: memoryview, inspection: Inspection | None) -> BatchResult:
         """Append, reject or defer a batch from the receive buffer."""
         if len(batch) < HEADER_SIZE:
-            return partition.append(batch, all_in_sync=True)
-        header = read_header(batch)
+            return batch_result(partition, index, partition.append(batch, all_in_sync=True), ALL)
+        header, outcome = read_header(batch), None
         queues = self.appends.queues
         if queues.queues and queue_key(partition, header) in queues:
-            return self.defer(partition, batch, header, None, inspection)
-        if not self.is_unverified(partition, header):
-            return partition.append(batch, True, True, inspection)
-        verification = self.request_verification(partition, ProducerIdentity(header.producer_id, header.producer_epoch))
-        if isinstance(verification, asyncio.Future):
-            return self.defer(partition, batch, header, verification, inspection)
-        return self.rejection(partition, header, verification) or partition.append(batch, True, True, inspection)
+            return self.defer(partition, index, batch, header, None, inspection)
+        if self.is_unverified(partition, header):
+            producer = ProducerIdentity(header.producer_id, header.producer_epoch)
+            verification = self.request_verification(partition, producer)
+            if isinstance(verification, asyncio.Future):
+                return self.defer(partition, index, batch, header, verification, inspection)
+            outcome = self.rejection(partition, header, verification)
+        return batch_result(partition, index, outcome or partition.append(batch, True, True, inspection), ALL)
 
     def defer(
         self,
         partition: Leader,
+        index: int,
         batch: memoryview,
         header: BatchHeader,
         verification: asyncio.Future[VerifiedTransaction] | None,
         inspection: Inspection | None,
     ) -> DeferredBatch:
         """Copy the batch into its queue."""
-        deferred = DeferredBatch(self, partition, batch, header, verification, inspection)
+        deferred = DeferredBatch(self, partition, index, batch, header, verification, inspection)
         self.appends.queues.defer(queue_key(partition, header), deferred, verification)
         return deferred
 
@@ -161,9 +146,7 @@ class TransactionChecks:
 
     def request_verification(self, partition: Leader, producer: ProducerIdentity) -> VerificationResult:
         """Start the verification of a producer for a partition, or return its result."""
-        verifier = self.appends.verifier
-        assert verifier is not None, "requests are rejected if there are no transactions"
-        return verifier.verify_partition(
+        return self.appends.verifier.verify_partition(
             self.transactional_id, producer, partition.name, partition.topic_id, partition.index
         )
 
@@ -172,9 +155,7 @@ class TransactionChecks:
 
         After a transient error, the producer's later batches are rejected too until this one is retried.
         """
-        verifier = self.appends.verifier
-        assert verifier is not None, "requests are rejected if there are no transactions"
-        error = verifier.check_result(header.producer_id, verification)
+        error = self.appends.verifier.check_result(header.producer_id, verification)
         if not error:
             return None
         failed = f'batch not verified for the transaction of "{self.transactional_id}"'

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
+from weakref import finalize
 
 import pytest
 from replica_kit import batch_of, patched, stored_headers, until
 from wire_in_memory import RecordedExchange, Wire, opened_wire
 
-from penstock.api import produce
+from penstock.api import produce_wait
 from penstock.api.exchange import ProtocolViolation
 from penstock.api.leaderships import Leaderships
 from penstock.log.types import CorruptLog
@@ -173,7 +175,7 @@ async def test_acks_all_is_answered_when_the_batch_is_on_disk(wire: Wire) -> Non
     wire.path.files.let_go()
     await wire.path.flushed()
     assert only(wire.decoded(exchange, ProduceResponse, 9)).base_offset == 0
-    assert not wire.produce.waiting
+    assert not wire.produce.waits.waiting
     assert any(name.endswith(".log") for name in wire.path.files.synced)
 
 
@@ -207,14 +209,6 @@ async def test_any_other_acks_is_refused_and_nothing_written(wire: Wire, version
     partition = await wire.path.partition()
     answer = only(await wire.produced(version, acks=acks))
     assert answer.error_code == ErrorCode.INVALID_REQUIRED_ACKS
-    assert partition.log.end_offset == 0
-
-
-@pytest.mark.parametrize("version", [3, 9, 13])
-async def test_transactions_are_refused(wire: Wire, version: int) -> None:
-    partition = await wire.path.partition()
-    answer = only(await wire.produced(version, transactional_id="mine"))
-    assert answer.error_code == ErrorCode.INVALID_TXN_STATE
     assert partition.log.end_offset == 0
 
 
@@ -310,7 +304,7 @@ async def test_a_gap_is_for_the_next_leader_to_judge_where_there_may_be_one(wire
     """An idempotent producer that comes back from a successor; a sequence error from this broker would end it."""
     await wire.path.create()
     await wire.produced(9, {("t", 0): batch_of(1, producer=(7, 0, 0))})
-    wire.produce.leaderships = Leaderships(wire.path.topics.store, wire.path.replicas)
+    wire.produce.waits.leaderships = Leaderships(wire.path.topics.store, wire.path.replicas)
     gap = {("t", 0): batch_of(1, producer=(7, 0, 5))}
     assert only(await wire.produced(9, gap)).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     wire.path.replicas.membership = WithoutLease()
@@ -322,7 +316,7 @@ async def test_a_gap_is_for_the_next_leader_to_judge_where_there_may_be_one(wire
 async def test_what_does_not_count_in_time_is_answered_as_timed_out(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(produce_wait, "EXPIRY_INTERVAL_S", 0.01)
     await wire.path.create("strict")
     await wire.path.create("relaxed", flush_messages="1000")
     batches = {("relaxed", 0): batch_of(), ("strict", 0): batch_of(), ("strict", 5): batch_of()}
@@ -335,7 +329,7 @@ async def test_what_does_not_count_in_time_is_answered_as_timed_out(
         ("strict", 0): ErrorCode.REQUEST_TIMED_OUT,
         ("strict", 5): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
-    assert not wire.produce.waiting
+    assert not wire.produce.waits.waiting
     wire.path.files.let_go()
     await wire.path.flushed()  # the response is sent: a later commit changes nothing
     partition = wire.path.replicas.find("strict", 0)
@@ -346,7 +340,7 @@ async def test_what_does_not_count_in_time_is_answered_as_timed_out(
 async def test_what_came_to_count_before_the_time_was_up_is_not_timed_out(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(produce_wait, "EXPIRY_INTERVAL_S", 0.01)
     for name in ("one", "two"):
         await wire.path.create(name)
     exchange = await held(wire, batches={("one", 0): batch_of(), ("two", 0): batch_of()}, timeout_ms=60_000)
@@ -369,7 +363,7 @@ async def test_no_time_at_all_is_time_for_one_sweep(
 ) -> None:
     await wire.path.create()
     await wire.produced(9)
-    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(produce_wait, "EXPIRY_INTERVAL_S", 0.001)
     exchange = await held(wire, timeout_ms=timeout_ms)
     assert not exchange.completed
     await until(lambda: exchange.completed)
@@ -379,33 +373,33 @@ async def test_no_time_at_all_is_time_for_one_sweep(
 async def test_nobody_waits_for_longer_than_five_minutes(wire: Wire) -> None:
     await wire.path.create()
     await held(wire, timeout_ms=(1 << 31) - 1)
-    (wait,) = wire.produce.waiting
-    assert wait.deadline - wait.started == pytest.approx(300)
+    (wait,) = wire.produce.waits.waiting
+    assert wait.deadline - wait.request.started == pytest.approx(300)
 
 
 async def test_a_client_that_left_is_forgotten_before_its_time_is_up(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(produce_wait, "EXPIRY_INTERVAL_S", 0.001)
     await wire.path.create()
     exchange = await held(wire)
-    assert wire.produce.waiting
+    assert wire.produce.waits.waiting
     exchange.lose()
-    await until(lambda: not wire.produce.waiting)
+    await until(lambda: not wire.produce.waits.waiting)
 
 
 async def test_no_sweep_runs_while_nobody_waits(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(produce_wait, "EXPIRY_INTERVAL_S", 0.001)
     await wire.path.create()
-    assert wire.produce.expiry_timer is None
+    assert wire.produce.waits.expiry_timer is None
     await wire.produced(9)
-    await until(lambda: wire.produce.expiry_timer is None)
+    await until(lambda: wire.produce.waits.expiry_timer is None)
 
 
 async def test_an_answer_that_fails_does_not_keep_others_from_timing_out(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.2)  # longer than the steps before `reply` is replaced
+    monkeypatch.setattr(produce_wait, "EXPIRY_INTERVAL_S", 0.2)  # longer than the steps before `reply` is replaced
     await wire.path.create()
     failing, other = await held(wire, timeout_ms=0), await held(wire, timeout_ms=0)
     failures: list[object] = []
@@ -450,10 +444,27 @@ async def test_a_client_that_left_is_forgotten_when_its_batch_counts(wire: Wire)
     exchange.lose()
     wire.path.files.let_go()
     await until(lambda: exchange.completed)
-    assert not wire.produce.waiting
+    assert not wire.produce.waits.waiting
 
 
 # Memory
+
+
+async def test_a_request_is_freed_with_its_last_batch(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cycle of references waits for the garbage collector, even if the batch is committed after the timeout."""
+    monkeypatch.setattr(produce_wait, "EXPIRY_INTERVAL_S", 0.01)
+    await wire.path.create()
+    freed = asyncio.Event()
+    gc.disable()
+    try:
+        finalize(await held(wire, timeout_ms=0), freed.set)
+        await until(lambda: wire.connection.exchanges[-1].completed)
+        wire.connection.exchanges.clear()
+        wire.path.files.let_go()
+        await wire.path.flushed()
+        assert freed.is_set()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -23,9 +23,9 @@ def committed_fetch(wait_ms: int = 0, offset: int = 0) -> FetchRequest:
 
 @pytest.mark.parametrize(
     ("transactional_id", "error"),
-    [(None, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), ("x", ErrorCode.INVALID_TXN_STATE)],
+    [(None, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), ("x", ErrorCode.INVALID_PRODUCER_ID_MAPPING)],
 )
-async def test_a_batch_of_a_transaction_is_refused_where_there_are_none(
+async def test_a_batch_of_a_transaction_that_was_not_begun_is_refused(
     tmp_path: Path, transactional_id: str | None, error: ErrorCode
 ) -> None:
     async with opened_wire(tmp_path) as wire:

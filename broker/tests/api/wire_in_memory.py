@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from replica_kit import DataPath, batch_of, opened_data_path, until
 
@@ -14,12 +15,16 @@ from penstock.api.dispatch import Dispatcher
 from penstock.api.exchange import Callback, PeerInfo, ResponsePart
 from penstock.api.fetch import FetchApi, FetchLimits
 from penstock.api.fetch_sessions import FetchSessions
+from penstock.api.leaderships import LocalLeaderships
 from penstock.api.log_queries import LogQueriesApi
 from penstock.api.produce import ProduceApi
 from penstock.api.routes import Route
 from penstock.api.versions import ApiVersionsApi
+from penstock.group.coordinator import GroupCoordinator
 from penstock.log.types import LogSlice
 from penstock.runtime.stats import RequestStats
+from penstock.txn.producer_ids import ProducerIds
+from penstock.txn.service import TransactionService
 from penstock.wire import codec
 from penstock.wire.apis import response_header_version
 from penstock.wire.frame import request_head
@@ -101,11 +106,12 @@ class RecordedConnection:
 class Wire:
     """A client of the data path's APIs; requests may be of any version."""
 
-    def __init__(self, path: DataPath, max_bytes: int = 50 << 20) -> None:
+    def __init__(self, path: DataPath, transactions: TransactionService, max_bytes: int = 50 << 20) -> None:
         self.path = path
         self.stats = RequestStats()
         self.sessions = FetchSessions(10, lambda: 0.0, Random(1))
-        self.produce = ProduceApi(path.replicas, self.stats)
+        leaderships = LocalLeaderships(path.topics.store, path.replicas)
+        self.produce = ProduceApi(path.replicas, self.stats, transactions.verifier, leaderships)
         self.fetch = FetchApi(path.replicas, self.sessions, FetchLimits(max_bytes), self.stats)
         self.routes = LogQueriesApi(path.replicas).routes()
         self.dispatcher = self.make_dispatcher(self.routes)
@@ -176,14 +182,25 @@ class Wire:
 
 
 @contextlib.asynccontextmanager
+async def opened_transactions(path: DataPath) -> AsyncIterator[TransactionService]:
+    """Open the groups and transactions of a single broker."""
+    store, view, clock, config = path.topics.store, path.view, path.clock, path.config
+    groups = GroupCoordinator(store, view, clock, config, lambda: str(uuid4()))
+    transactions = TransactionService(store, view, clock, config, ProducerIds(store), path.replicas, groups)
+    await groups.start()
+    await transactions.start()
+    yield transactions
+    await transactions.close()
+    await groups.close()
+
+
+@contextlib.asynccontextmanager
 async def opened_wire(home: Path, **more: Any) -> AsyncIterator[Wire]:
     """Open a data path with a wire; at the end, no slice may be held and no request may wait."""
-    async with opened_data_path(home, state=":memory:") as path:
-        wire = Wire(path, **more)
+    async with opened_data_path(home, state=":memory:") as path, opened_transactions(path) as transactions:
+        wire = Wire(path, transactions, **more)
         yield wire
         path.files.let_go()
         await path.flushed()
         assert path.pins() == 0, "a slice was not given back"
-        if wire.produce.expiry_timer is not None:
-            wire.produce.expiry_timer.cancel()
         await wire.dispatcher.close()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 from cluster_kit import VERSION, Answered, Cluster
 from replica_kit import batch_of
 
 from penstock.api.exchange import PeerInfo
 from penstock.api.produce import ProduceApi
+from penstock.group.coordinator import GroupCoordinator
 from penstock.runtime.stats import RequestStats
+from penstock.txn.producer_ids import ProducerIds
+from penstock.txn.service import TransactionService
 from penstock.wire import codec
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -60,7 +64,13 @@ class Producer:
     peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 5)
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
-        self.api = ProduceApi(cluster[broker_id].replicas, RequestStats())
+        broker, store = cluster[broker_id], cluster.store
+        config, ids = broker.config, ProducerIds(store)
+        groups = GroupCoordinator(
+            store, broker.view, broker.clock, config, lambda: str(uuid4()), membership=broker.membership
+        )
+        transactions = TransactionService(store, broker.view, broker.clock, config, ids, broker.replicas, groups)
+        self.api = ProduceApi(broker.replicas, RequestStats(), transactions.verifier, broker.leaderships)
         self.exchanges: list[Answered] = []
         self.produce_template: ProduceTemplate | None = None
 
@@ -87,5 +97,4 @@ class Producer:
         return [p.error_code for topic in response.responses for p in topic.partition_responses]
 
     def close(self) -> None:
-        if self.api.expiry_timer is not None:
-            self.api.expiry_timer.cancel()
+        self.api.close()

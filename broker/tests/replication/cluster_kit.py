@@ -187,9 +187,9 @@ class Broker:
         )
         self.followers = ReplicaFetchApi(self.replicas, 10 << 20, Random(self.broker_id))
         sessions = FetchSessions(10, lambda: 0.0, Random(1))
-        leaderships = Leaderships(self.cluster.store, self.replicas)
+        self.leaderships = Leaderships(self.cluster.store, self.replicas)
         self.fetch = FetchApi(
-            self.replicas, sessions, FetchLimits(50 << 20), RequestStats(), self.followers, leaderships
+            self.replicas, sessions, FetchLimits(50 << 20), RequestStats(), self.followers, self.leaderships
         )
         self.replicas.start()
 

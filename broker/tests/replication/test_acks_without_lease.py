@@ -9,7 +9,7 @@ from client_requests import Producer
 from cluster_kit import Answered, Cluster
 from replica_kit import until
 
-from penstock.api import produce
+from penstock.api import produce_wait
 from penstock.replica.leader import Leader
 from penstock.wire.errors import ErrorCode
 
@@ -19,8 +19,8 @@ HOUR_MS = 3_600_000
 @pytest.fixture(autouse=True)
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check pending requests all the time, and treat all as waiting for long."""
-    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.01)
-    monkeypatch.setattr(produce, "ABANDONED_AFTER_MS", 0)
+    monkeypatch.setattr(produce_wait, "EXPIRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(produce_wait, "ABANDONED_AFTER_MS", 0)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def test_a_leader_that_nobody_follows_sends_its_producers_to_look_for_anot
     await without_lease(cluster)
     exchange = producer.send("t")
     assert await producer.errors(exchange) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    assert not producer.api.waiting
+    assert not producer.api.waits.waiting
 
 
 async def test_what_in_sync_replicas_fetch_counts_without_a_lease_however_slow_their_disks_are(
@@ -93,14 +93,14 @@ async def fetched(
 ) -> tuple[Answered, list[bool]]:
     """Send a batch for each topic, wait until broker 2 has fetched that of t, and check pending requests from then
     on."""
-    monkeypatch.setattr(produce, "ABANDONED_AFTER_MS", HOUR_MS)
+    monkeypatch.setattr(produce_wait, "ABANDONED_AFTER_MS", HOUR_MS)
     exchange = producer.send(*names)
     isr = cluster[1].leader().isr
     assert isr is not None
     await until(lambda: isr.progress[2].fetch_offset == 6)
     assert isr.progress[2].flushed_offset == 3
     found = looks(monkeypatch)
-    monkeypatch.setattr(produce, "ABANDONED_AFTER_MS", 0)
+    monkeypatch.setattr(produce_wait, "ABANDONED_AFTER_MS", 0)
     return exchange, found
 
 

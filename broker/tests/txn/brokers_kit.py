@@ -182,15 +182,13 @@ class TxnBroker(Broker):
         ]
         routes = [route for api in apis for route in api.routes()]
         stats = RequestStats()
-        self.produce = ProduceApi(self.replicas, stats, txns.verifier)
+        self.produce = ProduceApi(self.replicas, stats, txns.verifier, self.leaderships)
         self.dispatcher = Dispatcher(self.produce, self.fetch, ApiVersionsApi(routes), routes, stats)
 
     async def stop(self, *, clean: bool = False) -> None:
         if not clean:
             self.line.is_cut = True
         await self.dispatcher.close()
-        if self.produce.expiry_timer is not None:
-            self.produce.expiry_timer.cancel()
         await self.txns.close()
         await self.groups.close()
         await super().stop(clean=clean)

@@ -68,7 +68,7 @@ MORE = (
     Fault(
         name="acknowledged-when-written",
         says="acks=all is acknowledged as soon as the batch is in the page cache",
-        file="api/produce.py",
+        file="api/produce_wait.py",
         old="if acks == ALL and partition.high_watermark < outcome.required_offset:\n",
         new="if False:\n",
         caught_by=(GUARDS + "test_a_broker_whose_disk_does_not_answer_acknowledges_nothing",),
