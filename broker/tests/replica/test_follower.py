@@ -122,7 +122,7 @@ def of_another_kind(position: int, value: int) -> memoryview:
         records((0, 3), epoch=EPOCH + 1),
         of_another_kind(16, 1),
         of_another_kind(23, 0xFF),
-        of_another_kind(0, 0xFF),
+        memoryview(b"\xff" * 8 + bytes(records((0, 3)))[8:]),
         records((0, 3))[:-1],
     ],
     ids=["record", "crc", "later epoch", "magic", "last offset", "base offset", "cut short"],
