@@ -207,8 +207,8 @@ class Leader(Partition):
         batch = memoryview(build_marker(marker, self.clock.wall_ms()))
         stamp(batch, 0, log.end_offset, self.leader_epoch)
         written = self.write(batch, read_header(batch))
-        is_open = producers.transactions.first_offset(marker.producer_id) >= 0
-        assert written.error or not is_open, f"the transaction of producer {marker.producer_id} outlives its {marker}"
+        is_ended = producers.transactions.first_offset(marker.producer_id) < 0
+        assert written.error or is_ended, f"the transaction of {marker} is still open"
         return written
 
     def write(self, batch: memoryview, header: BatchHeader) -> Appended:
@@ -311,8 +311,7 @@ class Leader(Partition):
         return ErrorCode.NONE
 
     def is_abandoned(self, offset: int, time_ms: float) -> bool:
-        """Return whether an ISR member that lacks records below `offset` has not fetched since `time_ms` (since
-        boot)."""
+        """Return whether an ISR member without all records below `offset` has not fetched since `time_ms` (boot)."""
         members = () if self.isr is None else self.isr.maximal
         return any(p.flushed_offset < offset and not (p.has_fetched and p.last_fetch_ms > time_ms) for p in members)
 
@@ -384,8 +383,7 @@ class Leader(Partition):
             self.host.watch(self)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (largest epoch up to `epoch`, first offset of a later one), (-1, -1) if unknown. Includes this
-        epoch."""
+        """Return (largest epoch up to `epoch`, first offset of a later one), also for this epoch; else (-1, -1)."""
         log = self.log
         if epoch == self.leader_epoch:
             return epoch, log.end_offset
@@ -397,8 +395,7 @@ class Leader(Partition):
     # Commits
 
     def when_committed(self, required_offset: int, callback: Callable[[int], None]) -> None:
-        """Call back with an error code: 0 once the high watermark reaches `required_offset`. Offsets mostly
-        increase."""
+        """Call back with an error code: 0 once the high watermark reaches `required_offset`, which mostly rises."""
         if self.log.failed is not None:
             callback(ErrorCode.KAFKA_STORAGE_ERROR)
             return
