@@ -119,10 +119,10 @@ class World:
         """Simulate Kubernetes controllers and kubelets."""
         for body in self.kube.objects.list_objects(STATEFUL_SETS, NS):
             for ordinal in range(body["spec"]["replicas"]):
-                if self.kube.read(PODS, NS, names.pod(NAME, ordinal)) is None:
+                if (PODS, NS, names.pod(NAME, ordinal)) not in self.kube.stored:
                     self._make(body, ordinal)
             for ordinal in range(body["spec"]["replicas"], 20):
-                if self.kube.read(PODS, NS, names.pod(NAME, ordinal)) is not None:
+                if (PODS, NS, names.pod(NAME, ordinal)) in self.kube.stored:
                     self.kube.remove(PODS, NS, names.pod(NAME, ordinal))
         for service in self.kube.objects.list_objects(SERVICES, NS):
             self._give_address(service)
@@ -139,7 +139,7 @@ class World:
         template = copy.deepcopy(body["spec"]["template"])
         for claim in body["spec"]["volumeClaimTemplates"]:
             name = names.claim(claim["metadata"]["name"], NAME, ordinal)
-            if self.kube.read(CLAIMS, NS, name) is None:
+            if (CLAIMS, NS, name) not in self.kube.stored:
                 meta = {"name": name, "namespace": NS, "labels": claim["metadata"]["labels"]}
                 size = claim["spec"]["resources"]["requests"]["storage"]
                 status = {"phase": "Bound", "capacity": {"storage": size}}

@@ -13,9 +13,9 @@ Failures on demand: `kube.fail("patch_status", KubeError(500, "InternalError", "
 from __future__ import annotations
 
 import asyncio
-import copy
 import itertools
 import json
+import pickle
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -85,7 +85,7 @@ class FakeKube:
         """Create an object, or replace all but its status, as another client would."""
         place = _place(resource, body)
         known = self.stored.get(place)
-        new = copy.deepcopy(body)
+        new = _copied(body)
         new.setdefault("apiVersion", _api_version(resource))
         new.setdefault("kind", KINDS[resource])
         if known is None:
@@ -93,7 +93,7 @@ class FakeKube:
         new["metadata"] = {**known["metadata"], **new["metadata"]}
         new["metadata"]["uid"] = known["metadata"]["uid"]
         if "status" not in new and "status" in known:
-            new["status"] = copy.deepcopy(known["status"])
+            new["status"] = _copied(known["status"])
         return self._changed(place, known, new)
 
     def remove(self, resource: KubeResource, namespace: str, name: str) -> Object:
@@ -102,7 +102,7 @@ class FakeKube:
 
     def read(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
         """Return a copy of a stored object, independent of the watches."""
-        return copy.deepcopy(self.stored.get((resource, namespace, name)))
+        return _copied(self.stored.get((resource, namespace, name)))
 
     def fail(self, method: str, error: Exception, *, times: int = 1, resource: KubeResource | None = None) -> None:
         """Fail the next `times` calls of `method` ("*": any) with `error`, without a change."""
@@ -129,7 +129,7 @@ class FakeKube:
 
     async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
         await self._enter("get", resource)
-        return copy.deepcopy(self.stored.get((resource, namespace, name)))
+        return _copied(self.stored.get((resource, namespace, name)))
 
     async def list(
         self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None
@@ -143,7 +143,7 @@ class FakeKube:
         if resource in self.crds_gone:
             raise KubeError(404, "NotFound", "the server could not find the requested resource")
         items = [
-            copy.deepcopy(body)
+            _copied(body)
             for (kind, inside, _), body in sorted(self.stored.items(), key=lambda item: item[0][1:])
             if kind == resource and namespace in (None, inside) and _has_labels(body, labels or {})
         ]
@@ -155,7 +155,7 @@ class FakeKube:
     async def create(self, resource: KubeResource, namespace: str, body: Object, *, dry_run: bool = False) -> Object:
         await self._enter("dry_run" if dry_run else "create", resource)
         self._may_create(resource, namespace)
-        new = copy.deepcopy(body)
+        new = _copied(body)
         if resource.is_namespaced:
             new["metadata"].setdefault("namespace", namespace)
         if "name" not in new["metadata"]:
@@ -169,12 +169,12 @@ class FakeKube:
         if dry_run:
             return new
         self.changes["create"] += 1
-        return copy.deepcopy(self._store(place, new))
+        return _copied(self._store(place, new))
 
     async def apply(self, resource: KubeResource, namespace: str, body: Object) -> Object:
         """Fields that the last apply had and this one has not are removed; lists are replaced as a whole."""
         await self._enter("apply", resource)
-        wanted = copy.deepcopy(body)
+        wanted = _copied(body)
         if resource.is_namespaced:
             wanted["metadata"].setdefault("namespace", namespace)
         place = _place(resource, wanted)
@@ -184,12 +184,12 @@ class FakeKube:
             raise KubeError(409, "Conflict", f"the object has been modified, or is gone: it is not of {version}")
         if resource in WITH_STATUS:
             wanted.pop("status", None)
-        before, self._applied[place] = self._applied.get(place, {}), copy.deepcopy(wanted)
+        before, self._applied[place] = self._applied.get(place, {}), _copied(wanted)
         if known is None:
             self._may_create(resource, namespace)
             self.changes["apply"] += 1
-            return copy.deepcopy(self._store(place, self._born(resource, wanted)))
-        new = _merged(_without(copy.deepcopy(known), before, wanted), wanted)
+            return _copied(self._store(place, self._born(resource, wanted)))
+        new = _merged(_without(_copied(known), before, wanted), wanted)
         return self._count("apply", place, known, new)
 
     async def patch(self, resource: KubeResource, namespace: str, name: str, patch: Object) -> Object | None:
@@ -198,9 +198,9 @@ class FakeKube:
         if known is None:
             return None
         _check_preconditions(known, patch.get("metadata", {}))
-        new = _merge_patched(copy.deepcopy(known), patch)
+        new = _merge_patched(_copied(known), patch)
         if resource in WITH_STATUS:
-            new["status"] = copy.deepcopy(known.get("status", {}))
+            new["status"] = _copied(known.get("status", {}))
         new["metadata"]["resourceVersion"] = known["metadata"]["resourceVersion"]
         return self._count("patch", (resource, namespace, name), known, new)
 
@@ -284,9 +284,9 @@ class FakeKube:
 
     def _count(self, method: str, place: Place, known: Object, new: Object) -> Object:
         if new == known:
-            return copy.deepcopy(known)
+            return _copied(known)
         self.changes[method] += 1
-        return copy.deepcopy(self._changed(place, known, new))
+        return _copied(self._changed(place, known, new))
 
     def _changed(self, place: Place, known: Object, new: Object) -> Object:
         if new == known:
@@ -304,7 +304,7 @@ class FakeKube:
         return body
 
     def _delete(self, place: Place) -> Object:
-        body = copy.deepcopy(self.stored.pop(place))
+        body = _copied(self.stored.pop(place))
         self._applied.pop(place, None)
         self._version = next(self._versions)
         body["metadata"]["resourceVersion"] = str(self._version)
@@ -321,12 +321,12 @@ class FakeKube:
             owners = dependent["metadata"].get("ownerReferences", [])
             left = [owner for owner in owners if owner.get("uid") != uid]
             if len(left) < len(owners):
-                new = copy.deepcopy(dependent)
+                new = _copied(dependent)
                 new["metadata"]["ownerReferences"] = left
                 self._changed(place, dependent, new)
 
     def _event(self, resource: KubeResource, body: Object, *, is_new: bool = False, is_deleted: bool = False) -> None:
-        body = copy.deepcopy(body)
+        body = _copied(body)
         if self.seen is not None:
             self.seen(resource, body, is_new, is_deleted)
         if self._held is not None:
@@ -337,6 +337,11 @@ class FakeKube:
 
 def _place(resource: KubeResource, body: Object) -> Place:
     return resource, body["metadata"].get("namespace", "") if resource.is_namespaced else "", body["metadata"]["name"]
+
+
+def _copied(value: Any) -> Any:
+    """Return a deep copy, in less than half the time of `copy.deepcopy`."""
+    return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
 
 def _has_labels(body: Object, wanted: Mapping[str, str]) -> bool:
@@ -357,7 +362,7 @@ def _check_preconditions(known: Object, metadata: Mapping[str, Any]) -> None:
 def _merge_patched(value: Any, patch: Any) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
+        return _copied(patch)
     result = dict(value) if isinstance(value, dict) else {}
     for key, item in patch.items():
         if item is None:
@@ -370,7 +375,7 @@ def _merge_patched(value: Any, patch: Any) -> Any:
 def _merged(value: Any, wanted: Any) -> Any:
     if isinstance(value, dict) and isinstance(wanted, dict):
         return {**value, **{key: _merged(value.get(key), item) for key, item in wanted.items()}}
-    return copy.deepcopy(wanted)
+    return _copied(wanted)
 
 
 def _without(value: Any, before: Any, wanted: Any) -> Any:

@@ -244,7 +244,7 @@ async def test_a_report_of_more_partitions_than_fit_into_one_value_is_read_whole
 async def test_a_damaged_file_is_refused_with_its_name(two: Cluster) -> None:
     await two.stop(1)
     path = two.home / "1" / FILE_NAME
-    for wrong in (b"{}", path.read_bytes().replace(b'"epoch":1', b'"epoch":2'), b"x" * 100_000):
+    for wrong in (b"{}", path.read_bytes().replace(b'"epoch":', b'"epoch":9'), b"x" * 100_000):
         path.write_bytes(wrong)
         with pytest.raises(DamagedSnapshot, match=FILE_NAME):
             read_observed(OsFiles(), str(path.parent))
