@@ -45,7 +45,7 @@ def read_election(entry: StoreEntry) -> tuple[ElectionPair, ElectionRecord]:
 
 
 async def newest_election(store: Store) -> ElectionPair | None:
-    """Return the election that a broker persists after `check_election`. Raises `StoreError`."""
+    """Return the last election. Raises `StoreError`."""
     entries = (await store.range(keys.ELECTIONS)).entries
     return read_election(entries[-1])[0] if entries else None
 
@@ -59,18 +59,11 @@ def newest_recovery(entries: Sequence[StoreEntry]) -> tuple[ElectionPair, StoreE
     return None
 
 
-async def check_election(store: Store, persisted: ElectionPair | None) -> str | None:
+def missing_reason(persisted: ElectionPair, entry: StoreEntry | None) -> str | None:
     """Return why a broker must freeze: the store lacks the election that the broker has seen. None if it has it.
 
-    Raises `StoreError`.
+    `entry` is the store's election of that epoch.
     """
-    if persisted is None:
-        return None
-    return missing_reason(persisted, await store.get(keys.election(persisted.epoch)))
-
-
-def missing_reason(persisted: ElectionPair, entry: StoreEntry | None) -> str | None:
-    """Implement `check_election` with the entry of that epoch."""
     cure = (
         "the store was restored from a backup, or this broker was absent for very long. Nothing is truncated or deleted"
         " until `penstock cluster recover` has been run"

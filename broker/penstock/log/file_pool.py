@@ -33,10 +33,6 @@ class PooledFile:
         self.recently_used = False
         """Whether the file was used since the pool last examined it (second chance)."""
 
-    def pin(self) -> None:
-        """Keep the file open while a reader sends from it."""
-        self.pins += 1
-
     def unpin(self) -> None:
         """Release a pin."""
         assert self.pins > 0, f"{self.path} was released twice"

@@ -153,7 +153,7 @@ class LogMaintenance:
                 raise
             self.mark_dirty(log)
             raise LogFull(f'cannot write the checkpoint of "{log.directory}": {e}') from e
-        log.checkpointed_offset, log.durable_start_offset = checkpoint.end_offset, checkpoint.start_offset
+        log.durable_start_offset = checkpoint.start_offset
         for segment, _ in pending:
             if segment.sealed and segment.indexes is not None and segment is not log.active:
                 self.owner.indexes.put(segment, segment.indexes)

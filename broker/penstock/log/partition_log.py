@@ -47,7 +47,7 @@ class PartitionLog:
     """
 
     __slots__ = (
-        "active", "checkpointed_offset", "closed", "compacted_until", "config", "created", "creation", "creation_error",
+        "active", "closed", "compacted_until", "config", "created", "creation", "creation_error",
         "directory", "dirty_since_ms", "dropped", "durable_start_offset", "end_offset", "epochs", "failed",
         "flush_requested", "flushed_offset", "gaps", "host", "latest_epoch", "maintenance", "max_age_ms", "on_failed",
         "on_flushed", "on_start_moved", "partition", "progress", "reader", "retention_limit", "segments", "sequence",
@@ -74,7 +74,7 @@ class PartitionLog:
             checkpoint = Checkpoint(0, 0, 0, [], [], b"")
         self.sequence = checkpoint.sequence
         self.start_offset = self.durable_start_offset = checkpoint.start_offset
-        self.end_offset = self.flushed_offset = self.checkpointed_offset = checkpoint.end_offset
+        self.end_offset = self.flushed_offset = checkpoint.end_offset
         rows = checkpoint.segments
         self.segments = [Segment.from_row(directory, row, sealed=row is not rows[-1]) for row in rows]
         self.active: Segment | None = self.segments[-1] if rows else None

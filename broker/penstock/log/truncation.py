@@ -60,7 +60,6 @@ async def truncate(maintenance: LogMaintenance, log: PartitionLog, offset: int) 
         detach_segments(maintenance, log, segment, later)
         truncation.install()
         await maintenance.run(truncation.truncate_files, later)
-        log.checkpointed_offset = log.end_offset
 
 
 async def truncate_fully(maintenance: LogMaintenance, log: PartitionLog, offset: int) -> None:
@@ -96,8 +95,7 @@ async def empty_log(maintenance: LogMaintenance, log: PartitionLog, offset: int)
     log.segments.clear()
     log.unindexed.clear()
     log.active, log.size_bytes = None, 0
-    log.start_offset = log.end_offset = log.flushed_offset = offset
-    log.checkpointed_offset = log.durable_start_offset = offset
+    log.start_offset = log.end_offset = log.flushed_offset = log.durable_start_offset = offset
     log.truncations += 1
     log.uncheckpointed_bytes, log.dirty_since_ms = 0, None
     log.epochs.truncate(0)

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.config.broker import BROKER_SETTINGS
-from penstock.config.definition import INTEGER_RANGES, MAX_VALUE_CHARS, InvalidSetting, Setting, unknown_setting
+from penstock.config.definition import INTEGER_RANGES, MAX_VALUE_CHARS, Setting
 from penstock.config.definition import SettingType as Type
-from penstock.config.topic import TOPIC_SETTINGS, parse_topic_setting
+from penstock.config.topic import TOPIC_SETTINGS
 from penstock_operator.model.fields import Rule
 
 MAX_SETTINGS = 100
@@ -91,34 +91,6 @@ def _text(name: str, value: Any) -> Any:
             raise InexactNumber(name, value)
         return str(int(value)) if value.is_integer() else str(value)
     return str(value) if isinstance(value, int) else value
-
-
-def topic_config_problems(config: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the validation errors, one per setting; empty if valid."""
-    return _problems(config, topic_settings(), TOPIC_OWNED_BY_OPERATOR)
-
-
-def broker_config_problems(config: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the validation errors, one per setting; empty if valid."""
-    return _problems(config, broker_settings(), OWNED_BY_OPERATOR)
-
-
-def _problems(config: Mapping[str, str], known: Mapping[str, Setting], owned: Mapping[str, str]) -> tuple[str, ...]:
-    found = []
-    for name, value in config.items():
-        try:
-            if name in owned:
-                raise InvalidSetting(f"{name} cannot be set here: {owned[name]}")
-            if _is_reserved(name):
-                raise InvalidSetting(f"{name} cannot be set here: penstock.* is reserved for the operator")
-            if name not in known:
-                raise unknown_setting(name, known)
-            known[name].parse(value)
-            if name in TOPIC_SETTINGS and known[name] is TOPIC_SETTINGS[name].setting:
-                parse_topic_setting(name, value)
-        except InvalidSetting as e:
-            found.append(str(e))
-    return tuple(found)
 
 
 def topic_rules() -> tuple[Rule, ...]:

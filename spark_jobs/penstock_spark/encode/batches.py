@@ -57,7 +57,11 @@ def batch_edges(rows: EncodableRows, max_bytes: int) -> list[int]:
 def encode(
     rows: EncodableRows, codec: int, max_bytes: int, producer: ProducerId, base_sequence: int
 ) -> list[EncodedBatch]:
-    """See `ports.Encode`. Raises `ValueError` for a header without key, and for timestamps too far apart."""
+    """Return batches of at most `max_bytes` before compression (one record may be larger), in order.
+
+    Sequence numbers continue from `base_sequence` and wrap at 2**31. Vectorised: no Python code per record. Raises
+    `ValueError` for a header without key, and for timestamps too far apart.
+    """
     if not len(rows.value):
         return []
     times, headers, sizes, ends = measure_rows(rows)

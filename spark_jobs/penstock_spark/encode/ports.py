@@ -32,16 +32,6 @@ class EncodedBatch(NamedTuple):
     records: int
 
 
-class Encode(Protocol):
-    """Type of `batches.encode`."""
-
-    def __call__(
-        self, rows: EncodableRows, codec: int, max_bytes: int, producer: ProducerId, base_sequence: int
-    ) -> list[EncodedBatch]:
-        """Return batches of at most `max_bytes` before compression (one record may be larger), in order. Sequence
-        numbers continue from `base_sequence` and wrap at 2**31. Vectorised: no Python code per record."""
-
-
 class BatchEdges(Protocol):
     """Type of `batches.batch_edges`."""
 
