@@ -84,6 +84,7 @@ lint: packages ## check style, types, layers, spelling, language, generated code
 	check $(BIN)/lint-imports; \
 	check $(BIN)/codespell; \
 	check $(BIN)/python tools/check_language.py; \
+	check $(BIN)/python tools/check_tests.py; \
 	check $(BIN)/python tools/generate_messages.py --check; \
 	check $(BIN)/python tools/generate_reference.py --check; \
 	check $(BIN)/python tools/generate_crds.py --check; \
