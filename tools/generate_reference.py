@@ -268,7 +268,7 @@ def settings() -> str:
     ]
     for name, known in TOPIC_SETTINGS.items():
         synonyms = ", ".join(f"`{s.name}`" for s in known.synonyms)
-        lines.append(row(name, known.setting, synonyms))
+        lines.append(row(name, known, synonyms))
     lines += [
         "",
         "## Brokers",
@@ -280,7 +280,7 @@ def settings() -> str:
     lines += [GROUPS_HEAD]
     lines += [row(name, s, None) for name, s in GROUP_SETTINGS.items()]
     lines += [KAFKA_HEAD]
-    lines += [kafka_row(known.setting) for known in (*KAFKA_BROKER_SETTINGS.values(), *KAFKA_GROUP_SETTINGS.values())]
+    lines += [kafka_row(known) for known in (*KAFKA_BROKER_SETTINGS.values(), *KAFKA_GROUP_SETTINGS.values())]
     return "\n".join(lines) + "\n"
 
 

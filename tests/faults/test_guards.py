@@ -16,7 +16,7 @@ from penstock.api.exchange import PeerInfo, ResponsePart
 from penstock.api.leaderships import LocalLeaderships
 from penstock.api.produce import ProduceApi
 from penstock.config.broker import BrokerConfig
-from penstock.config.values import FOREVER, TopicConfig
+from penstock.config.topic import FOREVER, TopicConfig
 from penstock.group.coordinator import GroupCoordinator
 from penstock.log.log_dir import LogDirectory
 from penstock.log.opening import DirectoryInUse

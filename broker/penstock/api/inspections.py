@@ -11,7 +11,7 @@ import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.config.values import AS_PRODUCED, EVERY_RECORD, NO_VALIDATION, TopicConfig
+from penstock.config.topic import AS_PRODUCED, EVERY_RECORD, NO_VALIDATION, TopicConfig
 from penstock.replica.inspection import Inspection, inspect, inspect_fully, needs_codec
 from penstock.replica.leader import Leader
 from penstock.wire.batch import CODEC_MASK, HEADER_SIZE, read_header

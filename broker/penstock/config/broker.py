@@ -7,271 +7,239 @@ read fields when they need them, or subscribe to changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from penstock.config.definition import (
-    MAX_VALUE_CHARS,
     InvalidSetting,
+    RejectedSetting,
     Setting,
     SettingSource,
     SettingType,
     Value,
-    text_of,
+    accept_stored,
+    setting,
+    setting_fields,
     unknown_setting,
 )
 from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS
 from penstock.config.listeners import parse_listeners
-from penstock.config.topic import TOPIC_SETTINGS, config_fields, parse_topic_setting
-from penstock.config.values import FOREVER, TopicConfig
+from penstock.config.topic import CONTRADICTORY, FOREVER, TOPIC_SETTINGS, TopicConfig, config_fields
 
-V = TypeVar("V")
-SETTING_TYPES = {
-    "bool": SettingType.BOOLEAN,
-    "int": SettingType.LONG,
-    "str": SettingType.STRING,
-    "str | None": SettingType.STRING,
-}
+LIST, LONG = SettingType.LIST, SettingType.LONG
+BROKER, ALL_BROKERS, STATIC = SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.STATIC
 MAX_INT = (1 << 31) - 1
 MAX_LOCATION_CHARS = 512
 """Maximum length of a rack or failure domain, which is sent to all brokers and clients."""
 RACK_AWARE = "RackAwareReplicaSelector"
 
 
-def setting(
-    default: V,
-    documentation: str,
-    *,
-    minimum: int = 0,
-    maximum: int = MAX_INT,
-    allowed: tuple[str, ...] = (),
-    dynamic: bool = False,
-    max_chars: int = MAX_VALUE_CHARS,
-    kind: SettingType | None = None,
-) -> V:
-    """Return a field of `BrokerConfig` with its definition.
-
-    `minimum` and `maximum` apply to numbers, `allowed` to words. `kind` is Kafka's type if it does not follow from the
-    field's type.
-    """
-    metadata = {
-        "documentation": documentation,
-        "minimum": minimum,
-        "maximum": maximum,
-        "allowed": allowed,
-        "dynamic": dynamic,
-        "max_chars": max_chars,
-        "kind": kind,
-    }
-    defined: V = field(default=default, metadata=metadata)
-    return defined
+def listeners_text(name: str, words: tuple[str, ...]) -> str:
+    """Return listeners as text. Raises `InvalidSetting`, which names the setting."""
+    text = ",".join(words)
+    parse_listeners(text, name)
+    return text
 
 
 @dataclass(slots=True)
 class BrokerConfig:
     """All settings of a broker except topic defaults, which are resolved in `topic_defaults`."""
 
-    node_id: int = setting(0, "Id of this broker, unique in its cluster.")
+    # fmt: off
+    node_id: int = setting("node.id", 0, "Id of this broker, unique in its cluster.")
     broker_rack: str | None = setting(
-        None,
+        "broker.rack", None,
         "Rack or zone of this broker. Sent to clients, which may fetch from a replica in their own rack.",
-        dynamic=True,
-        max_chars=MAX_LOCATION_CHARS,
+        max_chars=MAX_LOCATION_CHARS, dynamic=True,
     )
     broker_failure_domain: str = setting(
-        "",
+        "broker.failure.domain", "",
         "Failure domain of this broker, as a path with the largest domain first, such as zone/node. Replicas of a"
         " partition are spread at the highest possible level. Default: broker.rack.",
-        dynamic=True,
-        max_chars=MAX_LOCATION_CHARS,
+        max_chars=MAX_LOCATION_CHARS, dynamic=True,
     )
     listeners: str | None = setting(
-        None,
-        "Listeners, as NAME://host:port,...; an empty host means all addresses, port 0 a free port.",
-        kind=SettingType.LIST,
+        "listeners", None, "Listeners, as NAME://host:port,...; an empty host means all addresses, port 0 a free port.",
+        kind=LIST, convert=partial(listeners_text, "listeners"),
     )
     advertised_listeners: str | None = setting(
-        None,
+        "advertised.listeners", None,
         "Addresses advertised to clients, as NAME://host:port,... by listener. Default: the listener's address.",
-        kind=SettingType.LIST,
+        kind=LIST, convert=partial(listeners_text, "advertised.listeners"),
     )
-
     broker_session_timeout_ms: int = setting(
-        9000,
-        "Time after which a broker without heartbeats is considered dead, in ms.",
-        minimum=2000,
-        maximum=600_000,
+        "broker.session.timeout.ms", 9000, "Time after which a broker without heartbeats is considered dead, in ms.",
+        minimum=2000, maximum=600_000,
     )
     etcd_managed: bool = setting(
-        False,
+        "etcd.managed", False,
         "Whether etcd is dedicated to this cluster: if so, the controller compacts and defragments it.",
     )
     broker_draining: bool = setting(
-        False,
+        "broker.draining", False,
         "Whether the controller moves all replicas off this broker. broker.removable becomes true when it is empty.",
         dynamic=True,
     )
     broker_replace_after_ms: int = setting(
-        1_800_000,
+        "broker.replace.after.ms", 1_800_000,
         "Time after which the replicas of a missing broker are moved to other brokers, in ms; -1 for never.",
-        minimum=-1,
-        dynamic=True,
+        minimum=-1, dynamic=True,
     )
     auto_leader_rebalance_enable: bool = setting(
-        True, "Whether the controller returns leadership to preferred replicas.", dynamic=True
+        "auto.leader.rebalance.enable", True, "Whether the controller returns leadership to preferred replicas.",
+        dynamic=True,
     )
     leader_imbalance_check_interval_seconds: int = setting(
-        300,
+        "leader.imbalance.check.interval.seconds", 300,
         "Interval of checks for partitions that are not led by their preferred replica, in seconds.",
-        minimum=1,
-        kind=SettingType.LONG,
+        kind=LONG, minimum=1, maximum=MAX_INT,
     )
     leader_replication_throttled_rate: int = setting(
-        FOREVER,
+        "leader.replication.throttled.rate", FOREVER,
         "Maximum rate at which a broker sends to out-of-sync replicas of partitions that it leads and a topic's"
         " leader.replication.throttled.replicas lists, in bytes per second.",
-        minimum=0,
-        maximum=FOREVER,
-        dynamic=True,
+        kind=LONG, dynamic=True,
     )
     follower_replication_throttled_rate: int = setting(
-        FOREVER,
+        "follower.replication.throttled.rate", FOREVER,
         "Maximum rate at which a broker fetches for its out-of-sync replicas that a topic's"
         " follower.replication.throttled.replicas lists, in bytes per second.",
-        minimum=0,
-        maximum=FOREVER,
-        dynamic=True,
+        kind=LONG, dynamic=True,
     )
     reassignment_throttle_bytes_per_second: int = setting(
-        FOREVER,
+        "reassignment.throttle.bytes.per.second", FOREVER,
         "Maximum rate at which a broker sends to replicas that a reassignment adds, and fetches for its own, in bytes"
         " per second.",
-        minimum=1,
-        maximum=FOREVER,
-        dynamic=True,
+        kind=LONG, minimum=1, dynamic=True,
     )
-
     replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
-        FOREVER,
+        "replica.alter.log.dirs.io.max.bytes.per.second", FOREVER,
         "Maximum rate at which replicas move between log directories, in bytes per second. No effect, as a broker has"
         " one log directory; Kafka's tools set and remove it.",
-        minimum=0,
-        maximum=FOREVER,
-        dynamic=True,
+        kind=LONG, dynamic=True,
     )
-
-    num_partitions: int = setting(1, "Default number of partitions of a new topic.", minimum=1, maximum=100_000)
-    default_replication_factor: int = setting(1, "Default replication factor of a new topic.", minimum=1, maximum=32)
+    num_partitions: int = setting(
+        "num.partitions", 1, "Default number of partitions of a new topic.",
+        minimum=1, maximum=100_000,
+    )
+    default_replication_factor: int = setting(
+        "default.replication.factor", 1, "Default replication factor of a new topic.",
+        minimum=1, maximum=32,
+    )
     auto_create_topics_enable: bool = setting(
-        True, "Whether a client's first metadata request for a missing topic creates it."
+        "auto.create.topics.enable", True, "Whether a client's first metadata request for a missing topic creates it."
     )
-    delete_topic_enable: bool = setting(True, "Whether topics can be deleted.")
+    delete_topic_enable: bool = setting("delete.topic.enable", True, "Whether topics can be deleted.")
     max_partitions: int = setting(
-        100_000,
-        "Maximum number of partitions in the cluster.",
-        minimum=1,
-        maximum=1_000_000,
-        dynamic=True,
+        "max.partitions", 100_000, "Maximum number of partitions in the cluster.",
+        minimum=1, maximum=1_000_000, dynamic=True,
     )
-
-    group_min_session_timeout_ms: int = setting(6000, "Minimum session timeout that group members can request, in ms.")
+    group_min_session_timeout_ms: int = setting(
+        "group.min.session.timeout.ms", 6000, "Minimum session timeout that group members can request, in ms."
+    )
     group_max_session_timeout_ms: int = setting(
-        1_800_000, "Maximum session timeout that group members can request, in ms."
+        "group.max.session.timeout.ms", 1_800_000, "Maximum session timeout that group members can request, in ms."
     )
     group_initial_rebalance_delay_ms: int = setting(
-        3000, "Time that the first rebalance of an empty group waits for more members, in ms."
+        "group.initial.rebalance.delay.ms", 3000,
+        "Time that the first rebalance of an empty group waits for more members, in ms.",
     )
-    group_max_size: int = setting(MAX_INT, "Maximum number of members of a group.", minimum=1)
+    group_max_size: int = setting("group.max.size", MAX_INT, "Maximum number of members of a group.", minimum=1)
     offsets_retention_minutes: int = setting(
-        43_200,
+        "offsets.retention.minutes", 43_200,
         "Time for which committed offsets are kept once their group is empty, in minutes. The default of 30 days"
         " exceeds the default message retention of 14 days, so that a returning group still finds its offsets.",
         minimum=1,
     )
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "Interval of checks for expired offsets, in ms.", minimum=1, kind=SettingType.LONG
+        "offsets.retention.check.interval.ms", 600_000, "Interval of checks for expired offsets, in ms.",
+        kind=LONG, minimum=1, maximum=MAX_INT,
     )
-    offset_metadata_max_bytes: int = setting(4096, "Maximum size of the metadata committed with an offset, in bytes.")
+    offset_metadata_max_bytes: int = setting(
+        "offset.metadata.max.bytes", 4096, "Maximum size of the metadata committed with an offset, in bytes."
+    )
     producer_id_expiration_ms: int = setting(
-        86_400_000,
+        "producer.id.expiration.ms", 86_400_000,
         "Time after which a partition forgets the state of an idle producer, in ms.",
-        minimum=1,
-        dynamic=True,
+        minimum=1, dynamic=True,
     )
     transaction_max_timeout_ms: int = setting(
-        900_000,
+        "transaction.max.timeout.ms", 900_000,
         "Maximum transaction timeout, in ms. Producers that request more are rejected.",
         minimum=1,
     )
     transactional_id_expiration_ms: int = setting(
-        604_800_000, "Time after which an unused transactional id expires, in ms.", minimum=1
+        "transactional.id.expiration.ms", 604_800_000, "Time after which an unused transactional id expires, in ms.",
+        minimum=1,
     )
-
     socket_request_max_bytes: int = setting(
-        104_857_600, "Maximum size of a request, in bytes.", minimum=1024, maximum=1 << 30
+        "socket.request.max.bytes", 104_857_600, "Maximum size of a request, in bytes.",
+        minimum=1024, maximum=1 << 30,
     )
     queued_max_request_bytes: int = setting(
-        268_435_456,
+        "queued.max.request.bytes", 268_435_456,
         "Maximum memory for partially received requests of all connections, in bytes.",
-        minimum=1 << 20,
-        maximum=1 << 40,
+        kind=LONG, minimum=1 << 20, maximum=1 << 40,
     )
     connections_max_idle_ms: int = setting(
-        600_000, "Time after which an idle connection is closed, in ms.", minimum=1, kind=SettingType.LONG
+        "connections.max.idle.ms", 600_000, "Time after which an idle connection is closed, in ms.",
+        kind=LONG, minimum=1, maximum=MAX_INT,
     )
     max_connections: int = setting(
-        MAX_INT,
+        "max.connections", MAX_INT,
         "Maximum number of connections; lower if the process's file descriptor limit is lower.",
         minimum=1,
     )
-    max_connections_per_ip: int = setting(MAX_INT, "Maximum number of connections from one address.", minimum=1)
-
+    max_connections_per_ip: int = setting(
+        "max.connections.per.ip", MAX_INT, "Maximum number of connections from one address.",
+        minimum=1,
+    )
     fetch_max_bytes: int = setting(
-        57_671_680, "Maximum size of the records in a fetch response, in bytes.", minimum=1024
+        "fetch.max.bytes", 57_671_680, "Maximum size of the records in a fetch response, in bytes.",
+        minimum=1024,
     )
     max_incremental_fetch_session_cache_slots: int = setting(
-        1000, "Maximum number of cached incremental fetch sessions."
+        "max.incremental.fetch.session.cache.slots", 1000, "Maximum number of cached incremental fetch sessions."
     )
-
     replica_lag_time_max_ms: int = setting(
-        30_000,
+        "replica.lag.time.max.ms", 30_000,
         "Time that a follower may lag behind its leader before it is removed from the ISR, in ms.",
-        minimum=1,
-        dynamic=True,
-        kind=SettingType.LONG,
+        kind=LONG, minimum=1, maximum=MAX_INT, dynamic=True,
     )
     replica_fetch_wait_max_ms: int = setting(
-        500, "Maximum time that a follower's fetch waits for new records, in ms.", maximum=60_000
+        "replica.fetch.wait.max.ms", 500, "Maximum time that a follower's fetch waits for new records, in ms.",
+        maximum=60_000,
     )
     replica_fetch_max_bytes: int = setting(
-        1 << 20, "Maximum bytes that a follower fetches per partition and request; a larger batch is returned whole."
+        "replica.fetch.max.bytes", 1 << 20,
+        "Maximum bytes that a follower fetches per partition and request; a larger batch is returned whole.",
     )
     replica_fetch_response_max_bytes: int = setting(
-        10 << 20, "Maximum bytes that a follower fetches from one leader per request.", minimum=1024
+        "replica.fetch.response.max.bytes", 10 << 20,
+        "Maximum bytes that a follower fetches from one leader per request.",
+        minimum=1024,
     )
     replica_fetch_backoff_ms: int = setting(
-        1000, "Maximum time that a follower waits after a failed fetch, in ms.", minimum=1, maximum=60_000
+        "replica.fetch.backoff.ms", 1000, "Maximum time that a follower waits after a failed fetch, in ms.",
+        minimum=1, maximum=60_000,
     )
     replica_selector_class: str | None = setting(
-        None,
+        "replica.selector.class", None,
         "Replica that the leader redirects consumers to. RackAwareReplicaSelector (or its full Kafka name) selects an"
         " in-sync replica in the consumer's rack. Default: the leader.",
         allowed=(RACK_AWARE, f"org.apache.kafka.common.replica.{RACK_AWARE}"),
     )
-
     log_max_open_files: int = setting(
-        512, "Maximum number of segment files kept open; others are opened on demand.", minimum=16, maximum=1_000_000
+        "log.max.open.files", 512, "Maximum number of segment files kept open; others are opened on demand.",
+        minimum=16, maximum=1_000_000,
     )
-
     log_retention_check_interval_ms: int = setting(
-        300_000,
-        "Interval of the check for segments that retention deletes, in ms.",
-        minimum=1,
-        kind=SettingType.LONG,
+        "log.retention.check.interval.ms", 300_000, "Interval of the check for segments that retention deletes, in ms.",
+        kind=LONG, minimum=1, maximum=MAX_INT,
     )
-
     log_tail_cache_bytes: int = setting(
-        128 << 20,
+        "log.tail.cache.bytes", 128 << 20,
         "Bytes of recently written data to keep in the page cache for readers, on hosts where allocating page cache is"
         " slow (virtual machines that return unused memory to the hypervisor); older data is read from disk. -1 leaves"
         " the page cache to the kernel.",
@@ -281,29 +249,42 @@ class BrokerConfig:
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     """Configuration of a topic without overrides."""
     source_texts: dict[SettingSource, dict[str, str]] = field(default_factory=dict)
-    """Configured values as text, by source."""
+    """Valid configured values as text, by source."""
     change_listeners: list[Callable[[], None]] = field(default_factory=list)
+    # fmt: on
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> BrokerConfig:
         """Return the configuration from static settings by name. Raises `InvalidSetting`."""
-        config = cls()
         for name, text in texts.items():
-            parse_broker_setting(name, text)
-        config.source_texts[SettingSource.STATIC] = dict(texts)
-        problems = config._resolve()
-        if problems:
-            raise InvalidSetting(problems[0])
+            broker_setting(name).parse(text)
+        config = cls(source_texts={STATIC: dict(texts)})
+        config._resolve_strictly()
         return config
 
-    def apply_dynamic(self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]) -> list[str]:
-        """Apply dynamic settings. Returns an error message for each one that is invalid and ignored."""
-        self.source_texts[SettingSource.ALL_BROKERS] = dict(all_brokers)
-        self.source_texts[SettingSource.BROKER] = dict(this_broker)
-        problems = self._resolve()
+    def apply_dynamic(
+        self, all_brokers: Mapping[str, object], this_broker: Mapping[str, object]
+    ) -> list[RejectedSetting]:
+        """Apply stored settings. Returns the invalid ones, for which the source with the next precedence applies."""
+        rejected: list[RejectedSetting] = []
+        sources = [(ALL_BROKERS, all_brokers, "all brokers"), (BROKER, this_broker, f"broker {self.node_id}")]
+        for source, stored, resource in sources:
+            accepted, invalid = accept_stored(stored, dynamic_setting, resource)
+            self.source_texts[source] = dict(accepted)
+            rejected += invalid
+        while (contradiction := self._resolve()) is not None and sources:
+            source, _, resource = sources.pop()
+            texts = self.source_texts[source]
+            for name in CONTRADICTORY_DEFAULTS & texts.keys():
+                rejected.append(RejectedSetting(resource, name, texts.pop(name), contradiction))
         for listener in self.change_listeners:
             listener()
-        return problems
+        return rejected
+
+    def check_dynamic(self, source: SettingSource, stored: Mapping[str, object]) -> None:
+        """Raise `InvalidSetting` if the settings of a source would contradict each other or those of other sources."""
+        accepted, _ = accept_stored(stored, dynamic_setting)
+        BrokerConfig(source_texts={**self.source_texts, source: dict(accepted)})._resolve_strictly()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change of dynamic settings."""
@@ -311,42 +292,31 @@ class BrokerConfig:
 
     def text(self, name: str) -> str | None:
         """Return a setting's configured text from the source with the highest precedence; None if not set."""
-        for source in (SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.STATIC):
-            texts = self.source_texts.get(source, {})
-            if name in texts and (source is SettingSource.STATIC or broker_setting(name).dynamic):
-                return texts[name]
+        for source in (BROKER, ALL_BROKERS, STATIC):
+            if name in self.source_texts.get(source, {}):
+                return self.source_texts[source][name]
         return None
 
-    def _resolve(self) -> list[str]:
-        problems = [
-            str(unknown_setting(name, BROKER_SETTINGS, "broker setting"))
-            for texts in self.source_texts.values()
-            for name in texts
-            if name not in BROKER_SETTINGS and name not in KAFKA_BROKER_SETTINGS
-        ]
-        for each in fields(self):
-            if "documentation" not in each.metadata:
-                continue
-            name = each.name.replace("_", ".")
-            text = self.text(name)
-            try:
-                value = each.default if text is None else parse_broker_setting(name, text)
-                setattr(self, each.name, ",".join(value) if isinstance(value, tuple) else value)
-            except InvalidSetting as e:
-                problems.append(str(e))
+    def _resolve(self) -> str | None:
+        """Set all fields from `source_texts`. Returns which values contradict each other; None if none do."""
+        for each in BROKER_FIELDS:
+            text = self.text(each.setting.name)
+            setattr(self, each.name, each.default if text is None else each.convert(each.setting.parse(text)))
         values: dict[str, Any] = {}
-        for topic_name in TOPIC_SETTINGS:
-            try:
-                values.update(config_fields(topic_name, self.topic_default(topic_name)))
-            except InvalidSetting as e:
-                problems.append(str(e))
+        for name in TOPIC_SETTINGS:
+            values.update(config_fields(name, self.topic_default(name)))
         self.topic_defaults = TopicConfig(**values)
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
-            problems.append(
+            return (
                 f"group.min.session.timeout.ms ({self.group_min_session_timeout_ms}) must not be greater than"
                 f" group.max.session.timeout.ms ({self.group_max_session_timeout_ms})"
             )
-        return problems
+        return self.topic_defaults.contradiction()
+
+    def _resolve_strictly(self) -> None:
+        contradiction = self._resolve()
+        if contradiction is not None:
+            raise InvalidSetting(contradiction)
 
     @property
     def reads_from_followers(self) -> bool:
@@ -354,136 +324,56 @@ class BrokerConfig:
         return bool(self.replica_selector_class)
 
     def topic_default(self, topic_name: str) -> Value:
-        """Return a topic setting's default. Raises `InvalidSetting`."""
+        """Return a topic setting's default."""
         known = TOPIC_SETTINGS[topic_name]
         for synonym in known.synonyms:
             text = self.text(synonym.name)
             if text is not None:
-                broker_setting(synonym.name).parse(text)
-                return scale_value(topic_name, text, synonym.factor)
-        assert known.setting.default is not None, f"{topic_name} has a default"
-        return known.setting.parse(known.setting.default)
+                value = BROKER_SETTINGS[synonym.name].parse(text)
+                has_unit = synonym.factor != 1 and isinstance(value, int) and value > 0
+                return value * synonym.factor if has_unit else value
+        assert known.default is not None, f"{topic_name} has a default"
+        return known.parse(known.default)
 
 
-def scale_value(topic_name: str, text: str, factor: int) -> Value:
-    """Return a topic setting's value from a broker setting in a unit `factor` times larger. Negative values stay."""
-    if factor != 1:
-        value = int(text)
-        return parse_topic_setting(topic_name, str(value * factor if value > 0 else value))
-    return parse_topic_setting(topic_name, text)
-
-
-def broker_field_settings() -> list[Setting]:
-    """Return the definitions of `BrokerConfig`'s fields."""
-    found = []
-    for each in fields(BrokerConfig):
-        if "documentation" not in each.metadata:
-            continue
-        kind = each.metadata["kind"]
-        if kind is None:
-            kind = SETTING_TYPES[str(each.type)]
-            if kind is SettingType.LONG and each.metadata["maximum"] <= MAX_INT:
-                kind = SettingType.INT
-        numeric = kind in (SettingType.INT, SettingType.LONG)
-        default = each.default
-        found.append(
-            Setting(
-                each.name.replace("_", "."),
-                kind,
-                None if default is None else str(default).lower() if isinstance(default, bool) else str(default),
-                each.metadata["documentation"],
-                each.metadata["minimum"] if numeric else None,
-                each.metadata["maximum"] if numeric else None,
-                each.metadata["allowed"],
-                dynamic=each.metadata["dynamic"],
-                max_chars=each.metadata["max_chars"],
-            )
-        )
-    return found
-
-
-def topic_default_settings() -> list[Setting]:
-    """Return the definitions of broker settings that are topic defaults, with bounds in their own units.
+def default_settings(known: Setting) -> list[Setting]:
+    """Return the broker settings that are a topic setting's default.
 
     Of several synonyms with different units, the one with the largest unit has the default and the others are unset, as
     in Kafka.
     """
     found = []
-    for known in TOPIC_SETTINGS.values():
-        topic_setting = known.setting
-        for i, synonym in enumerate(known.synonyms):
-            low, high = topic_setting.minimum, topic_setting.maximum
-            if synonym.factor != 1:
-                low = None if low is None else max(low, -1) if low <= 0 else 1
-                high = ((1 << 63) - 1) // synonym.factor
-            found.append(
-                Setting(
-                    synonym.name,
-                    SettingType.INT if synonym.factor != 1 else topic_setting.kind,
-                    convert_default(topic_setting.default, synonym.factor) if i == len(known.synonyms) - 1 else None,
-                    topic_setting.documentation
-                    if synonym.factor == 1
-                    else f"Same as {known.synonyms[0].name}, in a larger unit.",
-                    low,
-                    min(high, MAX_INT) if synonym.factor != 1 and high is not None else high,
-                    topic_setting.allowed,
-                    topic_setting.excluded,
-                    dynamic=True,
-                    reason=topic_setting.reason,
-                )
+    for name, factor in known.synonyms:
+        own = replace(known, name=name)
+        if factor != 1:
+            assert known.default is not None, f"{known.name} has a default"
+            own = replace(
+                own,
+                kind=SettingType.INT,
+                default=str(int(known.default) // factor),
+                documentation=f"Same as {known.synonyms[0].name}, in a larger unit.",
             )
+        found.append(replace(own, default=None) if name != known.synonyms[-1].name else own)
     return found
 
 
-def convert_default(default: str | None, factor: int) -> str | None:
-    """Return a default in a unit that is `factor` times larger."""
-    if default is None or factor == 1:
-        return default
-    count, rest = divmod(int(default), factor)
-    assert rest == 0, f"the default {default} is a multiple of {factor}"
-    return str(count)
-
-
-BROKER_SETTINGS: dict[str, Setting] = {s.name: s for s in broker_field_settings() + topic_default_settings()}
-TOPIC_SETTING_OF = {
-    synonym.name: (name, synonym.factor) for name, known in TOPIC_SETTINGS.items() for synonym in known.synonyms
-}
-
-
-SYNONYMS_OF = {
-    synonym.name: tuple(s.name for s in known.synonyms)
-    for known in TOPIC_SETTINGS.values()
-    for synonym in known.synonyms
-}
-"""By broker setting: all synonyms for the same default, highest precedence first."""
+BROKER_FIELDS = setting_fields(BrokerConfig)
+BROKER_SETTINGS: dict[str, Setting] = {each.setting.name: each.setting for each in BROKER_FIELDS}
+BROKER_SETTINGS |= {own.name: own for known in TOPIC_SETTINGS.values() for own in default_settings(known)}
+CONTRADICTORY_DEFAULTS = {synonym.name for name in CONTRADICTORY for synonym in TOPIC_SETTINGS[name].synonyms}
 
 
 def broker_setting(name: str) -> Setting:
     """Return a broker setting's definition. Raises `UnknownSetting`."""
-    known = BROKER_SETTINGS.get(name)
-    if known is not None:
-        return known
-    if name in KAFKA_BROKER_SETTINGS:
-        return KAFKA_BROKER_SETTINGS[name].setting
-    raise unknown_setting(name, BROKER_SETTINGS, "broker setting")
+    known = BROKER_SETTINGS.get(name) or KAFKA_BROKER_SETTINGS.get(name)
+    if known is None:
+        raise unknown_setting(name, BROKER_SETTINGS, "broker setting")
+    return known
 
 
-def parse_broker_setting(name: str, text: str) -> Value:
-    """Return a broker setting's typed value. Raises `InvalidSetting` for an unknown name or an invalid value."""
+def dynamic_setting(name: str) -> Setting:
+    """Return the definition of a broker setting that can change at run time. Raises `InvalidSetting`."""
     known = broker_setting(name)
-    if name in KAFKA_BROKER_SETTINGS:
-        KAFKA_BROKER_SETTINGS[name].check(text)
-    value = known.parse(text)
-    if name in TOPIC_SETTING_OF:
-        topic_name, factor = TOPIC_SETTING_OF[name]
-        scale_value(topic_name, text.strip(), factor)
-    elif name in ("listeners", "advertised.listeners"):
-        parse_listeners(text, name)
-    return value
-
-
-def normalise_broker_setting(name: str, text: str) -> str:
-    """Return a broker setting's value as it is stored and shown. Raises `InvalidSetting`."""
-    if name in KAFKA_BROKER_SETTINGS:
-        return KAFKA_BROKER_SETTINGS[name].check(text)
-    return text_of(parse_broker_setting(name, text))
+    if not known.dynamic:
+        raise InvalidSetting(f"{name} cannot be changed while the broker runs; set it at the broker's start")
+    return known

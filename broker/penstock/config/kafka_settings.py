@@ -1,34 +1,14 @@
 """Settings of Apache Kafka 4.3 that Penstock accepts by name but ignores, with their fixed values.
 
 Tools and manifests set them. They are described as read-only, and can be set only to their fixed value; any other value
-is rejected with the reason. Used by `config.broker` and `config.group`.
+is rejected with the reason. Used by `config.broker` and `config.group`, for which these are settings with `is_fixed`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from penstock.config.addresses import quoted
-from penstock.config.definition import InvalidSetting, Setting, SettingType
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaSetting:
-    """An ignored setting. Its default is its fixed value; `synonym` is the broker setting of a group setting."""
-
-    setting: Setting
-    synonym: str
-
-    def check(self, text: str) -> str:
-        """Return the value as it is shown. Raises `InvalidSetting` unless it is the fixed value."""
-        setting = self.setting
-        value = setting.parse(text)
-        if setting.default is None or value != setting.parse(setting.default):
-            hint = "leave it out" if setting.default is None else f"leave it out, or use {quoted(setting.default)}"
-            raise InvalidSetting(f"cannot set {setting.name} to {quoted(text.strip())}: {setting.reason}; {hint}")
-        return setting.default
-
+from penstock.config.definition import Setting, SettingSynonym, SettingType
 
 TIERED = "tiered storage is not supported"
 SHARE = "share groups (KIP-932) are not supported"
@@ -431,21 +411,24 @@ METRICS_ROWS = ((METRICS, "interval.ms int* 300000\nmatch list* ''\nmetrics list
 EMPTY = "''"
 
 
-def parse_rows(groups: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, KafkaSetting]]:
+def parse_rows(groups: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, Setting]]:
     """Yield the name and definition of each row."""
     for reason, rows in groups:
         for line in rows.strip().splitlines():
             name, kind, *rest = line.split()
-            default = None if not rest else "" if rest[0] == EMPTY else rest[0]
-            setting = Setting(
+            yield (
                 name,
-                SettingType[kind.rstrip("*").upper()],
-                default,
-                f"No effect: {reason}.",
-                dynamic=kind.endswith("*"),
-                reason=reason,
+                Setting(
+                    name,
+                    SettingType[kind.rstrip("*").upper()],
+                    None if not rest else "" if rest[0] == EMPTY else rest[0],
+                    f"No effect: {reason}.",
+                    dynamic=kind.endswith("*"),
+                    reason=reason,
+                    synonyms=tuple(map(SettingSynonym, rest[1:])),
+                    is_fixed=True,
+                ),
             )
-            yield name, KafkaSetting(setting, rest[1] if len(rest) > 1 else name)
 
 
 KAFKA_BROKER_SETTINGS = dict(parse_rows(BROKER_ROWS))

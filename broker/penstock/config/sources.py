@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.config.addresses import quoted
-from penstock.config.broker import BROKER_SETTINGS, BrokerConfig, parse_broker_setting
+from penstock.config.broker import BROKER_SETTINGS, BrokerConfig, broker_setting
 from penstock.config.definition import InvalidSetting, unknown_setting
 from penstock.config.topic import TOPIC_SETTINGS
 
@@ -58,7 +58,7 @@ def check_texts(texts: Mapping[str, str], source: str) -> Mapping[str, str]:
                 synonyms = TOPIC_SETTINGS[name].synonyms
                 hint = f"; set the topics' default with {synonyms[0].name}" if synonyms else " without a broker default"
                 raise InvalidSetting(f"{name} is a topic setting{hint}")
-            parse_broker_setting(name, text)
+            broker_setting(name).parse(text)
         except InvalidSetting as e:
             raise InvalidSetting(f"{e} ({source})") from None
     return texts

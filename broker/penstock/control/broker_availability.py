@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.config.broker import BrokerConfig
+from penstock.config.broker import BROKER_SETTINGS, BrokerConfig
 from penstock.control.absent_brokers import absent_brokers
 from penstock.control.members import BROKER_PREFIX
 from penstock.runtime.clock import Clock
@@ -65,10 +65,10 @@ def parse_availability(entries: Sequence[StoreEntry], absent: frozenset[int] = f
 def is_draining_set(entry: StoreEntry) -> bool:
     """Return whether a broker's settings have `broker.draining=true`."""
     try:
-        settings = decode(BrokerConfigRecord, entry.key, entry.value).settings
+        stored = decode(BrokerConfigRecord, entry.key, entry.value).settings.get(DRAINING_SETTING)
     except BadRecord:
         return False
-    return settings.get(DRAINING_SETTING, "").strip().lower() == "true"
+    return bool(BROKER_SETTINGS[DRAINING_SETTING].parse_stored(stored, False))
 
 
 def is_removable(view: ClusterView, broker_id: int) -> bool:

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from penstock.config.broker import TOPIC_SETTING_OF, BrokerConfig, broker_setting, normalise_broker_setting
-from penstock.config.definition import InvalidSetting, UnknownSetting, text_of
+from penstock.config.broker import BrokerConfig, broker_setting
+from penstock.config.definition import InvalidSetting, SettingSource, UnknownSetting, accept_stored, text_of
 from penstock.config.kafka_settings import METRICS
-from penstock.config.topic import OWN_PREFIX, TOPIC_SETTINGS, normalise_topic_setting, resolve, topic_setting
-from penstock.control.config_changes import apply_changes, check_changes, rewrite_value
+from penstock.config.topic import OWN_PREFIX, resolve, topic_setting
+from penstock.control.config_changes import apply_changes, check_changes, normalise_changed, rewrite_value
 from penstock.control.group_settings import GroupSettings
 from penstock.control.loggers import alter_loggers
 from penstock.control.naming import check_name
@@ -28,14 +28,11 @@ from penstock.control.results import (
 )
 from penstock.runtime.clock import Clock
 from penstock.state import keys
-from penstock.state.records import BadRecord, BrokerConfigRecord, TopicRecord, decode, encode
+from penstock.state.records import BadRecord, BrokerConfigRecord, StoredSettings, TopicRecord, decode, encode
 from penstock.state.store import Store, StoreEntry, StoreError
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 from penstock.wire.errors import ErrorCode
-
-Change = Callable[[dict[str, str]], dict[str, str]]
-"""From the present overrides to the new ones."""
 
 
 class ConfigService:
@@ -99,13 +96,12 @@ class ConfigService:
     async def _alter_topic(
         self, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces_all: bool
     ) -> None:
-        def apply_overrides(present: dict[str, str]) -> dict[str, str]:
+        def apply_overrides(present: StoredSettings) -> StoredSettings:
             if replaces_all:
                 present = {key: text for key, text in present.items() if key.startswith(OWN_PREFIX)}
             new = apply_changes(changes, present, topic_setting, self._topic_default)
-            for key in {change.name for change in changes} & new.keys():
-                new[key] = normalise_topic_setting(key, new[key])
-            resolve({key: text for key, text in new.items() if key in TOPIC_SETTINGS}, self.config.topic_defaults)
+            normalise_changed(changes, new, topic_setting)
+            resolve(accept_stored(new, topic_setting)[0], self.config.topic_defaults)
             return new
 
         def rewrite(entry: StoreEntry | None) -> bytes:
@@ -142,21 +138,11 @@ class ConfigService:
         def rewrite(entry: StoreEntry | None) -> bytes:
             present = decode(BrokerConfigRecord, entry.key, entry.value).settings if entry is not None else {}
             new = apply_changes(changes, {} if replaces_all else present, broker_setting, self._broker_default)
-            for setting in {change.name for change in changes} & new.keys():
-                new[setting] = normalise_broker_setting(setting, new[setting])
-            self._check_broker(name, new)
+            normalise_changed(changes, new, broker_setting)
+            self.config.check_dynamic(SettingSource.BROKER if name else SettingSource.ALL_BROKERS, new)
             return encode(BrokerConfigRecord(settings=new))
 
         await self._rewrite(key, rewrite, validate_only)
-
-    def _check_broker(self, name: str, new: Mapping[str, str]) -> None:
-        """Raise `InvalidSetting` if the topic defaults would contradict each other."""
-        overrides: dict[str, str] = {}
-        for setting, text in new.items():
-            topic_name, factor = TOPIC_SETTING_OF.get(setting, ("", 0))
-            if factor == 1:
-                overrides[topic_name] = text
-        resolve(overrides, self.config.topic_defaults)
 
     def _broker_default(self, name: str) -> str:
         text = self.config.text(name)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from penstock.config.definition import Setting, SettingType
+from penstock.config.definition import Setting, SettingType, text_of
 from penstock.control.results import AdminError, ConfigChange, ConfigOperation
+from penstock.state.records import StoredSettings
 from penstock.state.store import Compare, DeleteOp, PutOp, Store, StoreEntry
 from penstock.wire.errors import ErrorCode
 
@@ -49,10 +50,10 @@ def check_changes(changes: Sequence[ConfigChange]) -> None:
 
 def apply_changes(
     changes: Sequence[ConfigChange],
-    present: Mapping[str, str],
+    present: StoredSettings,
     definition: Callable[[str], Setting],
     default: Callable[[str], str],
-) -> dict[str, str]:
+) -> dict[str, object]:
     """Return the settings after the changes. Lists are changed from their effective value, defaults included.
 
     DELETE accepts unknown and unset names, because tools that copy settings delete those that they know. Raises
@@ -72,7 +73,8 @@ def apply_changes(
                 raise AdminError(
                     ErrorCode.INVALID_CONFIG, f"Cannot append to or subtract from {change.name}: it is not a list."
                 )
-            words = [word.strip() for word in new.get(change.name, default(change.name)).split(",") if word.strip()]
+            text = text_of(setting.parse_stored(new.get(change.name), default(change.name)))
+            words = [word.strip() for word in text.split(",") if word.strip()]
             named = [word.strip() for word in value.split(",")]
             if change.operation == ConfigOperation.APPEND:
                 words += [word for word in named if word not in words]
@@ -81,3 +83,11 @@ def apply_changes(
             value = ",".join(words)
         new[change.name] = value
     return new
+
+
+def normalise_changed(
+    changes: Sequence[ConfigChange], new: dict[str, object], definition: Callable[[str], Setting]
+) -> None:
+    """Normalise the values that `apply_changes` has changed; leave the others. Raises `InvalidSetting`."""
+    for name in [change.name for change in changes if change.name in new]:
+        new[name] = definition(name).normalise(str(new[name]))

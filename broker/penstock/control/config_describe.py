@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.config.broker import BROKER_SETTINGS, SYNONYMS_OF, BrokerConfig, broker_setting
+from penstock.config.broker import BROKER_SETTINGS, BrokerConfig, broker_setting
 from penstock.config.definition import InvalidSetting, Setting, SettingSource, text_of
 from penstock.config.group import GROUP_SETTINGS
 from penstock.config.kafka_settings import CLIENT_METRICS_SETTINGS, KAFKA_BROKER_SETTINGS, KAFKA_GROUP_SETTINGS
 from penstock.config.listeners import ListenerAddress
-from penstock.config.topic import OWN_PREFIX, TOPIC_SETTINGS, TopicSetting
+from penstock.config.topic import OWN_PREFIX, TOPIC_SETTINGS
 from penstock.state.view import TopicView
 
 BROKER_SOURCES = (SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.STATIC)
@@ -50,20 +50,20 @@ def describe_topic(topic: TopicView, config: BrokerConfig) -> list[ConfigDescrip
 
 def describe_overrides(overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigDescription]:
     """Describe all settings of a topic that has these overrides."""
-    return [describe_topic_setting(name, known, overrides, config) for name, known in TOPIC_SETTINGS.items()]
+    return [describe_topic_setting(known, overrides, config) for known in TOPIC_SETTINGS.values()]
 
 
 def describe_group(settings: Mapping[str, str]) -> list[ConfigDescription]:
     """Describe all settings of a group that has these overrides."""
-    found = [describe_group_setting(known, known.name, settings) for known in GROUP_SETTINGS.values()]
-    return found + [
-        describe_group_setting(known.setting, known.synonym, settings) for known in KAFKA_GROUP_SETTINGS.values()
+    return [
+        describe_group_setting(known, settings) for known in (*GROUP_SETTINGS.values(), *KAFKA_GROUP_SETTINGS.values())
     ]
 
 
-def describe_group_setting(setting: Setting, synonym: str, settings: Mapping[str, str]) -> ConfigDescription:
-    """Describe one setting of a group; `synonym` is the broker setting with the default."""
-    synonyms = [ConfigSynonym(synonym, setting.default, SettingSource.DEFAULT)]
+def describe_group_setting(setting: Setting, settings: Mapping[str, str]) -> ConfigDescription:
+    """Describe one setting of a group."""
+    default_name = setting.synonyms[0].name if setting.synonyms else setting.name
+    synonyms = [ConfigSynonym(default_name, setting.default, SettingSource.DEFAULT)]
     if setting.name in settings:
         synonyms.insert(0, ConfigSynonym(setting.name, settings[setting.name], SettingSource.GROUP))
     return ConfigDescription(setting, synonyms[0].value, synonyms[0].source, synonyms)
@@ -72,51 +72,39 @@ def describe_group_setting(setting: Setting, synonym: str, settings: Mapping[str
 def describe_client_metrics() -> list[ConfigDescription]:
     """Describe the settings of a client metrics subscription; there is never one."""
     return [
-        ConfigDescription(s.setting, s.setting.default, SettingSource.DEFAULT, [], True)
-        for s in CLIENT_METRICS_SETTINGS.values()
+        ConfigDescription(known, known.default, SettingSource.DEFAULT, [], True)
+        for known in CLIENT_METRICS_SETTINGS.values()
     ]
 
 
 def describe_explicit(overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigDescription]:
     """Describe only the settings that the topic overrides."""
     return [
-        describe_topic_setting(name, TOPIC_SETTINGS[name], overrides, config)
-        for name in overrides
-        if name in TOPIC_SETTINGS
+        describe_topic_setting(TOPIC_SETTINGS[name], overrides, config) for name in overrides if name in TOPIC_SETTINGS
     ]
 
 
-def describe_topic_setting(
-    name: str, known: TopicSetting, overrides: Mapping[str, str], config: BrokerConfig
-) -> ConfigDescription:
+def describe_topic_setting(setting: Setting, overrides: Mapping[str, str], config: BrokerConfig) -> ConfigDescription:
     """Describe one setting of a topic with these overrides.
 
     Settings that Kafka does not have are described as read-only although they can be altered: MirrorMaker 2 copies all
     others, and Kafka refuses a topic with a setting that it does not know.
     """
-    synonyms = broker_synonyms(known.synonyms[0].name, config) if known.synonyms else []
-    is_read_only = name.startswith(OWN_PREFIX)
+    name = setting.name
+    synonyms = broker_synonyms(setting.synonyms[0].name, config) if setting.synonyms else []
     if name in overrides:
-        own = normalised(known.setting, overrides[name])
-        return ConfigDescription(
-            known.setting,
-            own,
-            SettingSource.TOPIC,
-            [ConfigSynonym(name, own, SettingSource.TOPIC), *synonyms],
-            is_read_only,
-        )
-    source = synonyms[0].source if synonyms else SettingSource.DEFAULT
-    try:
-        value: str | None = text_of(config.topic_default(name))
-    except InvalidSetting:  # stored before the setting was validated
-        value, source = known.setting.default, SettingSource.DEFAULT
-    return ConfigDescription(known.setting, value, source, synonyms, is_read_only)
+        value, source = setting.normalise(overrides[name]), SettingSource.TOPIC
+        synonyms.insert(0, ConfigSynonym(name, value, source))
+    else:
+        value = text_of(config.topic_default(name))
+        source = synonyms[0].source if synonyms else SettingSource.DEFAULT
+    return ConfigDescription(setting, value, source, synonyms, is_read_only=name.startswith(OWN_PREFIX))
 
 
 def describe_broker(config: BrokerConfig) -> list[ConfigDescription]:
     """Describe all settings of this broker and the Kafka settings that it knows by name."""
     found = [describe_broker_setting(known, config, not known.dynamic) for known in BROKER_SETTINGS.values()]
-    return found + [describe_broker_setting(known.setting, config, True) for known in KAFKA_BROKER_SETTINGS.values()]
+    return found + [describe_broker_setting(known, config, True) for known in KAFKA_BROKER_SETTINGS.values()]
 
 
 def describe_broker_setting(setting: Setting, config: BrokerConfig, is_read_only: bool) -> ConfigDescription:
@@ -129,7 +117,7 @@ def describe_broker_setting(setting: Setting, config: BrokerConfig, is_read_only
 
 
 def normalised(setting: Setting, text: str) -> str:
-    """Return the normalised value; a value that was stored before the setting was validated stays as it is."""
+    """Return the normalised value; one that only the broker sets, see `record_identity`, stays as it is."""
     try:
         return setting.normalise(text)
     except InvalidSetting:
@@ -165,25 +153,20 @@ def describe_all_brokers(config: BrokerConfig) -> list[ConfigDescription]:
     """Describe what was set at run time for all brokers."""
     found = []
     for name, value in {**cluster_wide(config), **config.source_texts.get(SettingSource.ALL_BROKERS, {})}.items():
-        if name in BROKER_SETTINGS or name in KAFKA_BROKER_SETTINGS:
-            synonym = ConfigSynonym(name, value, SettingSource.ALL_BROKERS)
-            found.append(ConfigDescription(broker_setting(name), value, SettingSource.ALL_BROKERS, [synonym]))
+        synonym = ConfigSynonym(name, value, SettingSource.ALL_BROKERS)
+        found.append(ConfigDescription(broker_setting(name), value, SettingSource.ALL_BROKERS, [synonym]))
     return found
 
 
 def broker_synonyms(name: str, config: BrokerConfig) -> list[ConfigSynonym]:
     """Return the values of a broker setting and of its synonyms, in the order of precedence."""
-    names = SYNONYMS_OF.get(name, (name,))
+    names = [synonym.name for synonym in broker_setting(name).synonyms] or [name]
     found = []
     for source in BROKER_SOURCES:
         texts: Mapping[str, str] = config.source_texts.get(source, {})
         if source is SettingSource.ALL_BROKERS and name == CLUSTER_WIDE:
             texts = {**cluster_wide(config), **texts}
-        found += [
-            ConfigSynonym(each, texts[each].strip(), source)
-            for each in names
-            if each in texts and (source is SettingSource.STATIC or broker_setting(each).dynamic)
-        ]
+        found += [ConfigSynonym(each, texts[each].strip(), source) for each in names if each in texts]
     for each in names:
         default = broker_setting(each).default
         if default is not None:

@@ -7,16 +7,18 @@ reset is never repeated. `group` deletes them with their group.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.config.group import group_setting, normalise_group_setting
-from penstock.control.config_changes import apply_changes, rewrite_value
+from penstock.config.addresses import quoted
+from penstock.config.definition import accept_stored
+from penstock.config.group import group_setting
+from penstock.control.config_changes import apply_changes, normalise_changed, rewrite_value
 from penstock.control.config_describe import ConfigDescription, describe_group
 from penstock.control.results import AdminError, ConfigChange, store_error
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.records import BadRecord, GroupSettingsRecord, decode, encode
+from penstock.state.records import BadRecord, GroupSettingsRecord, StoredSettings, decode, encode
 from penstock.state.store import Store, StoreEntry, StoreError
 from penstock.wire.errors import ErrorCode
 
@@ -28,6 +30,8 @@ SHARD_SCAN_THRESHOLD = 8
 """Number of requested groups of a shard from which the whole shard is read."""
 MAX_CONCURRENT_READS = 32
 """Maximum number of concurrent store reads for one request."""
+MAX_REPORTED = 1000
+"""Problems that are remembered, so that each is logged once."""
 
 
 class GroupSettings:
@@ -35,6 +39,7 @@ class GroupSettings:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
+        self._reported: set[object] = set()
 
     async def describe(self, group_ids: Iterable[str]) -> dict[str, list[ConfigDescription] | AdminError]:
         """Return all settings of each group, defaults included, or the error for it."""
@@ -67,11 +72,35 @@ class GroupSettings:
         await asyncio.gather(*reads)
         return {group_id: results[group_id] for group_id in ids}
 
-    async def _read(self, key: str, group_id: str | None) -> dict[str, dict[str, str]]:
+    async def _read(self, key: str, group_id: str | None) -> dict[str, Mapping[str, str]]:
         if group_id is None:
-            return settings_by_group((await self._store.range(key)).entries)
+            return self._by_group((await self._store.range(key)).entries)
         entry = await self._store.get(key)
-        return settings_by_group([] if entry is None else [entry])
+        return self._by_group([] if entry is None else [entry])
+
+    def _by_group(self, entries: Iterable[StoreEntry]) -> dict[str, Mapping[str, str]]:
+        """Return the valid settings in entries; log the others and unreadable entries."""
+        found: dict[str, Mapping[str, str]] = {}
+        for entry in entries:
+            group_id = keys.group_of_settings(entry.key)
+            try:
+                stored = decode(GroupSettingsRecord, entry.key, entry.value).settings
+            except BadRecord as e:
+                self._report("skipping unreadable settings of a group", key=entry.key, error=str(e))
+                continue
+            found[group_id], rejected = accept_stored(stored, group_setting, f"group {quoted(group_id)}")
+            for each in rejected:
+                self._report("invalid setting in the metadata store; ignoring it", **each._asdict())
+        return found
+
+    def _report(self, event: str, **values: str) -> None:
+        """Log a problem once."""
+        problem = tuple(values.items())
+        if problem not in self._reported:
+            if len(self._reported) >= MAX_REPORTED:
+                self._reported.clear()
+            self._reported.add(problem)
+            log.error(event, **values)
 
     async def group_ids(self) -> list[str]:
         """Return all groups that have settings. Raises `StoreError`."""
@@ -86,12 +115,11 @@ class GroupSettings:
         """
 
         def rewrite(entry: StoreEntry | None) -> bytes | None:
-            present: dict[str, str] = {}
+            present: StoredSettings = {}
             if entry is not None and not replaces_all:  # an unreadable record can be replaced
                 present = decode(GroupSettingsRecord, entry.key, entry.value).settings
             new = apply_changes(changes, present, group_setting, default_text)
-            for name in {change.name for change in changes} & new.keys():
-                new[name] = normalise_group_setting(name, new[name])
+            normalise_changed(changes, new, group_setting)
             if not new:
                 return None
             if entry is not None and new == present:
@@ -116,16 +144,3 @@ def check_group_id(group_id: str) -> AdminError | None:
 def default_text(name: str) -> str:
     """Return a setting's default, "" if it has none."""
     return group_setting(name).default or ""
-
-
-def settings_by_group(entries: Iterable[StoreEntry]) -> dict[str, dict[str, str]]:
-    """Decode entries of group settings; skip and log unreadable ones."""
-    found = {}
-    for entry in entries:
-        try:
-            settings = decode(GroupSettingsRecord, entry.key, entry.value).settings
-        except BadRecord as e:
-            log.error("skipping unreadable settings of a group", key=entry.key, error=str(e))
-            continue
-        found[keys.group_of_settings(entry.key)] = settings
-    return found

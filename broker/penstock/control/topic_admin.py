@@ -16,7 +16,7 @@ from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
-from penstock.config.topic import normalise_topic_setting, resolve
+from penstock.config.topic import resolve, topic_setting
 from penstock.control.assignment import check_manual, partition_puts
 from penstock.control.broker_availability import BrokerAvailability, read_availability
 from penstock.control.controller.reassign import target_replicas
@@ -244,7 +244,7 @@ class TopicService:
                 raise AdminError(ErrorCode.INVALID_CONFIG, f'The setting "{name}" has no value; leave it out instead.')
             overrides[name] = value
         try:
-            overrides = {name: normalise_topic_setting(name, text) for name, text in overrides.items()}
+            overrides = {name: topic_setting(name).normalise(text) for name, text in overrides.items()}
             resolve(overrides, self.config.topic_defaults)
         except InvalidSetting as e:
             raise AdminError(ErrorCode.INVALID_CONFIG, str(e)) from None

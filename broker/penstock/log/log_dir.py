@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.log import checkpoint as checkpoints
 from penstock.log import opening
 from penstock.log.capture import capture_checkpoint

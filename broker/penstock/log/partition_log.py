@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 from uuid import UUID
 
-from penstock.config.values import FOREVER, TopicConfig
+from penstock.config.topic import FOREVER, TopicConfig
 from penstock.log.batch_times import batch_times
 from penstock.log.checkpoint import Checkpoint
 from penstock.log.epochs import EpochHistory

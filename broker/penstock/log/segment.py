@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.log.file_pool import PooledFile
 from penstock.log.index import MAX_ENTRIES, Indexes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.replica.producer_state import SequenceCheck
 from penstock.wire.batch import BatchHeader
 from penstock.wire.errors import ErrorCode

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.config.values import AS_PRODUCED, ENDS, EVERY_RECORD, NO_VALIDATION, TopicConfig
+from penstock.config.topic import AS_PRODUCED, ENDS, EVERY_RECORD, NO_VALIDATION, TopicConfig
 from penstock.replica.acceptance import Appended, is_in_time
 from penstock.wire.batch import (
     ATTRIBUTES,

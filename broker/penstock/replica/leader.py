@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from penstock.config.internal_topics import INTERNAL_TOPICS
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
 from penstock.replica.acceptance import SEQUENCE_ERRORS, Appended, explain, has_times_in_bounds

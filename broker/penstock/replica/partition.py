@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 from uuid import UUID
 
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogSlice, OffsetOutOfRange
 from penstock.replica.producer_state import ProducerState

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.values import FOREVER, TopicConfig, names_replica
+from penstock.config.topic import FOREVER, TopicConfig, names_replica
 from penstock.state.view import ClusterView, PartitionView
 
 BURST_S = 1.0

@@ -6,7 +6,7 @@ wall-clock milliseconds since 1970.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache
 from typing import Annotated, TypeVar
@@ -23,6 +23,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """Integers must fit into their size on the wire."""
+StoredSettings = Annotated[Mapping[str, object], msgspec.Meta(max_length=1000)]
+"""Settings by name. A value that is not text makes only its setting invalid, see `accept_stored`."""
 MAX_PARTITIONS = 200_000
 """Maximum number of partitions of one topic."""
 
@@ -95,7 +97,7 @@ class BrokerRecord(StoredRecord, frozen=True, kw_only=True):
 class BrokerConfigRecord(StoredRecord, frozen=True, kw_only=True):
     """Settings of one or all brokers, changed at run time."""
 
-    settings: dict[str, str]
+    settings: StoredSettings
 
 
 class TopicRecord(StoredRecord, frozen=True, kw_only=True):
@@ -105,7 +107,7 @@ class TopicRecord(StoredRecord, frozen=True, kw_only=True):
     name: str
     topic_id: UUID
     partition_count: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)]
-    overrides: dict[str, str] = {}
+    overrides: StoredSettings = {}
     created_ms: Int64 = 0
     deleting: bool = False
     deleted_ms: Int64 = 0
@@ -217,7 +219,7 @@ class GroupRecord(StoredRecord, frozen=True, kw_only=True):
 class GroupSettingsRecord(StoredRecord, frozen=True, kw_only=True):
     """Settings of a group, last changed at `changed_ms`."""
 
-    settings: dict[str, str]
+    settings: StoredSettings
     changed_ms: Int64 = 0
 
 

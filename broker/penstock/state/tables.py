@@ -6,14 +6,14 @@ that the cost of a change does not depend on the size of the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 from uuid import UUID
 
+from penstock.config.definition import RejectedSetting, accept_stored
 from penstock.config.internal_topics import INTERNAL_TOPICS
-from penstock.config.topic import effective_overrides, resolve_leniently
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig, effective_overrides, resolve_leniently, topic_setting
 from penstock.state import keys
 from penstock.state.records import (
     BadRecord,
@@ -23,6 +23,7 @@ from penstock.state.records import (
     ControllerRecord,
     PartitionRecord,
     ShardRecord,
+    StoredSettings,
     TopicNameRecord,
     TopicRecord,
     decode,
@@ -40,6 +41,8 @@ class TopicTable:
     """The records of one topic id. It is a topic once its name refers to it and all its partitions exist."""
 
     record: TopicRecord | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Valid overrides of the record."""
     partitions: dict[int, PartitionView] = field(default_factory=dict)
     projected: list[PartitionView] | None = None
     """Partitions of the last view, if only partitions may have changed since."""
@@ -47,16 +50,20 @@ class TopicTable:
 
 @dataclass
 class Tables:
-    """The records by kind. `problems` has the reason for each unreadable key, whose last readable value stays in
-    effect."""
+    """The records by kind.
+
+    `problems` has the reason for each unreadable key, whose last readable value stays in effect. `rejected` has the
+    invalid settings by key; the others of the key apply.
+    """
 
     cluster: ClusterRecord | None = None
     controller: ControllerRecord | None = None
     brokers: dict[str, BrokerView] = field(default_factory=dict)
-    broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    broker_configs: dict[str, StoredSettings] = field(default_factory=dict)
     names: dict[str, UUID] = field(default_factory=dict)
     topics: dict[UUID, TopicTable] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    rejected: dict[str, list[RejectedSetting]] = field(default_factory=dict)
     touched: dict[UUID, set[int] | None] = field(default_factory=dict)
     """Changed topics, each with its changed partitions, or None if more has changed."""
     brokers_touched: bool = False
@@ -64,7 +71,7 @@ class Tables:
     shards: dict[int, ShardView] = field(default_factory=dict)
     shards_touched: set[int] = field(default_factory=set)
     _ids: dict[str, UUID] = field(default_factory=dict)
-    _configs: dict[tuple[tuple[str, str], ...], TopicConfig] = field(default_factory=dict)
+    _configs: dict[tuple[tuple[str, str], ...], tuple[TopicConfig, str | None]] = field(default_factory=dict)
 
     def put(self, entry: StoreEntry) -> None:
         """Apply a key's new value; record a problem if it is unreadable."""
@@ -96,6 +103,8 @@ class Tables:
                 raise BadRecord(f'the value of "{key}" is of topic {topic.topic_id}')
             table = self._table(topic_id)
             table.record = topic
+            table.overrides, rejected = accept_stored(topic.overrides, topic_setting, f'topic "{topic.name}"')
+            self.reject(key, rejected)
             if topic.deleting:  # nothing reads them, and a tombstone stays for a day
                 table.partitions, table.projected = {}, None
             self.touch([topic_id])
@@ -132,6 +141,7 @@ class Tables:
     def delete(self, key: str) -> None:
         """Apply the deletion of a key."""
         self.problems.pop(key, None)
+        self.rejected.pop(key, None)
         if key.startswith((keys.PARTITIONS, keys.TOPICS)):
             self._delete_of_topic(key)
         elif key.startswith(keys.TOPIC_NAMES):
@@ -147,6 +157,13 @@ class Tables:
             self.shards.pop(int(key[len(keys.SHARDS) :]), None)
         elif key == keys.CONTROLLER:
             self.controller = None
+
+    def reject(self, key: str, rejected: list[RejectedSetting]) -> None:
+        """Record the invalid settings of a key."""
+        if rejected:
+            self.rejected[key] = rejected
+        else:
+            self.rejected.pop(key, None)
 
     def touch(self, topics: Iterable[UUID]) -> None:
         """Mark topics to be rebuilt completely."""
@@ -198,7 +215,7 @@ class Tables:
                 continue
             table = self._table(self._id(id_text))
             if kind == keys.TOPICS:
-                table.record = known.record
+                table.record, table.overrides = known.record, known.overrides
             elif is_number(index) and int(index) in known.partitions:
                 table.partitions[int(index)] = known.partitions[int(index)]
 
@@ -251,23 +268,24 @@ class Tables:
                 table.projected = None
                 return None
         table.projected = partitions
-        config = self._config(record, defaults)
+        config = self._config(record, table.overrides, defaults)
         is_internal = record.name in INTERNAL_TOPICS
-        return TopicView(record.name, topic_id, partitions, record.overrides, config, is_internal)
+        return TopicView(record.name, topic_id, partitions, table.overrides, config, is_internal)
 
-    def _config(self, record: TopicRecord, defaults: TopicConfig) -> TopicConfig:
-        overrides = effective_overrides(record.overrides)
+    def _config(self, record: TopicRecord, stored: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
+        overrides = effective_overrides(stored)
         if not overrides:
             return defaults
         cache_key = tuple(sorted(overrides.items()))
-        config = self._configs.get(cache_key)
-        if config is None:
-            config, problems = resolve_leniently(overrides, defaults)
-            if problems:
-                self.problems[keys.topic(record.topic_id)] = f'topic "{record.name}": {"; ".join(problems)}'
+        resolved = self._configs.get(cache_key)
+        if resolved is None:
+            resolved = resolve_leniently(overrides, defaults)
             if len(self._configs) >= CONFIG_CACHE:
                 self._configs.clear()
-            self._configs[cache_key] = config
+            self._configs[cache_key] = resolved
+        config, contradiction = resolved
+        if contradiction is not None:
+            self.problems[keys.topic(record.topic_id)] = f'topic "{record.name}": {contradiction}'
         return config
 
     def forget_configs(self) -> None:

@@ -5,12 +5,12 @@ Other packages read a `ClusterView` synchronously and learn of changes by `subsc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from uuid import UUID
 
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class TopicView:
     name: str
     topic_id: UUID
     partitions: list[PartitionView]
-    overrides: dict[str, str]
+    overrides: Mapping[str, str]
     config: TopicConfig
     is_internal: bool = False
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
+from penstock.config.definition import RejectedSetting
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import Compacted, Store, StoreChanges, StoreError, StoreEvent, StoreUnavailable
@@ -35,7 +36,8 @@ only elections and the restore mark."""
 class Watcher:
     """Follows `keys.METADATA`, and updates `config` with broker settings in the store.
 
-    Unreadable values are logged and listed in `problems`; the previous value stays in effect.
+    Unreadable values are logged and listed in `problems`; the previous value stays in effect. Invalid settings are
+    logged and ignored.
     """
 
     def __init__(self, store: Store, view: ClusterView, config: BrokerConfig, gate: Gate | None = None) -> None:
@@ -44,6 +46,7 @@ class Watcher:
         """Number of full loads: one, and one more each time changes were missed."""
         self._tables = Tables()
         self._reported: dict[str, str] = {}
+        self._reported_settings: dict[str, list[RejectedSetting]] = {}
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -187,8 +190,8 @@ class Watcher:
         all_brokers = configs.get(keys.broker_config(None), {})
         this_broker = configs.get(keys.broker_config(self.config.node_id), {})
         before = self.config.topic_defaults
-        for problem in self.config.apply_dynamic(all_brokers, this_broker):
-            log.warning("invalid broker setting in the store; ignoring it", reason=problem)
+        rejected = self.config.apply_dynamic(all_brokers, this_broker)
+        self._tables.reject(keys.broker_config(None), rejected)
         if self.config.topic_defaults != before:
             self._tables.forget_configs()
             self._tables.touch(self._tables.topics)
@@ -222,12 +225,19 @@ class Watcher:
         return removed + updated
 
     def _report(self) -> None:
-        if self._tables.problems == self._reported:
-            return
-        for key, reason in self._tables.problems.items():
-            if self._reported.get(key) != reason:
-                log.error("unreadable value in the metadata store", key=key, reason=reason)
-        self._reported = dict(self._tables.problems)
+        """Log new problems."""
+        problems, rejected = self._tables.problems, self._tables.rejected
+        if problems != self._reported:
+            for key, reason in problems.items():
+                if self._reported.get(key) != reason:
+                    log.error("unreadable value in the metadata store", key=key, reason=reason)
+            self._reported = dict(problems)
+        if rejected != self._reported_settings:
+            for key, found in rejected.items():
+                for each in found:
+                    if each not in self._reported_settings.get(key, ()):
+                        log.error("invalid setting in the metadata store; ignoring it", **each._asdict())
+            self._reported_settings = dict(rejected)
 
     def _wake(self, revision: int) -> None:
         if not self._waiting:

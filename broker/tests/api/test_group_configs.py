@@ -165,6 +165,22 @@ async def test_unreadable_settings_are_none_until_they_are_replaced(broker) -> N
     assert await settings_of(broker, "g") == {OWNER: "x"}
 
 
+async def test_an_invalid_setting_of_a_group_is_logged_once_and_its_default_is_described(broker, capsys) -> None:
+    stored = {OWNER: 5, POLICY: "Burn", RESET: "r-1", "from.the.future": "x"}
+    await broker.store.txn((), [PutOp(keys.group_settings("g"), encode(GroupSettingsRecord(settings=stored)))])
+    for _ in range(2):
+        assert await settings_of(broker, "g") == {RESET: "r-1"}
+        (result,) = await described(broker, "g")
+        assert {(c.name, c.value) for c in result.configs} >= {(OWNER, ""), (POLICY, "Retain"), (RESET, "r-1")}
+    lines = [line for line in capsys.readouterr().out.splitlines() if "invalid setting" in line]
+    assert len(lines) == 3
+    for name, value in [(OWNER, "int"), (POLICY, "Burn"), ("from.the.future", "x")]:
+        assert any(f"name={name} " in line and value in line and "group" in line for line in lines)
+    assert not (await change(broker, "g", (POLICY, SET, "Delete"))).error_code
+    entry = await broker.store.get(keys.group_settings("g"))
+    assert decode(GroupSettingsRecord, entry.key, entry.value).settings == {**stored, POLICY: "Delete"}
+
+
 async def test_a_change_that_somebody_else_overtook_is_made_on_top_of_theirs(broker, monkeypatch) -> None:
     await change(broker, "g", (OWNER, SET, "mine"))
     get, others = broker.store.get, iter(["theirs"])

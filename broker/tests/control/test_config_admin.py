@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from penstock.config.definition import SettingSource
 from penstock.config.topic import config_fields
 from penstock.control.config_describe import describe_all_brokers, describe_broker, describe_explicit, describe_topic
 from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource, TopicRequest
+from penstock.state import keys
+from penstock.state.records import TopicRecord, decode, encode
+from penstock.state.store import PutOp
 from penstock.wire.errors import ErrorCode
 
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
@@ -140,6 +144,22 @@ async def test_values_are_stored_and_shown_as_kafka_does(cluster, topic, name, g
     assert created.overrides == cluster.view.topics["new"].overrides == {name: stored}
     (described,) = [d for d in describe_topic(topic(), cluster.config) if d.setting.name == name]
     assert (described.value, described.synonyms[0].value) == (stored, stored)
+
+
+async def test_a_topic_with_invalid_stored_settings_can_be_changed_and_shows_what_holds(cluster, topic) -> None:
+    key = keys.topic(topic().topic_id)
+    entry = await cluster.store.get(key)
+    stored = {"retention.ms": "-7", "from.the.future": "1", "cleanup.policy": "burn", "segment.bytes": 4096}
+    record = msgspec.structs.replace(decode(TopicRecord, key, entry.value), overrides=stored)
+    result = await cluster.store.txn([], [PutOp(key, encode(record))])
+    await cluster.watcher.applied(result.revision)
+    assert describe_explicit(topic().overrides, cluster.config) == []
+    assert {d.source for d in describe_topic(topic(), cluster.config)} == {SettingSource.DEFAULT, 3}
+    assert (await change(cluster, ("flush.ms", SET, "5"), ("cleanup.policy", APPEND, "compact"))).message is None
+    assert topic().overrides == {"flush.ms": "5", "cleanup.policy": "delete,compact"}
+    entry = await cluster.store.get(key)
+    changed = {"flush.ms": "5", "cleanup.policy": "delete,compact"}
+    assert decode(TopicRecord, key, entry.value).overrides == {**stored, **changed}
 
 
 async def test_a_list_that_was_stored_as_typed_is_shown_as_a_list(cluster, topic) -> None:

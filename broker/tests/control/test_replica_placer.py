@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.control.replica_placer import MAX_REPRESENTATIVES, ReplicaPlacer, representative_partitions
 from penstock.state.view import BrokerView, ClusterView, PartitionView, TopicChange, TopicView
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from shards_kit import Cluster
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.group.calls import JoinRequest, JoinResult, Persist, Reply, SyncRequest, SyncResult
 from penstock.group.coordinator import GroupCoordinator
 from penstock.group.coordinator_shard import RunningGroup

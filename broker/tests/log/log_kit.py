@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 from crc32c import crc32c
 
-from penstock.config.values import FOREVER, TopicConfig
+from penstock.config.topic import FOREVER, TopicConfig
 from penstock.log.compaction.runner import CompactionRunner, ThreadRunner
 from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog

@@ -23,7 +23,7 @@ from log_kit import (
 )
 from memory_files import CrashImages, MemoryFiles
 
-from penstock.config.values import DAY_MS, FOREVER
+from penstock.config.topic import DAY_MS, FOREVER
 from penstock.log.compaction.runner import ProcessRunner
 from penstock.log.partition_log import PartitionLog
 from penstock.runtime.disk import OsFiles

@@ -9,7 +9,7 @@ import pytest
 from log_kit import SMALL, START_MS, HandClock, any_seed, append, note_seed, open_log, opened, read_all, settle
 from memory_files import MemoryFiles
 
-from penstock.config.values import DAY_MS, FOREVER
+from penstock.config.topic import DAY_MS, FOREVER
 from penstock.log.partition_log import PartitionLog
 from penstock.wire.batch import TRANSACTIONAL
 from penstock.wire.control_batch import Marker, build_marker, parse_marker

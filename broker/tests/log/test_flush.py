@@ -12,7 +12,7 @@ from faulty import FaultyFiles
 from log_kit import SMALL, TOPIC, UNFLUSHED, append, batch_of, open_log, opened, read_all, settle
 from memory_files import MemoryFiles
 
-from penstock.config.values import FOREVER
+from penstock.config.topic import FOREVER
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
 

@@ -25,7 +25,7 @@ from log_kit import (
 )
 from memory_files import CrashImages, MemoryFiles
 
-from penstock.config.values import DAY_MS
+from penstock.config.topic import DAY_MS
 from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.retention import CLOCK_JUMP_MS, PAUSE_MS, ClockGuard, Retention

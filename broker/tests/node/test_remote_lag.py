@@ -13,7 +13,7 @@ from node_kit import DEADLINE_S
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.client import Admin, NewTopic, Producer, TopicPartition
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.http.sources import RemoteOffsets
 from penstock.node import remote_lag
 from penstock.node.remote_lag import RemoteLeaders

@@ -6,8 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.config.topic import resolve
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig, resolve
 from penstock.replica.health import ReplicaHealth, count_health
 from penstock.state.view import PartitionView, TopicView
 

@@ -11,7 +11,7 @@ import cramjam
 import pytest
 from replica_kit import DataPath, accepted, batch_of, patched, stored, stored_headers
 
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.replica import inspection
 from penstock.replica.inspection import MAX_RECORD_ERRORS, inspect_fully
 from penstock.wire.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, checksum, read_header

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.topic import resolve
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig, resolve
 from penstock.replica.throttle import BURST_S, MAX_WAIT_S, Throttle, Throttles
 from penstock.state.view import ClusterView, PartitionView, TopicView
 

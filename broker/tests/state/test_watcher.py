@@ -8,8 +8,8 @@ from random import Random
 from uuid import UUID
 
 import pytest
+from watcher_kit import A, B, Followed, gone, partition, topic
 
-from penstock.config.broker import BrokerConfig
 from penstock.state import keys
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import (
@@ -18,34 +18,12 @@ from penstock.state.records import (
     ClusterRecord,
     ControllerRecord,
     EndpointRecord,
-    PartitionRecord,
-    TopicNameRecord,
     TopicRecord,
     encode,
 )
-from penstock.state.store import DeleteOp, Operation, PutOp, Store, StoreError
+from penstock.state.store import DeleteOp, Operation, PutOp, StoreError
 from penstock.state.tables import Tables
-from penstock.state.view import ClusterView, PartitionView, TopicChange
-from penstock.state.watcher import Watcher
-
-A, B = UUID(int=10), UUID(int=11)
-
-
-class Followed:
-    """A store, its view, and every reported change."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.view = ClusterView()
-        self.config = BrokerConfig()
-        self.watcher = Watcher(store, self.view, self.config)
-        self.changes: list[TopicChange] = []
-        self.view.subscribe(self.changes.extend)
-
-    async def write(self, *operations: Operation) -> None:
-        result = await self.store.txn([], operations)
-        async with asyncio.timeout(10):
-            await self.watcher.applied(result.revision)
+from penstock.state.view import PartitionView, TopicChange
 
 
 @pytest.fixture
@@ -61,28 +39,6 @@ async def followed(store: EmbeddedStore) -> AsyncIterator[Followed]:
     await made.watcher.start()
     yield made
     await made.watcher.stop()
-
-
-def partition(leader: int = 0, epoch: int = 0) -> bytes:
-    return encode(PartitionRecord(replicas=[0], leader=leader, leader_epoch=epoch, isr=[0]))
-
-
-def topic(topic_id: UUID, name: str, count: int = 1, **more: object) -> list[Operation]:
-    record = TopicRecord(name=name, topic_id=topic_id, partition_count=count, **more)  # type: ignore[arg-type]
-    puts: list[Operation] = [PutOp(keys.partition(topic_id, i), partition()) for i in range(count)]
-    return [
-        *puts,
-        PutOp(keys.topic(topic_id), encode(record)),
-        PutOp(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))),
-    ]
-
-
-def gone(topic_id: UUID, name: str) -> list[Operation]:
-    return [
-        DeleteOp(keys.topic(topic_id)),
-        DeleteOp(keys.topic_name(name)),
-        DeleteOp(keys.partitions(topic_id), prefix=True),
-    ]
 
 
 async def test_what_is_there_at_the_start_is_loaded(store: EmbeddedStore) -> None:
@@ -389,12 +345,6 @@ async def test_settings_of_topics_and_brokers_make_a_topics_configuration(follow
     assert followed.config.topic_defaults.retention_ms == 7
     await followed.write(DeleteOp(keys.broker_config(None)))
     assert followed.view.topics["a"].config.retention_ms != 7
-
-
-async def test_settings_that_are_not_understood_are_left_out_and_reported(followed: Followed) -> None:
-    await followed.write(*topic(A, "a", overrides={"retention.ms": "5", "from.the.future": "1"}))
-    assert followed.view.topics["a"].config.retention_ms == 5
-    assert "from.the.future" in followed.watcher.problems[keys.topic(A)]
 
 
 async def test_topics_without_settings_of_their_own_share_one_configuration(followed: Followed) -> None:

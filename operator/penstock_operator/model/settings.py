@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.config.broker import BROKER_SETTINGS
-from penstock.config.definition import INTEGER_RANGES, MAX_VALUE_CHARS, Setting
+from penstock.config.definition import MAX_VALUE_CHARS, Setting
 from penstock.config.definition import SettingType as Type
 from penstock.config.topic import TOPIC_SETTINGS
 from penstock_operator.model.fields import Rule
@@ -48,13 +48,16 @@ TOPIC_OWNED_BY_OPERATOR: dict[str, str] = dict.fromkeys(
 
 def broker_settings() -> dict[str, Setting]:
     """Return the settings that `spec.config` of a `Cluster` can contain."""
-    return {n: s for n, s in sorted(BROKER_SETTINGS.items()) if n not in OWNED_BY_OPERATOR and not _is_reserved(n)}
+    return _settable(BROKER_SETTINGS, OWNED_BY_OPERATOR)
 
 
 def topic_settings() -> dict[str, Setting]:
     """Return the settings that `spec.config` of a `Topic` can contain."""
-    known = {name: topic.setting for name, topic in sorted(TOPIC_SETTINGS.items())}
-    return {n: s for n, s in known.items() if n not in TOPIC_OWNED_BY_OPERATOR and not _is_reserved(n)}
+    return _settable(TOPIC_SETTINGS, TOPIC_OWNED_BY_OPERATOR)
+
+
+def _settable(settings: Mapping[str, Setting], owned: Mapping[str, str]) -> dict[str, Setting]:
+    return {n: s for n, s in sorted(settings.items()) if n not in owned and not _is_reserved(n)}
 
 
 def _is_reserved(name: str) -> bool:
@@ -143,8 +146,7 @@ def _check(setting: Setting, value: str) -> str | None:
     if setting.kind is Type.LIST:
         words = "|".join(setting.allowed)
         return f"type({value}) == string && {value}.matches('^ *(({words})( *, *({words}))* *)?$')" if words else None
-    low, high = INTEGER_RANGES.get(setting.kind, (float("-inf"), float("inf")))
-    low, high = (b if a is None else a for a, b in ((setting.minimum, low), (setting.maximum, high)))
+    low, high = setting.bounds
     shape = r"^-?\\d*[.]?\\d+$" if setting.kind is Type.DOUBLE else r"^-?\\d+$"
     is_number = f"type({value}) == int || {value}.matches('{shape}')"
     return f"({is_number}) && double({value}) >= {float(low)!r} && double({value}) <= {float(high)!r}"

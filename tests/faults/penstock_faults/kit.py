@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from uuid import UUID, uuid4
 
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.log.log_dir import LogDirectory
 from penstock.replica.acceptance import Appended
 from penstock.replica.leader import Leader

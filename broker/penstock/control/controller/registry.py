@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from penstock.config.broker import BROKER_SETTINGS
 from penstock.control.broker_availability import DRAINING_SETTING
 from penstock.control.members import (
     ABSENCES,
@@ -25,7 +26,7 @@ from penstock.control.members import (
 from penstock.control.members import BROKER_PREFIX as PREFIX
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.records import BrokerConfigRecord, BrokerRecord, decode
+from penstock.state.records import BrokerConfigRecord, BrokerRecord, StoredSettings, decode
 from penstock.state.store import Compacted, Store, StoreEntry, StoreEvent, StoreUnavailable
 from penstock.state.tables import broker_view
 from penstock.state.view import BrokerView
@@ -33,7 +34,6 @@ from penstock.state.view import BrokerView
 log = get_logger("penstock.control")
 
 RETRY_S = 0.5
-TRUE = "true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Registry:
         """Since when brokers are absent, in wall-clock ms, as recorded in the store."""
         self._registered: dict[int, tuple[BrokerRecord, int]] = {}
         self._histories: dict[int, BrokerHistory] = {}
-        self._settings: dict[int, dict[str, str]] = {}
+        self._settings: dict[int, StoredSettings] = {}
 
     async def load(self) -> None:
         """Read all keys and report every broker as changed. Raises `StoreError`."""
@@ -155,7 +155,7 @@ class Registry:
             if entry is not None:
                 self.absent[broker_id] = decode(AbsenceRecord, key, entry.value).since_ms
 
-    def _read_settings(self, entry: StoreEntry | None) -> dict[str, str]:
+    def _read_settings(self, entry: StoreEntry | None) -> StoredSettings:
         return {} if entry is None else decode(BrokerConfigRecord, entry.key, entry.value).settings
 
     def _rebuild_members(self, touched: set[int]) -> None:
@@ -167,11 +167,11 @@ class Registry:
                 continue
             record, epoch = known
             leaving = self.leaving.get(broker_id)
-            draining = self._settings.get(broker_id, {}).get(DRAINING_SETTING)
+            stored = self._settings.get(broker_id, {}).get(DRAINING_SETTING)
             self.members[broker_id] = RegisteredBroker(
                 record,
                 epoch,
-                record.draining if draining is None else draining.strip().lower() == TRUE,
+                bool(BROKER_SETTINGS[DRAINING_SETTING].parse_stored(stored, record.draining)),
                 leaving is not None and leaving[1].epoch == epoch,
             )
         if touched:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+from penstock.config.topic import topic_setting
 from penstock.control.elections import RANDOM_DIGITS, ElectionRecord
 from penstock.control.members import ABSENCES, BROKER_HISTORIES, LEAVING_BROKERS
 from penstock.control.restored.plan import CannotRecover, PartitionKey, RecoveryInput, RecoveryPlan, plan_recovery
@@ -23,6 +24,7 @@ from penstock.state.records import (
     PartitionRecord,
     ProducerIdsRecord,
     ShardRecord,
+    StoredSettings,
     TopicRecord,
     TransactionRecord,
     decode,
@@ -82,7 +84,7 @@ async def prepare(store: Store, without: Collection[int] = ()) -> PreparedRecove
         elif key == keys.CONTROLLER:
             epoch = max(epoch, decode(ControllerRecord, key, value).epoch)
         elif key == keys.broker_config(None):
-            min_insync = parse_number(decode(BrokerConfigRecord, key, value).settings.get(MIN_INSYNC), min_insync)
+            min_insync = stored_min_insync(decode(BrokerConfigRecord, key, value).settings, min_insync)
     ids = await store.get(keys.PRODUCER_IDS)
     others += [ids] if ids is not None else []
     transactions = (await store.range(keys.TRANSACTIONS)).entries
@@ -93,7 +95,10 @@ async def prepare(store: Store, without: Collection[int] = ()) -> PreparedRecove
             at: r for at, r in partitions.items() if (topic := topics.get(at[0])) is None or not topic.deleting
         },
         names={topic_id: topic.name for topic_id, topic in topics.items()},
-        min_insync={at[0]: topic_min_insync(topics.get(at[0]), min_insync) for at in partitions},
+        min_insync={
+            at[0]: min_insync if at[0] not in topics else stored_min_insync(topics[at[0]].overrides, min_insync)
+            for at in partitions
+        },
         shards=shards,
         producer_ids=decode(ProducerIdsRecord, ids.key, ids.value) if ids is not None else None,
         reports=reports,
@@ -103,14 +108,11 @@ async def prepare(store: Store, without: Collection[int] = ()) -> PreparedRecove
     return PreparedRecovery(restored, found, plan_recovery(found, without), entries, others, mark, cluster)
 
 
-def topic_min_insync(topic: TopicRecord | None, default: int) -> int:
-    """Return a topic's `min.insync.replicas`."""
-    return default if topic is None else parse_number(topic.overrides.get(MIN_INSYNC), default)
-
-
-def parse_number(text: str | None, default: int) -> int:
-    """Parse a setting; return `default` if it is missing or not a number."""
-    return int(text) if text is not None and text.strip().isdecimal() else default
+def stored_min_insync(settings: StoredSettings, default: int) -> int:
+    """Return `min.insync.replicas` of a topic or of all brokers; `default` if it is missing or invalid."""
+    value = topic_setting(MIN_INSYNC).parse_stored(settings.get(MIN_INSYNC), default)
+    assert isinstance(value, int), f"{MIN_INSYNC} is a number"
+    return value
 
 
 async def recover(

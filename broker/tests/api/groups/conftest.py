@@ -14,7 +14,7 @@ from penstock.api.offsets import OffsetsApi
 from penstock.api.producer_ids import ProducerIdsApi
 from penstock.api.routes import RequestContext
 from penstock.config.broker import BrokerConfig
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.group.coordinator import GroupCoordinator
 from penstock.runtime.clock import SystemClock
 from penstock.state.embedded import EmbeddedStore

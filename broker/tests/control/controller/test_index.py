@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.control.controller.index import PartitionId, PartitionIndex
 from penstock.state.view import ClusterView, PartitionView, TopicChange, TopicView
 

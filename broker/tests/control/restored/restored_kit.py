@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 from log_kit import append, batch_of
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.values import TopicConfig
+from penstock.config.topic import TopicConfig
 from penstock.control.controller.controller import ControllerContext, ControllerTask
 from penstock.control.controller.probes import Probe
 from penstock.control.membership import Registration, ensure_cluster

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.config.definition import InvalidSetting
-from penstock.config.topic import parse_topic_setting
+from penstock.config.topic import topic_setting
 from penstock_operator.model.topic import Topic
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER
 
@@ -63,7 +63,7 @@ def is_same(name: str, wanted: str, there: str | None) -> bool:
     if there is None or wanted == there:
         return wanted == there
     try:
-        return parse_topic_setting(name, wanted) == parse_topic_setting(name, there)
+        return topic_setting(name).parse(wanted) == topic_setting(name).parse(there)
     except InvalidSetting:
         return False
 
