@@ -30,15 +30,19 @@ from penstock.client.errors import (
     Closed,
     CommitFailed,
     ConnectionFailed,
+    DamagedBatch,
     DeliveryFailed,
     GroupFenced,
     IllegalState,
     NoBrokerAvailable,
     NoOffset,
+    OffsetNotInLog,
     ProducerFenced,
     RecordTooLarge,
     RequestTimedOut,
+    RetriesExhausted,
     TlsFailed,
+    TopicDeleted,
     TransactionAbortable,
     UnknownTopic,
     UnsupportedByBroker,
@@ -46,16 +50,22 @@ from penstock.client.errors import (
 from penstock.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from penstock.client.security import Sasl, Security, Tls
 from penstock.client.types import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
     ConsumerGroupMetadata,
     ConsumerRecord,
+    Fetched,
+    FetchSizes,
     Node,
     OffsetAndMetadata,
     OffsetAndTimestamp,
+    OffsetRange,
     PartitionInfo,
     RecordMetadata,
     SkippedBatch,
     TopicInfo,
     TopicPartition,
+    TopicPartitions,
 )
 from penstock.wire.errors import ErrorCode
 from penstock.wire.record import Record
@@ -63,37 +73,55 @@ from penstock.wire.record import Record
 if TYPE_CHECKING:
     from penstock.client.accumulator import Delivery
     from penstock.client.admin.admin import Admin
+    from penstock.client.admin.configs import ConfigAdminClient
+    from penstock.client.admin.groups import GroupAdminClient
+    from penstock.client.admin.topics import TopicAdminClient
     from penstock.client.cluster import ClusterConnections
+    from penstock.client.connection import ClientConnection
     from penstock.client.consumer import Consumer
-    from penstock.client.identity import ProducerSession
+    from penstock.client.identity import ClientIdentity, ProducerSession
+    from penstock.client.offsets import commit_offsets, fetch_committed
+    from penstock.client.produce_dispatcher import ProduceDispatcher
     from penstock.client.producer import Producer
+    from penstock.client.range_fetch import RangeFetch
     from penstock.client.rebalancing import RebalanceListener
+    from penstock.client.topic_queries import OffsetQuery, list_topics
     from penstock.client.transaction_requests import TransactionRequests
+    from penstock.wire.messages.produce import PartitionProduceResponse
 
 __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
     "Admin",
     "AlterConfig",
     "AuthenticationFailed",
     "BrokerError",
     "BrokerVersion",
     "BufferFull",
+    "ClientConnection",
     "ClientError",
+    "ClientIdentity",
     "Closed",
     "ClusterConnections",
     "ClusterInfo",
     "CommitFailed",
+    "ConfigAdminClient",
     "ConfigEntry",
     "ConnectionFailed",
     "Consumer",
     "ConsumerGroupMetadata",
     "ConsumerRecord",
     "CreatedTopic",
+    "DamagedBatch",
     "Delivery",
     "DeliveryFailed",
     "ErrorCode",
+    "FetchSizes",
+    "Fetched",
+    "GroupAdminClient",
     "GroupDescription",
     "GroupFenced",
     "GroupLag",
@@ -107,39 +135,64 @@ __all__ = [
     "Node",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "OffsetNotInLog",
+    "OffsetQuery",
+    "OffsetRange",
     "PartitionInfo",
     "PartitionLag",
+    "PartitionProduceResponse",
+    "ProduceDispatcher",
     "Producer",
     "ProducerFenced",
     "ProducerSession",
+    "RangeFetch",
     "Reassignment",
     "RebalanceListener",
     "Record",
     "RecordMetadata",
     "RecordTooLarge",
     "RequestTimedOut",
+    "RetriesExhausted",
     "Sasl",
     "Security",
     "SkippedBatch",
     "Tls",
     "TlsFailed",
+    "TopicAdminClient",
+    "TopicDeleted",
     "TopicInfo",
     "TopicPartition",
+    "TopicPartitions",
     "TransactionAbortable",
     "TransactionRequests",
     "UnknownTopic",
     "UnsupportedByBroker",
+    "commit_offsets",
+    "fetch_committed",
+    "list_topics",
 ]
 
 _LAZY_MODULES = {
     "Admin": "admin.admin",
+    "ClientConnection": "connection",
+    "ClientIdentity": "identity",
     "ClusterConnections": "cluster",
+    "ConfigAdminClient": "admin.configs",
     "Consumer": "consumer",
     "Delivery": "accumulator",
+    "GroupAdminClient": "admin.groups",
+    "OffsetQuery": "topic_queries",
+    "PartitionProduceResponse": "produce_dispatcher",
+    "ProduceDispatcher": "produce_dispatcher",
     "Producer": "producer",
     "ProducerSession": "identity",
+    "RangeFetch": "range_fetch",
     "RebalanceListener": "rebalancing",
+    "TopicAdminClient": "admin.topics",
     "TransactionRequests": "transaction_requests",
+    "commit_offsets": "offsets",
+    "fetch_committed": "offsets",
+    "list_topics": "topic_queries",
 }
 
 

@@ -5,6 +5,7 @@ All derive from `ClientError`; `retriable` tells whether the same call may succe
 
 from __future__ import annotations
 
+from penstock.client.types import OffsetRange, TopicPartition
 from penstock.wire.errors import RETRIABLE, ErrorCode
 
 
@@ -87,6 +88,35 @@ class TransactionAbortable(ClientError):
     def __init__(self, message: str, cause: BaseException | None = None) -> None:
         super().__init__(message)
         self.cause = cause
+
+
+class RetriesExhausted(ClientError):
+    """No success within the caller's deadline; the message has the last error."""
+
+    retriable = True
+
+
+class DamagedBatch(ClientError):
+    """A batch in a fetched response has an invalid header, or follows out of order."""
+
+
+class OffsetNotInLog(ClientError):
+    """The next offset of a range is not in the log: deleted by retention before it was read, or truncated.
+
+    `offset` is the next offset of `range_`; the log has `log_start` to `end`, exclusive.
+    """
+
+    def __init__(self, range_: OffsetRange, log_start: int, end: int, offset: int) -> None:
+        self.range_, self.log_start, self.end, self.offset = range_, log_start, end, offset
+        super().__init__(f"{range_}: offset {offset} is not in the log, which has {log_start} up to {end}")
+
+
+class TopicDeleted(ClientError):
+    """A topic was deleted or recreated, or has lost a partition; `reason` says which."""
+
+    def __init__(self, tp: TopicPartition, reason: str) -> None:
+        self.tp, self.reason = tp, reason
+        super().__init__(f"{tp}: {reason}")
 
 
 class Closed(ClientError):

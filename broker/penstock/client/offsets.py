@@ -145,7 +145,7 @@ async def fetch_committed(
     return await cluster.retrying(attempt, timeout_ms)
 
 
-async def commit(
+async def commit_offsets(
     cluster: ClusterConnections,
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],

@@ -320,7 +320,7 @@ class Polling:
                     f'cannot commit: not a member of group "{self.group.group_id}", whose partitions have other owners'
                 )
             try:
-                await requests.commit(
+                await requests.commit_offsets(
                     self.cluster,
                     self.group.group_id,
                     to_commit,

@@ -6,48 +6,24 @@ Runs in callbacks of the event loop; tasks exist only while a connection or a pr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from dataclasses import dataclass, field
-from functools import partial
 
 from penstock.client.accumulator import Accumulator, BatchResult, PartitionQueue, ProducerBatch
 from penstock.client.cluster import ClusterConnections
-from penstock.client.connection import ClientConnection
 from penstock.client.errors import BrokerError, ClientError, DeliveryFailed, error_code
 from penstock.client.identity import ClientIdentity
+from penstock.client.produce_dispatcher import ProduceDispatcher
 from penstock.client.producer_transaction import ProducerTransaction
-from penstock.client.transaction_requests import NEWEST_PRODUCE
-from penstock.client.types import TopicPartition
 from penstock.wire.batch import TRANSACTIONAL
 from penstock.wire.errors import ErrorCode
-from penstock.wire.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from penstock.wire.messages.produce import PartitionProduceResponse
 
 GAP_ERRORS = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
 
-TIMEOUT_FACTOR = 1.25
-"""Client timeout of a request, relative to the time that the broker may wait for replicas."""
 
-
-@dataclass(slots=True)
-class NodeState:
-    """The sender's state of a broker. `waiting` means that a task drains again once the connection is writable."""
-
-    in_flight: int = 0
-    connection: ClientConnection | None = None
-    waiting: bool = False
-    ready: dict[TopicPartition, PartitionQueue] = field(default_factory=dict)
-
-
-class Sender:
-    """Sends the batches of queues passed to `poke` as soon as requests are possible.
+class Sender(ProduceDispatcher[PartitionQueue, ProducerBatch]):
+    """Sends the batches of a producer, and resolves their deliveries.
 
     With a `transaction`, the producer id comes from the transaction manager, and a batch that fails fails the
     transaction, because its records cannot be left out of it.
@@ -67,177 +43,45 @@ class Sender:
         delivery_timeout_ms: float,
         transaction: ProducerTransaction | None = None,
     ) -> None:
-        self.cluster, self.accumulator, self.transaction = cluster, accumulator, transaction
-        self.transactional_id = None if transaction is None else transaction.transactional_id
+        super().__init__(
+            cluster,
+            acks=acks,
+            max_in_flight=max_in_flight,
+            max_request_bytes=max_request_bytes,
+            request_timeout_ms=request_timeout_ms,
+            transactional_id=None if transaction is None else transaction.transactional_id,
+        )
+        self.accumulator, self.transaction = accumulator, transaction
         self.attributes = 0 if transaction is None else TRANSACTIONAL
-        self.newest_version = None if transaction is None else NEWEST_PRODUCE
-        self.acks, self.codec, self.idempotent = acks, codec, idempotent
-        self.max_in_flight, self.max_request_bytes = max_in_flight, max_request_bytes
-        self.request_timeout_ms, self.delivery_timeout_ms = request_timeout_ms, delivery_timeout_ms
+        self.codec, self.idempotent = codec, idempotent
+        self.delivery_timeout_ms = delivery_timeout_ms
         self.identity = ClientIdentity()
         self.failed_batches = 0
         self.first_failure: BaseException | None = None
-        self._loop = asyncio.get_running_loop()
-        self._nodes: dict[int, NodeState] = {}
-        self._poked: dict[TopicPartition, PartitionQueue] = {}
-        self._scheduled: asyncio.Handle | None = None
-        self._backoff_timer: asyncio.TimerHandle | None = None
-        self._failures = 0
-        self._in_flight = 0
         self._renewing = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
-
-    def poke(self, queue: PartitionQueue) -> None:
-        """Schedule sending from a queue that may have a batch ready."""
-        self._poked[queue.tp] = queue
-        if self._scheduled is None and not self._closed:
-            self._scheduled = self._loop.call_soon(self._drain)
 
     async def close(self) -> None:
         """Stop sending. Unacknowledged batches fail."""
-        self._closed = True
-        for handle in (self._scheduled, self._backoff_timer):
-            if handle is not None:
-                handle.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await super().close()
         for batch in list(self.accumulator.outstanding):
             self._fail(batch, DeliveryFailed(f"{batch.tp}: the producer was closed before the broker acknowledged"))
 
-    def _drain(self) -> None:
-        self._scheduled = None
-        if self._closed or not self._poked:
-            return
+    def _prepare(self, queue: PartitionQueue) -> bool:
+        return not self._expire(queue) and queue.is_ready
+
+    def _pop(self, queue: PartitionQueue) -> ProducerBatch:
+        return queue.pop_batch(self.idempotent)
+
+    def _encode(self, batch: ProducerBatch) -> bytes:
+        batch.attempts += 1
+        return batch.encode(self.codec, self.identity.producer_id, self.identity.epoch, self.attributes)
+
+    def _on_unacknowledged(self, batch: ProducerBatch) -> None:
+        self._complete(batch, BatchResult(-1, -1))
+
+    def _on_drained(self) -> None:
         if self._blocked:
-            self._renew()
-            return
-        leaderless: dict[TopicPartition, PartitionQueue] = {}
-        poked, self._poked = self._poked, {}
-        node_ids: set[int] = set()
-        for tp, queue in poked.items():
-            if self._expire(queue) or not queue.is_ready:
-                continue
-            leader = self.cluster.metadata.leader(tp.topic, tp.partition)
-            if leader < 0:
-                leaderless[tp] = queue
-                continue
-            self._node(leader).ready[tp] = queue
-            node_ids.add(leader)
-        for node_id in node_ids:
-            self._drain_node(node_id)
-        if leaderless:
-            self._poked.update(leaderless)
-            self.cluster.invalidate()
-            self._drain_later()
-
-    def _node(self, node_id: int) -> NodeState:
-        return self._nodes.setdefault(node_id, NodeState())
-
-    def _drain_node(self, node_id: int) -> None:
-        node = self._node(node_id)
-        while node.ready and node.in_flight < self.max_in_flight and not self._blocked:
-            connection = node.connection
-            if connection is None or connection.closed or connection.expiring or not connection.writable:
-                if not node.waiting:
-                    node.waiting = True
-                    self._spawn(self._make_writable(node_id, node))
-                return
-            batches = self._collect(node)
-            if batches:
-                self._send(node_id, node, connection, batches)
-
-    def _collect(self, node: NodeState) -> list[ProducerBatch]:
-        """Return one batch of each ready partition, oldest partition first, that fit into a request."""
-        batches: list[ProducerBatch] = []
-        size_bytes = 0
-        for tp in list(node.ready):
-            queue = node.ready.pop(tp)
-            if not queue.is_ready:
-                continue
-            size_bytes += queue.peek_size_bytes()
-            if batches and size_bytes > self.max_request_bytes:
-                node.ready[tp] = queue
-                break
-            batches.append(queue.pop_batch(self.idempotent))
-            if queue.is_ready:
-                node.ready[tp] = queue
-        return batches
-
-    def _send(self, node_id: int, node: NodeState, connection: ClientConnection, batches: list[ProducerBatch]) -> None:
-        by_topic: dict[str, list[PartitionProduceData]] = {}
-        for batch in batches:
-            batch.attempts += 1
-            wire = batch.encode(self.codec, self.identity.producer_id, self.identity.epoch, self.attributes)
-            by_topic.setdefault(batch.tp.topic, []).append(PartitionProduceData(batch.tp.partition, wire))
-        topics = [TopicProduceData(name=topic, partition_data=data) for topic, data in by_topic.items()]
-        request = ProduceRequest(
-            transactional_id=self.transactional_id,
-            acks=self.acks,
-            timeout_ms=int(self.request_timeout_ms),
-            topic_data=topics,
-        )
-        try:
-            if self.acks == 0:
-                connection.send_only(request)
-                for batch in batches:
-                    self._complete(batch, BatchResult(-1, -1))
-                return
-            future = connection.send(
-                request,
-                ProduceResponse,
-                timeout_ms=self.request_timeout_ms * TIMEOUT_FACTOR,
-                newest=self.newest_version,
-            )
-        except ClientError as e:
-            self._request_failed(batches, e)
-            return
-        node.in_flight += 1
-        self._in_flight += 1
-        future.add_done_callback(partial(self._on_response, node_id, node, batches))
-
-    async def _make_writable(self, node_id: int, node: NodeState) -> None:
-        try:
-            node.connection = await self.cluster.connection(node_id)
-            await node.connection.drained()
-            self._failures = 0
-        except ClientError:
-            self.cluster.invalidate()
-            self._poked.update(node.ready)
-            node.ready.clear()
-            self._drain_later()
-        finally:
-            node.waiting = False
-        if not self._closed:
-            self._drain_node(node_id)
-
-    def _on_response(
-        self, node_id: int, node: NodeState, batches: list[ProducerBatch], future: asyncio.Future[ProduceResponse]
-    ) -> None:
-        node.in_flight -= 1
-        self._in_flight -= 1
-        if self._closed:
-            if not future.cancelled():
-                future.exception()
-            return
-        error = future.exception()
-        if error is not None:
-            assert isinstance(error, ClientError), f"unexpected {error!r}"
-            for batch in batches:
-                batch.maybe_written = True
-            self._request_failed(batches, error)
-        else:
-            responses = {
-                TopicPartition(topic.name, p.index): p
-                for topic in future.result().responses
-                for p in topic.partition_responses
-            }
-            for batch in batches:
-                self._on_batch_response(batch, responses.get(batch.tp))
-        if self._blocked:
-            self._renew()
-        self._drain_node(node_id)
+            self._unblock()
 
     def _on_batch_response(self, batch: ProducerBatch, answer: PartitionProduceResponse | None) -> None:
         if answer is None:
@@ -284,8 +128,9 @@ class Sender:
         if batch.sequence >= 0:
             self._start_renewal()  # the batch has fewer records, which leaves a sequence gap
 
-    def _request_failed(self, batches: list[ProducerBatch], error: ClientError) -> None:
+    def _request_failed(self, batches: list[ProducerBatch], error: ClientError, *, sent: bool) -> None:
         for batch in batches:
+            batch.maybe_written |= sent
             if error.retriable:
                 self._retry(batch, error)
             else:
@@ -367,18 +212,6 @@ class Sender:
             self._give_up(batch, batch.last_error or late)
         return queue.is_empty
 
-    def _drain_later(self) -> None:
-        """Schedule draining after a backoff."""
-        if self._backoff_timer is None and not self._closed:
-            self._backoff_timer = self._loop.call_later(
-                self.cluster.backoff.delay_s(self._failures), self._drain_after_backoff
-            )
-            self._failures += 1
-
-    def _drain_after_backoff(self) -> None:
-        self._backoff_timer = None
-        self._drain()
-
     @property
     def _blocked(self) -> bool:
         """Return whether a producer id is needed before sending."""
@@ -388,9 +221,9 @@ class Sender:
         """Stop using the producer id; request a new one once all requests are answered."""
         if self.idempotent:
             self.identity.drop()
-            self._renew()
+            self._unblock()
 
-    def _renew(self) -> None:
+    def _unblock(self) -> None:
         if not self._renewing and not self._in_flight and not self._closed:
             self._renewing = True
             self._spawn(self._get_identity())
@@ -437,8 +270,3 @@ class Sender:
         elif queue.open is batch:
             queue.close_open(append=False)
         self._fail(batch, DeliveryFailed(f"{batch.tp}: {batch.builder.count} records were not sent: {error}", error))
-
-    def _spawn(self, work: Coroutine[object, object, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

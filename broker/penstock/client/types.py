@@ -10,6 +10,8 @@ from uuid import UUID
 from penstock.config.addresses import join_host_port
 
 Headers = Sequence[tuple[str, bytes | None]]
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+"""Isolation levels of fetches and offset queries."""
 
 
 class TopicPartition(NamedTuple):
@@ -118,3 +120,48 @@ class TopicInfo:
     topic_id: UUID
     is_internal: bool
     partitions: dict[int, PartitionInfo] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitions:
+    """A topic with its partition count. `topic_id` is None if the broker has no ids."""
+
+    name: str
+    topic_id: UUID | None
+    partitions: int
+
+
+class OffsetRange(NamedTuple):
+    """The records of a partition from offset `start` to `end`, exclusive."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} {self.start}..{self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSizes:
+    """Maximum size of a response for one partition, and maximum number of responses in flight or unconsumed."""
+
+    partition_bytes: int = 4 << 20
+    ahead: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The response to a fetch of one partition.
+
+    `records` are batches as stored in the log. The first may start before the requested offset, the last may be
+    incomplete. `aborted` has (producer id, first offset) of each aborted transaction in them, ordered by first offset;
+    empty for uncommitted reads.
+    """
+
+    records: memoryview
+    aborted: Sequence[tuple[int, int]]
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int

@@ -76,7 +76,9 @@ async def test_requests_wait_for_the_previous_transaction_and_for_a_coordinator_
     async with producer_of(coordinating) as producer, producer.transaction():
         await producer.send(TOPIC, b"v", partition=0)
     assert coordinating.log[0] == [b"v"]
-    assert coordinated(coordinating)[-1] == ("commit", 0)
+    names = [name for name, _ in coordinated(coordinating)]
+    assert names[-1] == "commit"
+    assert "add" not in names[names.index("produce") :], "no batch is sent before its partition is added"
     lookups = coordinating.calls.count(("find", 1))
     assert lookups == (3 if code == ErrorCode.NOT_COORDINATOR else 1)
 
@@ -105,6 +107,19 @@ async def test_a_failed_batch_fails_the_transaction_and_the_next_one_has_a_new_e
         ("produce", 0), ("abort", 0), ("init", 0), ("add", 1), ("produce", 1), ("commit", 1),
     ]  # fmt: skip
     assert coordinating.log[0] == [b"a", b"d"]
+
+
+async def test_a_batch_that_fails_while_the_commit_waits_for_it_stops_the_commit(
+    coordinating: CoordinatingBroker,
+) -> None:
+    coordinating.always = ErrorCode.MESSAGE_TOO_LARGE
+    async with producer_of(coordinating, linger_ms=60_000) as producer:
+        producer.begin()
+        await producer.send(TOPIC, b"v", partition=0)
+        with pytest.raises(TransactionAbortable, match="MESSAGE_TOO_LARGE"):
+            await producer.commit()
+        await producer.abort()
+    assert ("commit", 0) not in coordinating.calls
 
 
 async def test_an_abort_after_acknowledged_batches_keeps_the_epoch(coordinating: CoordinatingBroker) -> None:

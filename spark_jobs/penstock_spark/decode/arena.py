@@ -5,8 +5,7 @@ The memory is reused for the next group: fresh pages cost more than the writes t
 
 from __future__ import annotations
 
-from penstock.wire.compression import GROWTH_FACTOR, INITIAL_RATIO, MIN_BUFFER_BYTES, decompress_into, too_large
-from penstock.wire.primitives import Buffer
+from penstock.client.batches import GROWTH_FACTOR, INITIAL_RATIO, MIN_BUFFER_BYTES, Buffer, decompress_into, too_large
 from penstock_spark.decode.varints import PADDING, Bytes
 
 INITIAL_BYTES = 64 << 10

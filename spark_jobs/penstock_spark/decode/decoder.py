@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from penstock.wire.batch import LOG_APPEND_TIME as LOG_APPEND_TIME_BIT
+from penstock.client.batches import LOG_APPEND_TIME as LOG_APPEND_TIME_BIT
 from penstock_spark.decode.arena import Arena
 from penstock_spark.decode.fields import DamagedRecord, Fields, check, read_fields
 from penstock_spark.decode.gather import gather

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.wire.records import MAX_HEADERS
+from penstock.client.batches import MAX_HEADERS
 from penstock_spark.decode.fields import DamagedRecord, check
 from penstock_spark.decode.gather import bitmap, gather
 from penstock_spark.decode.varints import Bytes, Ints, VarintTooLong, read_varints

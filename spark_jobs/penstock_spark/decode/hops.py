@@ -14,9 +14,7 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from penstock.wire.batch import SMALLEST_RECORD
-from penstock.wire.schema import MalformedMessage
-from penstock.wire.varint import read_varlong
+from penstock.client.batches import SMALLEST_RECORD, MalformedMessage, read_varlong
 from penstock_spark.decode.varints import THREE, Bytes, Ints, lowest, read_run, width_bits
 
 Flags = npt.NDArray[np.bool_]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from penstock.wire.batch import (
+from penstock.client.batches import (
     CODEC_MASK,
     CONTROL,
     CRC_START,
@@ -20,10 +20,10 @@ from penstock.wire.batch import (
     SMALLEST_RECORD,
     TRANSACTIONAL,
     BatchHeader,
+    MalformedMessage,
+    parse_marker,
     read_header,
 )
-from penstock.wire.control_batch import parse_marker
-from penstock.wire.schema import MalformedMessage
 from penstock_spark.decode.arena import Arena
 from penstock_spark.model.errors import CorruptBatch
 from penstock_spark.model.ranges import READ_COMMITTED, Fetched, OffsetRange

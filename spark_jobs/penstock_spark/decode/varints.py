@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from penstock.wire.schema import MalformedMessage
-from penstock.wire.varint import read_varlong
+from penstock.client.batches import MalformedMessage, read_varlong
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

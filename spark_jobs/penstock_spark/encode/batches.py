@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from penstock.wire.batch import CRC, CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, TRANSACTIONAL
-from penstock.wire.compression import compress
+from penstock.client.batches import CRC, CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, TRANSACTIONAL, compress
 from penstock_spark.encode.ports import EncodableRows, EncodedBatch, ProducerId
 from penstock_spark.encode.records import Sizes, header_bytes, join_records, measure
 from penstock_spark.encode.varints import LARGEST, WORD, Ints, widths

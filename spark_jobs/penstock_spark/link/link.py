@@ -12,20 +12,33 @@ import os
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
 
-from penstock.client import OffsetAndMetadata, Security, TopicPartition
-from penstock.client import offsets as group_requests
-from penstock.client.cluster import ClusterConnections
-from penstock.client.errors import ClientError
-from penstock_spark.link import queries
-from penstock_spark.link.fetching import Densities, RangeFetch
+from penstock.client import (
+    ClientError,
+    ClusterConnections,
+    DamagedBatch,
+    Fetched,
+    FetchSizes,
+    OffsetAndMetadata,
+    OffsetNotInLog,
+    OffsetQuery,
+    OffsetRange,
+    RangeFetch,
+    Security,
+    TopicDeleted,
+    TopicPartition,
+    TopicPartitions,
+    commit_offsets,
+    fetch_committed,
+    list_topics,
+)
 from penstock_spark.link.loop import LoopThread
-from penstock_spark.link.ports import FetchSizes, TopicPartitions
 from penstock_spark.link.retries import refused, retry_until_deadline
 from penstock_spark.model.connection import ConnectionOptions
-from penstock_spark.model.ranges import Fetched, OffsetRange
+from penstock_spark.model.errors import CorruptBatch, OffsetGone, TopicGone, Unavailable
 
 T = TypeVar("T")
 
@@ -39,7 +52,7 @@ class Link:
     def __init__(self, connection: ConnectionOptions) -> None:
         self.connection = connection
         self._pid = os.getpid()
-        self._densities: Densities = {}
+        self._densities: dict[TopicPartition, float] = {}
         self._loop = LoopThread("penstock-link")
         self._starting = threading.Lock()
         self._cluster: ClusterConnections | None = None
@@ -57,25 +70,25 @@ class Link:
     def topics(
         self,
         names: Iterable[str] | None,
-        known: Mapping[str, TopicPartitions] = queries.NO_TOPICS,
+        known: Mapping[str, TopicPartitions] = MappingProxyType({}),
         *,
         confirmed: bool = False,
     ) -> Mapping[str, TopicPartitions]:
         """See `ports.BrokerLink`."""
         wanted = None if names is None else sorted(set(names))
         about = "topics" if wanted is None else f"topics {', '.join(wanted[:3])}"
-        return self._retry(about, lambda cluster: lambda: queries.topics(cluster, wanted, known, confirmed=confirmed))
+        return self._retry(about, lambda cluster: lambda: list_topics(cluster, wanted, known, confirmed=confirmed))
 
     def offsets(self, wanted: Mapping[TopicPartition, int], isolation: int) -> Mapping[TopicPartition, int]:
         """See `ports.BrokerLink`."""
         about = f"offsets of {', '.join(sorted({tp.topic for tp in wanted})[:3])}"
-        return self._retry(about, lambda cluster: queries.OffsetQuery(cluster, wanted, isolation).run)
+        return self._retry(about, lambda cluster: OffsetQuery(cluster, wanted, isolation).run)
 
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, tuple[int, str]]:
         """See `ports.BrokerLink`."""
         found = self._retry(
             f'offsets of group "{group}"',
-            lambda cluster: lambda: group_requests.fetch_committed(cluster, group, partitions, timeout_ms=0),
+            lambda cluster: lambda: fetch_committed(cluster, group, partitions, timeout_ms=0),
         )
         return {tp: (place.offset, place.metadata) for tp, place in found.items()}
 
@@ -84,7 +97,7 @@ class Link:
         places = {tp: OffsetAndMetadata(offset, metadata) for tp, offset in offsets.items()}
         self._retry(
             f'offsets of group "{group}"',
-            lambda cluster: lambda: group_requests.commit(cluster, group, places, timeout_ms=0),
+            lambda cluster: lambda: commit_offsets(cluster, group, places, timeout_ms=0),
         )
 
     def fetch(
@@ -103,7 +116,7 @@ class Link:
             cluster, range_, isolation, sizes, topic_id, self.connection.give_up_ms, self._densities, answers.put
         )
         running = self._loop.start(fetch.run())
-        running.add_done_callback(lambda done: answers.put(fetch_outcome(done)))
+        running.add_done_callback(lambda done: answers.put(fetch_outcome(done, fetch)))
         try:
             while True:
                 answer = answers.get()
@@ -177,9 +190,21 @@ class Link:
         return cluster
 
 
-def fetch_outcome(done: concurrent.futures.Future[None]) -> BaseException | None:
-    """Return the error that ended a fetch; None if it is complete."""
-    return concurrent.futures.CancelledError() if done.cancelled() else done.exception()
+def fetch_outcome(done: concurrent.futures.Future[None], fetch: RangeFetch) -> BaseException | None:
+    """Return the error that ended a fetch, as `ports.BrokerLink` names it; None if it is complete."""
+    if done.cancelled():
+        return concurrent.futures.CancelledError()
+    match done.exception():
+        case OffsetNotInLog() as e:
+            return OffsetGone(e.range_, e.log_start, e.end, e.offset)
+        case TopicDeleted() as e:
+            return TopicGone(*e.tp, e.reason)
+        case DamagedBatch() as e:
+            return CorruptBatch(str(e))
+        case ClientError() as e:
+            return Unavailable(str(e)) if e.retriable else refused(fetch.position, e)
+        case error:
+            return error
 
 
 def security_of(connection: ConnectionOptions) -> Security | None:

@@ -7,32 +7,12 @@ tasks, as Spark reuses its workers.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 from uuid import UUID
 
-from penstock.client import TopicPartition
-from penstock.client.cluster import ClusterConnections
-from penstock_spark.model.ranges import Fetched, OffsetRange
+from penstock.client import ClusterConnections, Fetched, FetchSizes, OffsetRange, TopicPartition, TopicPartitions
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPartitions:
-    """A topic with its partition count. `topic_id` is None if the broker has no ids."""
-
-    name: str
-    topic_id: UUID | None
-    partitions: int
-
-
-@dataclass(frozen=True, slots=True)
-class FetchSizes:
-    """Maximum size of a response for one partition, and maximum number of responses in flight or unconsumed."""
-
-    partition_bytes: int = 4 << 20
-    ahead: int = 2
 
 
 class BrokerLink(Protocol):

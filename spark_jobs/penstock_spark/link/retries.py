@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from penstock.client import BrokerError, ClientError, ErrorCode
-from penstock.client.cluster import ClusterConnections
+from penstock.client import BrokerError, ClientError, ClusterConnections, ErrorCode
 from penstock_spark.model.errors import Refused, Unavailable
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.client.security import Sasl, Tls
+from penstock.client import Sasl, Tls
 
 __all__ = ["ConnectionOptions", "Sasl", "Tls"]
 

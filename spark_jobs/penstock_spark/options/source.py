@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from penstock.client.types import TopicPartition
+from penstock.client import FetchSizes, TopicPartition
 from penstock.config.addresses import quoted
-from penstock_spark.link.ports import FetchSizes
 from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED

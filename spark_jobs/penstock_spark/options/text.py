@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.client.types import TopicPartition
+from penstock.client import TopicPartition
 from penstock.config.addresses import quoted
 from penstock_spark.model.errors import InvalidOption
 

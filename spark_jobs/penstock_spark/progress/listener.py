@@ -30,7 +30,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from penstock.client.types import TopicPartition
+from penstock.client import TopicPartition
 from penstock_spark.link.link import Link
 from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.errors import PenstockSparkError

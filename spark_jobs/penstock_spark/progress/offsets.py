@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from penstock.client.types import TopicPartition
+from penstock.client import TopicPartition
 from penstock_spark.model.errors import PenstockSparkError
 
 Offsets = Mapping[TopicPartition, int]

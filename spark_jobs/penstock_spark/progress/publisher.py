@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from penstock.client.types import TopicPartition
+from penstock.client import TopicPartition
 from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.errors import PenstockSparkError
 

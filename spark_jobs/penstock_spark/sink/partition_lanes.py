@@ -8,9 +8,10 @@ from collections import deque
 
 from crc32c import crc32c
 
-from penstock.wire.batch import CRC, CRC_START
+from penstock.client import TopicPartition
+from penstock.client.batches import CRC, CRC_START
 from penstock_spark.encode.ports import EncodedBatch
-from penstock_spark.sink.messages import Partition
+from penstock_spark.sink.grants import SEQUENCES
 
 CRC_OFFSET, SEQUENCE_OFFSET = 17, 53
 SEQUENCE = struct.Struct(">i")
@@ -53,10 +54,10 @@ class EncodedBytesBudget:
 class PendingBatch:
     """A batch that is not acknowledged; `order` increases along a lane."""
 
-    __slots__ = ("data", "failing_since", "order", "records", "sequence")
+    __slots__ = ("data", "failing_since", "order", "records", "sequence", "tp")
 
-    def __init__(self, batch: EncodedBatch, order: int) -> None:
-        self.data, self.records, self.order = batch.data, batch.records, order
+    def __init__(self, tp: TopicPartition, batch: EncodedBatch, order: int) -> None:
+        self.tp, self.data, self.records, self.order = tp, batch.data, batch.records, order
         self.sequence = -1
         self.failing_since = -1.0
 
@@ -71,33 +72,55 @@ class PartitionLane:
     """The batches of one partition.
 
     `recovering`: one batch at a time, after a failure and at the start, because a broker that does not know the
-    producer yet accepts any sequence number. `quota`: batches that may be sent under the current grant.
+    producer yet accepts any sequence number. `is_granted`: the lane sends only while the transaction service grants it
+    the partition (`held`). `quota`: batches that may be sent under the current grant.
     """
 
     __slots__ = (
-        "acquiring", "held", "in_flight", "next_order", "next_sequence", "partition", "quota", "recovering", "waiting",
+        "acquiring", "held", "in_flight", "is_granted", "next_order", "next_sequence", "quota", "recovering", "tp",
+        "waiting",
     )  # fmt: skip
 
-    def __init__(self, partition: Partition, held: bool) -> None:
-        self.partition = partition
+    def __init__(self, tp: TopicPartition, is_granted: bool) -> None:
+        self.tp, self.is_granted = tp, is_granted
         self.waiting: deque[PendingBatch] = deque()
         self.in_flight: list[PendingBatch] = []
-        self.held, self.acquiring, self.recovering = held, False, True
+        self.held, self.acquiring, self.recovering = not is_granted, False, True
         self.next_order = self.quota = self.next_sequence = 0
 
-    def may_send(self, granted: bool) -> bool:
-        """Return whether the next batch may be sent."""
+    def append(self, batch: EncodedBatch) -> None:
+        """Add a batch at the end."""
+        self.waiting.append(PendingBatch(self.tp, batch, self.next_order))
+        self.next_order += 1
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next batch may be sent."""
         if not self.held or not self.waiting or len(self.in_flight) >= MAX_IN_FLIGHT_BATCHES:
             return False
-        if granted and self.quota <= 0 and self.waiting[0].sequence < 0:
+        if self.is_granted and self.quota <= 0 and self.waiting[0].sequence < 0:
             return False
         return not self.in_flight or (not self.recovering and self.waiting[0].order > self.in_flight[-1].order)
+
+    def peek_size_bytes(self) -> int:
+        """Return the size of the next batch."""
+        return len(self.waiting[0].data)
+
+    def pop_batch(self) -> PendingBatch:
+        """Move the next batch in flight and return it; under a grant it gets its sequence number."""
+        batch = self.waiting.popleft()
+        if self.is_granted and batch.sequence < 0:
+            batch.stamp(self.next_sequence)
+            self.next_sequence = (self.next_sequence + batch.records) % SEQUENCES
+            self.quota -= 1
+        self.in_flight.append(batch)
+        return batch
 
     @property
     def is_spent(self) -> bool:
         """Whether all batches of the current grant are acknowledged."""
         is_repeated = bool(self.waiting) and self.waiting[0].sequence >= 0
-        return self.held and not self.in_flight and self.quota <= 0 and not is_repeated
+        return self.is_granted and self.held and not self.in_flight and self.quota <= 0 and not is_repeated
 
     def put_back(self, batch: PendingBatch) -> None:
         """Return a batch from in flight to waiting, in order."""

@@ -16,9 +16,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from penstock.client.cluster import ClusterConnections
-from penstock.client.errors import UnknownTopic
-from penstock.client.identity import ClientIdentity
+from penstock.client import ClientIdentity, ClusterConnections, UnknownTopic
 from penstock_spark.encode.batches import batch_edges, encode
 from penstock_spark.encode.murmur import partitions
 from penstock_spark.encode.ports import EncodableRows, ProducerId

@@ -26,8 +26,8 @@ from penstock.client import (
     ProducerSession,
     TopicPartition,
     TransactionRequests,
+    fetch_committed,
 )
-from penstock.client.offsets import fetch_committed
 from penstock_spark.model.errors import PenstockSparkError, Unavailable
 from penstock_spark.sink.attempts import LastBatch
 from penstock_spark.sink.messages import Partition

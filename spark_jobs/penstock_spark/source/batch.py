@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.client.types import TopicPartition
+from penstock.client import TopicPartition, TopicPartitions
 from penstock_spark.link.link import Link
-from penstock_spark.link.ports import BrokerLink, TopicPartitions
+from penstock_spark.link.ports import BrokerLink
 from penstock_spark.model.ranges import EARLIEST, LATEST, OffsetRange
 from penstock_spark.options.source import BoundKind, SourceOptions
 from penstock_spark.source import losses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.client.types import TopicPartition
+from penstock.client import TopicPartition
 from penstock_spark.progress.offsets import StreamOffset
 from penstock_spark.source import losses
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from penstock.client.types import TopicPartition
-from penstock_spark.link.ports import BrokerLink, TopicPartitions
+from penstock.client import TopicPartition, TopicPartitions
+from penstock_spark.link.ports import BrokerLink
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.model.ranges import EARLIEST, LATEST
 from penstock_spark.options.source import BoundKind, OffsetBound, SelectionKind, SourceOptions, TopicSelection

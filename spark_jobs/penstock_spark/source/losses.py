@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.client.types import TopicPartition
+from penstock.client import TopicPartition
 from penstock_spark.model.errors import DataLoss, OffsetGone
 from penstock_spark.model.ranges import OffsetRange
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from penstock.client.types import TopicPartition
+from penstock.client import TopicPartition
 from penstock_spark.model.ranges import OffsetRange
 
 

@@ -22,9 +22,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.client.types import TopicPartition
+from penstock.client import TopicPartition, TopicPartitions
 from penstock_spark.link.link import Link
-from penstock_spark.link.ports import BrokerLink, TopicPartitions
+from penstock_spark.link.ports import BrokerLink
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, OffsetRange
 from penstock_spark.options.source import SelectionKind, SourceOptions, TopicSelection

@@ -18,7 +18,8 @@ from penstock_spark_kit.relay import Relay
 from penstock_spark_kit.topics import ask_admin, eventually, make_topic
 
 from penstock.client import Producer, TopicPartition
-from penstock_spark.link import Link, TopicPartitions, fetching
+from penstock.client import range_fetch as fetching
+from penstock_spark.link import Link, TopicPartitions
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_UNCOMMITTED, OffsetRange
 

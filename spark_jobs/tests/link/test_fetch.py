@@ -18,11 +18,12 @@ from penstock_spark_kit.reading import records_of
 from penstock_spark_kit.topics import MakeTopic, delete_records, delete_topic, eventually, make_topic, produce
 
 from penstock.client import BrokerError, TopicPartition
+from penstock.client import range_fetch as fetching
 from penstock.client.cluster import DATA, ClusterConnections
 from penstock.client.connection import ClientConnection
+from penstock.client.range_fetch import Densities, RangeFetch
 from penstock.wire.messages.fetch import FetchResponse, PartitionData
-from penstock_spark.link import FetchSizes, Link, fetching
-from penstock_spark.link.fetching import Densities, RangeFetch
+from penstock_spark.link import FetchSizes, Link
 from penstock_spark.model.errors import OffsetGone, TopicGone, Unavailable
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, READ_UNCOMMITTED, Fetched, OffsetRange
 

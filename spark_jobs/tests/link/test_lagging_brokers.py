@@ -12,12 +12,10 @@ import pytest
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.topics import MakeTopic, Rec, delete_topic, produce
 
-from penstock.client import ErrorCode, TopicPartition
+from penstock.client import ErrorCode, FetchSizes, RangeFetch, TopicDeleted, TopicPartition, TopicPartitions
+from penstock.client import topic_queries as queries
 from penstock.client.cluster import ClusterConnections
 from penstock.wire.messages.metadata import MetadataResponse
-from penstock_spark.link import FetchSizes, TopicPartitions, queries
-from penstock_spark.link.fetching import RangeFetch
-from penstock_spark.model.errors import TopicGone
 from penstock_spark.model.ranges import LATEST, READ_UNCOMMITTED, Fetched, OffsetRange
 
 pytestmark = pytest.mark.integration
@@ -79,7 +77,7 @@ def with_lag(broker: Broker, lag: Lag, work: Callable[[ClusterConnections], Awai
 def truth(broker: Broker, name: str) -> TopicPartitions:
     def none(_: MetadataResponse) -> None: ...
 
-    return with_lag(broker, none, lambda cluster: queries.topics(cluster, [name]))[name]
+    return with_lag(broker, none, lambda cluster: queries.list_topics(cluster, [name]))[name]
 
 
 @pytest.mark.parametrize("lag", [lacks_topics, lacks_partitions, has_another_topic])
@@ -87,7 +85,7 @@ def truth(broker: Broker, name: str) -> TopicPartitions:
 def test_what_was_known_of_a_topic_is_not_lost(penstock: Broker, topic: MakeTopic, lag: Lag, by_name: bool) -> None:
     known = truth(penstock, name := topic(3))
     names = [name] if by_name else None
-    found = with_lag(penstock, lag, lambda cluster: queries.topics(cluster, names, {name: known}))
+    found = with_lag(penstock, lag, lambda cluster: queries.list_topics(cluster, names, {name: known}))
     assert found[name] == known
 
 
@@ -96,7 +94,7 @@ def test_a_topic_that_all_lack_is_gone(penstock: Broker, topic: MakeTopic) -> No
     delete_topic(penstock.bootstrap, name)
     for names in ([name], None):
         assert name not in with_lag(
-            penstock, lacks_partitions, lambda cluster, names=names: queries.topics(cluster, names, {name: known})
+            penstock, lacks_partitions, lambda cluster, names=names: queries.list_topics(cluster, names, {name: known})
         )
 
 
@@ -137,5 +135,5 @@ def test_what_all_lack_for_a_moment_is_waited_for(penstock: Broker, topic: MakeT
 
     with_lag(penstock, has_another_topic, fetch, all_lag=3)
     assert delivered[-1].high_watermark == 5
-    with pytest.raises(TopicGone, match=f"its id was {known.topic_id} and is {OLD_ID}"):
+    with pytest.raises(TopicDeleted, match=f"its id was {known.topic_id} and is {OLD_ID}"):
         with_lag(penstock, has_another_topic, fetch, all_lag=1_000_000)

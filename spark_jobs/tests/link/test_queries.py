@@ -24,9 +24,10 @@ from penstock_spark_kit.topics import (
 )
 
 from penstock.client import ErrorCode, TopicPartition
+from penstock.client import topic_queries as queries
 from penstock.client.cluster import ClusterConnections
 from penstock.client.metadata import MetadataCache
-from penstock_spark.link import Link, queries
+from penstock_spark.link import Link
 from penstock_spark.model.connection import ConnectionOptions, Sasl, Tls
 from penstock_spark.model.errors import Refused, Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
@@ -219,7 +220,7 @@ def test_a_topic_that_one_broker_has_not_heard_of_yet_is_asked_for_at_all(pensto
         cluster = BehindTheTimes(penstock.bootstrap)
         await cluster.start()
         try:
-            return list(await queries.topics(cluster, names))
+            return list(await queries.list_topics(cluster, names))
         finally:
             await cluster.close()
 

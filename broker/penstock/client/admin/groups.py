@@ -12,7 +12,7 @@ from penstock.client.cluster import COORDINATOR
 from penstock.client.errors import BrokerError, ClientError, check
 from penstock.client.group_protocol import by_topic
 from penstock.client.many import all_or_raise, request_by_node, request_each
-from penstock.client.offsets import COORDINATOR_MOVED, check_group, commit, fetch_committed
+from penstock.client.offsets import COORDINATOR_MOVED, check_group, commit_offsets, fetch_committed
 from penstock.client.types import OffsetAndMetadata, TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import delete_groups, describe_groups, list_groups, offset_delete
@@ -145,7 +145,7 @@ class GroupAdminClient(ConfigAdminClient):
     async def alter_offsets(self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
         """Set a group's committed offsets. Raises `BrokerError` (UNKNOWN_MEMBER_ID) if the group has members."""
         plain = {tp: o if isinstance(o, OffsetAndMetadata) else OffsetAndMetadata(o) for tp, o in offsets.items()}
-        await commit(self._cluster, group, plain)
+        await commit_offsets(self._cluster, group, plain)
 
     async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete committed offsets of partitions that no member subscribes to (KIP-496)."""

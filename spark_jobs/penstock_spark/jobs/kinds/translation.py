@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.client import ClientError, OffsetAndMetadata, TopicPartition
-from penstock.client.admin.groups import GroupAdminClient
-from penstock.client.cluster import ClusterConnections
+from penstock.client import ClientError, ClusterConnections, GroupAdminClient, OffsetAndMetadata, TopicPartition
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 

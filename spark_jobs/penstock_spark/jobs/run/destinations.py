@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.client import ClientError, UnknownTopic
-from penstock.client.admin.configs import ConfigAdminClient
-from penstock.client.admin.types import ConfigEntry
-from penstock.client.cluster import ClusterConnections
-from penstock.client.types import TopicInfo
+from penstock.client import ClientError, ClusterConnections, ConfigAdminClient, ConfigEntry, TopicInfo, UnknownTopic
 from penstock_spark.jobs.spec.specs import Options
 from penstock_spark.options.sink import DEFAULT_BATCH_BYTES
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.client import BrokerError, ErrorCode, NewTopic
-from penstock.client.admin.topics import TopicAdminClient
-from penstock.client.cluster import ClusterConnections
+from penstock.client import BrokerError, ClusterConnections, ErrorCode, NewTopic, TopicAdminClient, TopicPartitions
 from penstock_spark.jobs.run.session import text
 from penstock_spark.jobs.spec.specs import NewTopicSpec, Options
 from penstock_spark.model.connection import ConnectionOptions
@@ -15,7 +13,7 @@ from penstock_spark.options.kafka import COMMON
 from penstock_spark.options.sink import SinkOptions
 
 if TYPE_CHECKING:
-    from penstock_spark.link.ports import BrokerLink, TopicPartitions
+    from penstock_spark.link.ports import BrokerLink
 
 
 def connection(brokers: str, options: Options) -> ConnectionOptions:

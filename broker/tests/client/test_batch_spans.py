@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.client import DamagedBatch, OffsetRange
+from penstock.client.batch_spans import PREFIX, BatchSpan, measure
 from penstock.wire.batch import BASE_OFFSET
 from penstock.wire.record import Record
 from penstock.wire.records import build_batch
-from penstock_spark.link.batches import PREFIX, BatchSpan, measure
-from penstock_spark.model.errors import CorruptBatch
-from penstock_spark.model.ranges import OffsetRange
 
 
 def batch(base: int, count: int) -> bytes:
@@ -67,14 +66,14 @@ def test_lengths_that_cannot_be_are_named_with_their_place(length: int, delta: i
     data = bytearray(batch(5, 1))
     struct.pack_into(">i", data, 8, length)
     struct.pack_into(">i", data, 23, delta)
-    with pytest.raises(CorruptBatch, match=r'"t", partition 0, offset 5'):
+    with pytest.raises(DamagedBatch, match=r'"t", partition 0, offset 5'):
         measure(memoryview(data), range_of(0, 100), 0)
 
 
 def test_a_batch_that_was_read_before_is_not_read_again() -> None:
-    with pytest.raises(CorruptBatch, match="ends at offset 4, but 5 is next"):
+    with pytest.raises(DamagedBatch, match="ends at offset 4, but 5 is next"):
         measure(memoryview(batch(0, 5)), range_of(0, 100), 5)
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(DamagedBatch):
         measure(memoryview(batch(5, 5) + batch(5, 5)), range_of(0, 100), 5)
 
 
@@ -82,7 +81,7 @@ def test_a_batch_that_was_read_before_is_not_read_again() -> None:
 def test_any_bytes_are_measured_or_refused(data: bytes, start: int, length: int) -> None:
     try:
         found = measure(memoryview(data), range_of(start, start + length), start)
-    except CorruptBatch:
+    except DamagedBatch:
         return
     assert 0 <= found.size_bytes <= len(data)
     assert found.next_offset >= start

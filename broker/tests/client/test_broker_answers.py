@@ -7,7 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from penstock.client import BrokerError, ErrorCode, TopicPartition
+from penstock.client import BrokerError, ErrorCode, TopicPartition, TopicPartitions
+from penstock.client import topic_queries as queries
+from penstock.client.broker_answers import BrokerAnswers, query_all_brokers
 from penstock.client.cluster import BrokerRef, ClusterConnections
 from penstock.client.metadata import MetadataCache, merge_metadata
 from penstock.client.types import Node
@@ -17,8 +19,6 @@ from penstock.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from penstock_spark.link import TopicPartitions, queries
-from penstock_spark.link.broker_answers import BrokerAnswers, query_all_brokers
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
 PLACE = TopicPartition("t", 0)
@@ -131,11 +131,11 @@ async def test_who_leads_is_sure_once_most_say_the_same() -> None:
         answered.require_confirmed_leaders(unsure.metadata, [PLACE])
     assert caught.value.retriable
     with pytest.raises(BrokerError, match="1 of 3"):
-        await queries.topics(unsure, ["t"], KNOWN, confirmed=True)
+        await queries.list_topics(unsure, ["t"], KNOWN, confirmed=True)
     confirmed = Told({A: says(A, 4), B: says(B, 5), C: says(B, 5)}, any_=says(A, 4))
     (await asked(confirmed)).require_confirmed_leaders(confirmed.metadata, [PLACE])
     for names in (["t"], None):
-        assert await queries.topics(confirmed, names, KNOWN, confirmed=True) == KNOWN
+        assert await queries.list_topics(confirmed, names, KNOWN, confirmed=True) == KNOWN
         assert confirmed.metadata.leader("t", 0) == B
 
 
@@ -163,11 +163,11 @@ async def test_leaders_of_what_a_pattern_takes_are_learnt_with_all_topics() -> N
     """Or the old ones would be asked for offsets as long as they answer."""
     cluster = Told({}, any_=says(B, 5))
     cluster.metadata = merge_metadata(MetadataCache(), says(A, 4), ["t"])
-    assert await queries.topics(cluster, None, KNOWN) == KNOWN
+    assert await queries.list_topics(cluster, None, KNOWN) == KNOWN
     assert cluster.metadata.leader("t", 0) == B
 
 
 async def test_topics_that_nobody_wants_yet_are_told_and_not_remembered() -> None:
     cluster = Told({}, any_=says(B, 5))
-    assert await queries.topics(cluster, None) == KNOWN
+    assert await queries.list_topics(cluster, None) == KNOWN
     assert cluster.metadata.topics == {}

@@ -1,4 +1,7 @@
-"""Single queries to a cluster: topics, and offsets of partitions."""
+"""Queries for topics and offsets that do not trust a single broker whose metadata may be stale.
+
+Public, for callers that decide about lost data; `range_fetch` uses them too.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from penstock.client import BrokerError, ClientError, ErrorCode, TopicPartition
-from penstock.client.cluster import ClusterConnections
-from penstock.client.errors import check
-from penstock.client.metadata import MetadataCache, merge_metadata
-from penstock.client.offsets import list_offsets_at
-from penstock.client.types import TopicInfo
-from penstock.wire.messages.metadata import MetadataResponse
-from penstock_spark.link.broker_answers import (
+from penstock.client.broker_answers import (
     MISSING,
     contradicts,
     errors_in,
@@ -22,12 +18,18 @@ from penstock_spark.link.broker_answers import (
     query_all_brokers,
     topics_in,
 )
-from penstock_spark.link.ports import TopicPartitions
+from penstock.client.cluster import ClusterConnections
+from penstock.client.errors import BrokerError, ClientError, check
+from penstock.client.metadata import MetadataCache, merge_metadata
+from penstock.client.offsets import list_offsets_at
+from penstock.client.types import TopicInfo, TopicPartition, TopicPartitions
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.metadata import MetadataResponse
 
 NO_TOPICS: Mapping[str, TopicPartitions] = MappingProxyType({})
 
 
-async def topics(
+async def list_topics(
     cluster: ClusterConnections,
     names: Iterable[str] | None,
     known: Mapping[str, TopicPartitions] = NO_TOPICS,

@@ -1,12 +1,15 @@
-"""Finds batch boundaries without decoding: which batches of a response belong to a range, and the next fetch. Pure."""
+"""Finds batch boundaries without decoding: which batches of a response belong to a range, and the next fetch. No I/O.
+
+Called by `range_fetch`.
+"""
 
 from __future__ import annotations
 
 import struct
 from typing import NamedTuple
 
-from penstock_spark.model.errors import CorruptBatch
-from penstock_spark.model.ranges import OffsetRange
+from penstock.client.errors import DamagedBatch
+from penstock.client.types import OffsetRange
 
 PREFIX = struct.Struct(">qiibIhi")
 """Start of a batch: base offset, length of the rest, leader epoch, magic, CRC, attributes, last offset delta."""
@@ -27,14 +30,14 @@ class BatchSpan(NamedTuple):
 def measure(records: memoryview, range_: OffsetRange, fetch_offset: int) -> BatchSpan:
     """Measure the response to a fetch at `fetch_offset`. `next_offset` is the range's end if nothing of it can follow.
 
-    Raises `CorruptBatch` for impossible lengths, and for batches that are not in order.
+    Raises `DamagedBatch` for impossible lengths, and for batches that are not in order.
     """
     position, next_offset, size, end = 0, fetch_offset, len(records), range_.end
     unpack = PREFIX.unpack_from
     while size - position >= PREFIX.size:
         base, length, _, magic, _, _, delta = unpack(records, position)
         if length < MIN_LENGTH or (magic >= MAGIC and delta < 0):
-            raise CorruptBatch(
+            raise DamagedBatch(
                 f"{position_text(range_, base)}: batch of length {length} with last offset delta {delta}"
             )
         if base >= end:
@@ -44,7 +47,7 @@ def measure(records: memoryview, range_: OffsetRange, fetch_offset: int) -> Batc
             return BatchSpan(position, next_offset, OVERHEAD + length)
         last = base + delta if magic >= MAGIC else base
         if last < next_offset:
-            raise CorruptBatch(f"{position_text(range_, base)}: batch ends at offset {last}, but {next_offset} is next")
+            raise DamagedBatch(f"{position_text(range_, base)}: batch ends at offset {last}, but {next_offset} is next")
         position, next_offset = stop, last + 1
         if next_offset >= end:
             break

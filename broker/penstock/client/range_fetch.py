@@ -1,4 +1,4 @@
-"""Fetches a range of one partition from its current leader, one response at a time. Runs on the link's loop.
+"""Fetches a range of one partition, as stored batches, from its current leader, one response at a time. Public API.
 
 A range has one fetch in flight, because only its response says where the next starts. `FetchSizes.ahead` bounds the
 responses that the caller has not consumed.
@@ -10,20 +10,24 @@ import asyncio
 from collections.abc import Callable
 from uuid import UUID
 
-from penstock.client import BrokerError, ClientError, ErrorCode, TopicPartition
+from penstock.client.batch_spans import BatchSpan, measure
+from penstock.client.broker_answers import RESPONSE_TIMEOUT_MS, leader_of, query_all_brokers
 from penstock.client.cluster import ClusterConnections
 from penstock.client.connection import MAX_RESPONSE_BYTES, ClientConnection
+from penstock.client.errors import BrokerError, ClientError, OffsetNotInLog, RetriesExhausted, TopicDeleted
 from penstock.client.offsets import EARLIEST, LATEST, list_offsets_at
-from penstock.client.types import TopicInfo
-from penstock.wire.errors import RETRIABLE
+from penstock.client.topic_queries import query_topics
+from penstock.client.types import (
+    READ_UNCOMMITTED,
+    Fetched,
+    FetchSizes,
+    OffsetRange,
+    TopicInfo,
+    TopicPartition,
+    TopicPartitions,
+)
+from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from penstock_spark.link.batches import BatchSpan, measure
-from penstock_spark.link.broker_answers import RESPONSE_TIMEOUT_MS, leader_of, query_all_brokers
-from penstock_spark.link.ports import FetchSizes, TopicPartitions
-from penstock_spark.link.queries import query_topics
-from penstock_spark.link.retries import gave_up, refused
-from penstock_spark.model.errors import OffsetGone, Refused, TopicGone
-from penstock_spark.model.ranges import READ_UNCOMMITTED, Fetched, OffsetRange
 
 PURPOSE = "fetch"
 """Purpose of the connections: other requests do not wait behind a fetch."""
@@ -36,7 +40,7 @@ REFUSED_PAUSE_S = 0.25
 END_OF_LOG_MS = 60_000
 """Time that a leader must keep reporting a log end before the range's end, whatever the caller's timeout: a newly
 elected leader may not know its predecessor's log end yet, and one that is cut off may not know that it was deposed.
-With `failOnDataLoss` false, records that are reported lost are skipped for good."""
+Callers may skip records that are reported lost, for good."""
 LEADER_CHECK_MS = 5_000
 """Interval at which all brokers are asked for the leader during that time."""
 GONE_CONFIRM_MS = 1_000
@@ -54,7 +58,11 @@ Densities = dict[TopicPartition, float]
 
 class RangeFetch:
     """Fetches one range. `run` acquires one of the `slots` for each response, then passes it to `deliver`; the caller
-    releases the slot."""
+    releases the slot once it has consumed the response.
+
+    `isolation` is READ_UNCOMMITTED or READ_COMMITTED. With a `topic_id` only that topic is read, else the topic that
+    has the name at the first response. `densities` is shared by the fetches of a program.
+    """
 
     def __init__(
         self,
@@ -84,7 +92,11 @@ class RangeFetch:
         self._next_leader_check = 0.0
 
     async def run(self) -> None:
-        """Return when the whole range is delivered. Raises the errors of `Link.fetch`."""
+        """Return when the whole range is delivered.
+
+        Retries retriable errors until `give_up_ms` after the last response, then raises `RetriesExhausted`. Raises
+        `OffsetNotInLog`, `TopicDeleted`, `DamagedBatch`, and other `ClientError`s that are not retriable.
+        """
         while self._next < self.range_.end:
             await self.slots.acquire()
             self._obstacle = self._end_since = self._gone_since = None
@@ -101,7 +113,7 @@ class RangeFetch:
 
     async def _wait_past_end(self) -> Fetched:
         """Called when the leader responds but has no more records. Wait `END_OF_LOG_MS` as long as it responds; then
-        the log was truncated. Raises `OffsetGone`, and `Unavailable` for other errors in between."""
+        the log was truncated. Raises `OffsetNotInLog`, and `RetriesExhausted` for other errors in between."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -116,14 +128,22 @@ class RangeFetch:
                     await self._wait_at_end()
         except TimeoutError:
             self._obstacle = "the leader has no more records and stopped responding"
+        except RetriesExhausted:
+            raise
         except ClientError as e:
             if not e.retriable:
-                raise refused(f"{self._tp} at offset {self._next}", e) from e
+                raise
             self._obstacle = e
         raise self._gave_up()
 
-    def _gave_up(self) -> Exception:
-        return gave_up(f"{self._tp} at offset {self._next}", self.give_up_ms, self._obstacle)
+    @property
+    def position(self) -> str:
+        """Return partition and next offset, for messages."""
+        return f"{self._tp} at offset {self._next}"
+
+    def _gave_up(self) -> RetriesExhausted:
+        why = self._obstacle or "no broker answered"
+        return RetriesExhausted(f"{self.position}: gave up after {self.give_up_ms} ms; {why}")
 
     async def _next_records(self) -> Fetched:
         """Return the next response with records."""
@@ -139,7 +159,7 @@ class RangeFetch:
                 continue
             except ClientError as e:
                 if not e.retriable:
-                    raise refused(f"{self._tp} at offset {self._next}", e) from e
+                    raise
                 self._obstacle, self._end_since = e, None
             await asyncio.sleep(self.cluster.backoff.delay_s(failures))
             failures += 1
@@ -154,13 +174,13 @@ class RangeFetch:
             await self._refresh_leader(all_brokers=True)
 
     async def _refresh_leader(self, *, all_brokers: bool = False) -> None:
-        """Refresh the partition's leader. Raises `TopicGone` if the topic is deleted or recreated."""
+        """Refresh the partition's leader. Raises `TopicDeleted` if the topic is deleted or recreated."""
         topic = self._tp.topic
         try:
             found = await query_topics(self.cluster, [topic], self._known(), all_brokers=all_brokers)
         except ClientError as e:
             if not e.retriable:
-                raise refused(f'topic "{topic}"', e) from e
+                raise
             self._obstacle = e
             return
         reason = self._why_gone(found.get(topic))
@@ -170,7 +190,7 @@ class RangeFetch:
         elif self._gone_since is None:
             self._gone_since = now_s
         elif now_s - self._gone_since >= min(GONE_CONFIRM_MS, self.give_up_ms / 2) / 1000:
-            raise TopicGone(*self._tp, reason)
+            raise TopicDeleted(self._tp, reason)
 
     def _known(self) -> dict[str, TopicPartitions]:
         return {self._tp.topic: TopicPartitions(self._tp.topic, self._topic_id, self._tp.partition + 1)}
@@ -261,18 +281,16 @@ class RangeFetch:
             await self._refresh_leader()
             # The topic exists: the leader does not know it yet, or another broker leads.
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(self._tp))
-        elif error.code in RETRIABLE:
-            raise error
         else:
-            raise refused(f"{self._tp} at offset {self._next}", error)
+            raise error
 
     async def _check_out_of_range(self) -> None:
-        """Raise `OffsetGone` if the offset lies before the log start, which only grows. The log end may be wrong."""
+        """Raise `OffsetNotInLog` if the offset is before the log start, which only grows. The log end may be wrong."""
         log_start, end = await self._log_bounds()
         if self._next < log_start:
             log_start, end = await self._confirmed_log_bounds()
         if self._next < log_start:
-            raise OffsetGone(self.range_, log_start, end, self._next)
+            raise OffsetNotInLog(self.range_, log_start, end, self._next)
         if self._next <= end:
             raise BrokerError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, str(self._tp), "the offset was out of range, but no longer is"
@@ -311,15 +329,16 @@ class RangeFetch:
             self._next_leader_check = self._end_since + LEADER_CHECK_MS / 1000
 
     async def _confirm_end(self) -> None:
-        """Raise `OffsetGone` if most brokers still name this leader and its log still ends at the next offset.
+        """Raise `OffsetNotInLog` if most brokers still name this leader and its log still ends at the next offset.
 
-        Raises `ClientError`, and `Unavailable` if the leader has more records. A new leader gets its own waiting time.
+        Raises `ClientError`, and `RetriesExhausted` if the leader has more records. A new leader gets its own waiting
+        time.
         """
         log_start, end = await self._confirmed_log_bounds()
         if self._leader() != self._end_leader:
             return
         if not log_start <= self._next < end:
-            raise OffsetGone(self.range_, log_start, end, self._next)
+            raise OffsetNotInLog(self.range_, log_start, end, self._next)
         self._obstacle = f"the leader has records up to offset {end}, but returns none"
         raise self._gave_up()
 
@@ -347,9 +366,8 @@ class RangeFetch:
             return
         self._end_since = None
         if span.batch_bytes > MAX_BATCH_BYTES:
-            raise Refused(
-                f"{self._tp} at offset {self._next}: the batch has {span.batch_bytes} bytes; at most {MAX_BATCH_BYTES} "
-                "can be read"
+            raise ClientError(
+                f"{self.position}: the batch has {span.batch_bytes} bytes; at most {MAX_BATCH_BYTES} can be read"
             )
         self._min_bytes = max(span.batch_bytes, min(2 * self._fetch_bytes(), MAX_BATCH_BYTES))
 

@@ -1,4 +1,5 @@
-"""Metadata of all brokers, for cases in which one broker's metadata may be stale. Called by `queries` and `fetching`.
+"""Metadata of all brokers, for cases in which one broker's metadata may be stale. Called by `topic_queries` and
+`range_fetch`.
 
 A broker that is cut off from the others keeps returning old metadata: that it leads partitions whose leader has
 changed, that a new topic does not exist. A client would get the same response again on each retry. So in doubt all
@@ -12,13 +13,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from penstock.client import BrokerError, ErrorCode, TopicPartition
 from penstock.client.cluster import BrokerRef, ClusterConnections
-from penstock.client.errors import error_code
+from penstock.client.errors import BrokerError, error_code
 from penstock.client.metadata import MetadataCache, topic_info
-from penstock.client.types import Node, PartitionInfo, TopicInfo
+from penstock.client.types import Node, PartitionInfo, TopicInfo, TopicPartition, TopicPartitions
+from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from penstock_spark.link.ports import TopicPartitions
 
 RESPONSE_TIMEOUT_MS = 3_000
 """Slower brokers are left out: healthy ones respond in milliseconds."""
