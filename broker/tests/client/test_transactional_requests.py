@@ -160,6 +160,18 @@ async def test_an_abort_drops_what_was_not_sent_and_waits_for_what_was(coordinat
     assert ("init", 0) in coordinating.calls, "a batch that may still arrive belongs to an old epoch"
 
 
+async def test_an_abort_does_not_send_again_what_is_in_flight(coordinating: CoordinatingBroker) -> None:
+    coordinating.always = "silent"
+    async with producer_of(coordinating, request_timeout_ms=200) as producer:
+        producer.begin()
+        await producer.send(TOPIC, b"v", partition=0)
+        while not coordinating.requests:
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            await producer.abort()
+    assert len(coordinating.requests) == 1
+
+
 async def test_an_exception_aborts_and_is_raised(coordinating: CoordinatingBroker) -> None:
     async with producer_of(coordinating) as producer:
 
