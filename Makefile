@@ -91,6 +91,7 @@ lint: packages ## check style, types, layers, spelling, language, generated code
 	check $(BIN)/python tools/image_requirements.py --check; \
 	check $(BIN)/python tools/chart_files.py --check; \
 	check $(BIN)/python -m tests.faults.run --check; \
+	check $(BIN)/python -m tests.simulation.run --check; \
 	test -z "$$failed" || { echo "make lint: findings above" >&2; exit 1; }
 
 format: packages ## fix what the linter can fix, and format

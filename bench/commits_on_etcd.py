@@ -29,8 +29,13 @@ from penstock.api.offsets import OffsetsApi
 from penstock.api.versions import ApiVersionsApi
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import ListenerAddress
+from penstock.control.features import Features
+from penstock.control.membership import FEATURE_LEVEL
 from penstock.control.shard_plan import assign
+from penstock.group.assigned_shards import AssignedShardOwnership
 from penstock.group.coordinator import GroupCoordinator
+from penstock.group.offset_loading import LazyOffsetLoader
+from penstock.node.single import SingleMember
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.stats import RequestStats
 from penstock.server.limits import ServerLimits
@@ -47,17 +52,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker" / "tests" 
 TOPIC = "commits"
 
 
-class Member:
-    """A registration that lasts as long as the measurement."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def may_serve(self) -> bool:
-        return True
-
-
-async def register(store: EtcdStore) -> Member:
+async def register(store: EtcdStore) -> SingleMember:
     """Broker 0, and a topic for it to know."""
     topic_id = uuid4()
     count = commits.PARTITIONS
@@ -69,7 +64,9 @@ async def register(store: EtcdStore) -> Member:
     puts.append(PutOp(keys.topic(topic_id), records.encode(topic)))
     puts.append(PutOp(keys.topic_name(TOPIC), records.encode(records.TopicNameRecord(topic_id=topic_id))))
     await store.txn((), puts)
-    return Member(result.revision)
+    member = SingleMember()
+    member.epoch = result.revision
+    return member
 
 
 async def measure(endpoints: tuple[str, ...], etcd_pid: int, seconds: float, profile: bool) -> None:
@@ -78,16 +75,18 @@ async def measure(endpoints: tuple[str, ...], etcd_pid: int, seconds: float, pro
     view, config = ClusterView(), BrokerConfig()
     watcher = Watcher(store, view, config)
     await watcher.start()
-    groups = GroupCoordinator(store, view, SystemClock(), config, lambda: str(uuid4()), membership=member)
+    owned = AssignedShardOwnership(store, view, config.node_id, member)
+    groups = GroupCoordinator(store, view, SystemClock(), config, lambda: str(uuid4()), owned, LazyOffsetLoader)
     await groups.start()
     changes = assign(view.shards, {0: member.epoch})
     result = await store.txn([c.condition() for c in changes], [c.put() for c in changes])
     await watcher.applied(result.revision)
     while groups.unavailable:
         await asyncio.sleep(0.01)
-    routes = [*GroupsApi(groups, view).routes(), *OffsetsApi(groups, view).routes()]
-    unused = cast(Any, None)  # neither Produce nor Fetch is sent
-    dispatcher = Dispatcher(unused, unused, ApiVersionsApi(routes), routes, RequestStats())
+    unused = cast(Any, None)  # neither Produce, Fetch nor transactional requests are sent
+    routes = [*GroupsApi(groups, view, unused).routes(), *OffsetsApi(groups, view).routes()]
+    versions = ApiVersionsApi(routes, Features(store, view, watcher, FEATURE_LEVEL))
+    dispatcher = Dispatcher(unused, unused, versions, routes, RequestStats())
     server = Server(dispatcher, ServerLimits(), ThreadPoolExecutor(2))
     [bound] = await server.listen([ListenerAddress("PLAINTEXT", "127.0.0.1", 0)])
     spec = commits.spec_of(f"127.0.0.1:{bound.port}", TOPIC, (os.getpid(),), max(os.sched_getaffinity(0)), seconds)

@@ -108,7 +108,16 @@ class Member:
 
     def stand(self, links: Links) -> None:
         given = ControllerContext(
-            self.store, self.view, self.watcher, self.config, SystemClock(), self.registration, links, NoLogs(), uuid4
+            self.store,
+            self.view,
+            self.watcher,
+            self.config,
+            SystemClock(),
+            self.registration,
+            links,
+            NoLogs(),
+            uuid4,
+            [],
         )
         self.controller = ControllerTask(given)
         self.tasks.append(asyncio.ensure_future(self.controller.run()))

@@ -25,7 +25,9 @@ from penstock.config.broker import BrokerConfig
 from penstock.control.controller.etcd_upkeep import CompactionPolicy, EtcdUpkeep, maintenance_client
 from penstock.control.controller.leadership import Leadership
 from penstock.control.shard_plan import assign
+from penstock.group.assigned_shards import AssignedShardOwnership
 from penstock.group.coordinator import GroupCoordinator
+from penstock.group.offset_loading import LazyOffsetLoader
 from penstock.group.offsets import OffsetCommit
 from penstock.runtime import logging
 from penstock.runtime.clock import SystemClock
@@ -60,7 +62,8 @@ async def measure(
     view, config, clock = ClusterView(), BrokerConfig(), SystemClock()
     watcher = Watcher(store, view, config)
     await watcher.start()
-    groups = GroupCoordinator(store, view, clock, config, lambda: str(uuid4()), membership=member)
+    owned = AssignedShardOwnership(store, view, config.node_id, member)
+    groups = GroupCoordinator(store, view, clock, config, lambda: str(uuid4()), owned, LazyOffsetLoader)
     await groups.start()
     changes = assign(view.shards, {0: member.epoch})
     result = await store.txn([c.condition() for c in changes], [c.put() for c in changes])

@@ -23,7 +23,7 @@ from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS, KAFKA_GROUP_SE
 from penstock.config.topic import TOPIC_SETTINGS
 from penstock.http.heartbeat import Heartbeat
 from penstock.http.metrics import SnapshotCollector, take_snapshot
-from penstock.http.sources import Sources
+from penstock.http.sources import PartitionName, RemoteOffsets, Sources
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.stats import BUCKETS_S, Histogram, RequestStats
@@ -378,6 +378,10 @@ class SampleFlusher:
     synced_files: int = 0
 
 
+async def nothing_remote(offsets: object) -> dict[PartitionName, RemoteOffsets]:
+    return {}
+
+
 async def collected() -> list[Metric]:
     """What a broker with one partition and one group tells, by the code that tells it."""
     requests, server = RequestStats(), ServerStats()
@@ -395,7 +399,7 @@ async def collected() -> list[Metric]:
         partitions=SamplePartitions(SamplePartition(SampleLog())),
         directories=lambda: [LogDirState("directory", False, 0, 0)],
         committed=lambda: [SampleCommitted()],
-        query_remote=None,
+        query_remote=nothing_remote,
     )
     snapshot = await take_snapshot(sources, Heartbeat(asyncio.get_running_loop()))
     return list(SnapshotCollector(snapshot).collect())

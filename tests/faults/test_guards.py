@@ -18,9 +18,12 @@ from penstock.api.produce import ProduceApi
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FOREVER, TopicConfig
 from penstock.group.coordinator import GroupCoordinator
+from penstock.group.offset_loading import EagerOffsetLoader
+from penstock.group.ownership import LocalShardOwnership
 from penstock.log.log_dir import LogDirectory
 from penstock.log.opening import DirectoryInUse
 from penstock.log.retention import count_droppable
+from penstock.node.single import NoPeers
 from penstock.replica.leader import Leader
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.disk import OsFiles
@@ -155,8 +158,9 @@ def produce(api: ProduceApi, acks: int, known: Asked | None = None) -> Asked:
 def produce_api(replicas: Any) -> ProduceApi:
     """The API of a single broker."""
     store, view, clock, config = EmbeddedStore(":memory:"), ClusterView(), SystemClock(), BrokerConfig()
-    groups = GroupCoordinator(store, view, clock, config, lambda: "")
-    transactions = TransactionService(store, view, clock, config, ProducerIds(store), replicas, groups)
+    peers, owned = NoPeers(), LocalShardOwnership(store, 0)
+    groups = GroupCoordinator(store, view, clock, config, lambda: "", owned, EagerOffsetLoader)
+    transactions = TransactionService(store, view, clock, config, ProducerIds(store), replicas, groups, peers, peers)
     return ProduceApi(replicas, RequestStats(), transactions.verifier, LocalLeaderships(store, replicas))
 
 

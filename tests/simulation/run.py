@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from penstock_simulation.cluster import FEATURES
 from penstock_simulation.cluster_bugs import CLUSTER_BUGS
-from penstock_simulation.planted import BUGS, Bug, planted
+from penstock_simulation.planted import BUGS, Bug, FaultError, changed_text, planted
 from penstock_simulation.scenario import Verdict
 from penstock_simulation.worlds import BROKER, CLUSTER, WORLDS, run_seed
 
@@ -77,6 +77,19 @@ def one(seed: int, arguments: argparse.Namespace, trace: bool = False, verbose: 
         signal.alarm(0)
     verdict.history = type(verdict.history)()  # it is large, and need not cross to another process
     return verdict
+
+
+def check_bugs() -> int:
+    """Print each bug whose text no longer fits the source. Returns the exit code: 1 if there are any."""
+    stale = 0
+    for bug in CLUSTER_BUGS.values():
+        for file in dict.fromkeys(edit.file for edit in bug.edits):
+            try:
+                changed_text(bug, file)
+            except FaultError as e:
+                stale += 1
+                print(e)
+    return 1 if stale else 0
 
 
 def several(seeds: Iterable[int], arguments: argparse.Namespace) -> Iterator[Verdict]:
@@ -170,11 +183,14 @@ def main() -> int:
     parser.add_argument(
         "--plant", choices=sorted({*BUGS, *CLUSTER_BUGS}), help="plant this bug, and look for a seed that catches it"
     )
+    parser.add_argument("--check", action="store_true", help="check only that every bug can be planted (fast)")
     parser.add_argument("--most", type=int, default=PLANT_SEEDS, help="how many seeds a planted bug has to show in")
     parser.add_argument("--only", metavar="KIND,...", help="faults of these kinds alone")
     parser.add_argument("-v", "--verbose", action="store_true", help="with the broker's logs, in virtual time")
     parser.add_argument("--trace", action="store_true", help="print every event")
     arguments = parser.parse_args()
+    if arguments.check:
+        return check_bugs()
     if arguments.seed:
         return replay(arguments)
     return catch(arguments) if arguments.plant else simulate(arguments)

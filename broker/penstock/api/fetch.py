@@ -48,7 +48,7 @@ class FetchLimits(NamedTuple):
 
 
 class FetchApi:
-    """Serves Fetch 4 to 18. In a cluster, `followers` serves other brokers and `leaderships` confirms leaderships."""
+    """Serves Fetch 4 to 18. `followers` serves other brokers, and `leaderships` confirms leaderships."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class FetchApi:
         sessions: FetchSessions,
         limits: FetchLimits,
         stats: RequestStats,
-        followers: ReplicaFetchApi | None = None,
-        leaderships: Leaderships | None = None,
+        followers: ReplicaFetchApi,
+        leaderships: Leaderships,
     ) -> None:
         self.replicas, self.sessions, self.limits = replicas, sessions, limits
         self.stats, self.followers, self.leaderships = stats, followers, leaderships
@@ -66,7 +66,7 @@ class FetchApi:
         self, request: FetchRequest, version: int, correlation_id: int, exchange: RequestExchange, owner: str
     ) -> None:
         """Respond now, or later when there is enough data."""
-        if version >= MIN_FOLLOWER_VERSION and request.replica_state.replica_id >= 0 and self.followers is not None:
+        if version >= MIN_FOLLOWER_VERSION and request.replica_state.replica_id >= 0:
             self.followers.handle(request, version, correlation_id, exchange)
             return
         selection = self.sessions.select(request, version, owner)
@@ -143,10 +143,8 @@ class PendingFetch:
         self.max_bytes = min(request.max_bytes, api.limits.max_bytes)
         """Size limit of the response; waiting for more would be futile."""
         self.min_bytes = min(request.min_bytes, self.max_bytes)
-        self.as_follower = (
-            request.replica_state.replica_id if version >= MIN_FOLLOWER_VERSION else request.replica_id
-        ) >= 0
-        """Whether a client claims to be a follower without being one of this broker."""
+        self.as_follower = version < MIN_FOLLOWER_VERSION and request.replica_id >= 0
+        """Whether a client claims to be a follower without being one."""
         self.expected_bytes = 0
         self.unconfirmed: dict[LeadershipKey, Partition] | None = None
         """Leaderships to confirm before the response may contain OFFSET_OUT_OF_RANGE."""
@@ -219,11 +217,11 @@ class PendingFetch:
                 self.completed = True
                 self.api.replicas.spawn(self.complete_after_flush(wait))
                 return
-        if self.unconfirmed is None or self.api.leaderships is None:
+        if self.unconfirmed is None:
             self.reply(result)
             return
         result.release()
-        self.api.replicas.spawn(self.reply_confirmed(self.api.leaderships, self.unconfirmed.values()))
+        self.api.replicas.spawn(self.reply_confirmed(self.unconfirmed.values()))
 
     def find_unflushed(self) -> list[Unflushed]:
         """Return the partitions of the request, idle ones included, with acknowledged records that are not visible."""
@@ -264,9 +262,9 @@ class PendingFetch:
         await wait.wait()
         self.complete(self.read_partitions())
 
-    async def reply_confirmed(self, leaderships: Leaderships, unconfirmed: Iterable[Partition]) -> None:
+    async def reply_confirmed(self, unconfirmed: Iterable[Partition]) -> None:
         """Read again and reply once the leaderships are confirmed."""
-        self.confirmed = await leaderships.confirm(unconfirmed)
+        self.confirmed = await self.api.leaderships.confirm(unconfirmed)
         self.reply(self.read_partitions())
 
     def cancel(self) -> None:
@@ -349,8 +347,6 @@ class PendingFetch:
         A reader that was redirected to a follower turns to the leader on OFFSET_OUT_OF_RANGE (KIP-392); other readers
         take a follower for the leader.
         """
-        if self.api.leaderships is None:
-            return False
         if not isinstance(partition, Leader):
             return not self.request.rack_id
         if self.confirmed is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from functools import partial
 
-from penstock.api.producer_ids import TRANSACTIONS_UNSUPPORTED_ERROR
 from penstock.api.routes import RequestContext, Route
 from penstock.group.calls import JoinRequest, JoinResult, SyncRequest
 from penstock.group.coordinator import GroupCoordinator, JoinFuture, SyncFuture
@@ -27,18 +26,11 @@ BATCHED_LEAVE_VERSION = 3
 SYNC_PROTOCOL_VERSION = 5
 """The version from which SyncGroup must name the protocol type and the protocol (KIP-559)."""
 
-NO_TRANSACTIONS_MESSAGE = (
-    "this broker does not serve transactions; unset transactional.id, an idempotent producer "
-    "(enable.idempotence) is supported"
-)
-
 
 class GroupsApi:
     """Serves group members."""
 
-    def __init__(
-        self, coordinator: GroupCoordinator, view: ClusterView, transactions: TransactionCoordinator | None = None
-    ) -> None:
+    def __init__(self, coordinator: GroupCoordinator, view: ClusterView, transactions: TransactionCoordinator) -> None:
         self.coordinator = coordinator
         self.transactions = transactions
         self.view = view
@@ -78,8 +70,6 @@ class GroupsApi:
                 ErrorCode.INVALID_REQUEST,
                 f'coordinator key type "{key_type}" is unknown; use 0 (group) or 1 (transaction)',
             )
-        elif self.transactions is None:
-            return no_coordinator(key, TRANSACTIONS_UNSUPPORTED_ERROR, NO_TRANSACTIONS_MESSAGE)
         else:
             broker_id = self.transactions.coordinator_of(key)
         broker = self.view.brokers.get(broker_id)

@@ -15,18 +15,14 @@ from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitP
 log = get_logger(__name__)
 
 NO_ID = NO_EPOCH = -1
-TRANSACTIONS_UNSUPPORTED_ERROR = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-"""The only error on which every client gives up instead of looking for a coordinator again and again."""
-
-
 FENCED_VERSION = 4
 """The version from which clients know PRODUCER_FENCED (KIP-588)."""
 
 
 class ProducerIdsApi:
-    """Serves idempotent producers, and transactional ones if there is a coordinator."""
+    """Serves idempotent and transactional producers."""
 
-    def __init__(self, ids: ProducerIds, transactions: TransactionCoordinator | None = None) -> None:
+    def __init__(self, ids: ProducerIds, transactions: TransactionCoordinator) -> None:
         self.ids, self.transactions = ids, transactions
 
     def routes(self) -> list[Route]:
@@ -39,12 +35,10 @@ class ProducerIdsApi:
         Without a transactional id, the broker cannot tell whether an id and epoch still belong to the producer, so it
         does not bump the epoch: an idempotent client that lost its sequence does so itself, or requests a new id.
         """
-        if request.transactional_id is not None and self.transactions is None:
-            return failed(request, TRANSACTIONS_UNSUPPORTED_ERROR)
         if (request.producer_id == NO_ID) != (request.producer_epoch == NO_EPOCH):
             return failed(request, ErrorCode.INVALID_REQUEST)
-        if request.transactional_id is not None and self.transactions is not None:
-            return await self.transactional(request, request.transactional_id, self.transactions, context.version)
+        if request.transactional_id is not None:
+            return await self.transactional(request, request.transactional_id, context.version)
         try:
             return InitProducerIdResponse(producer_id=await self.ids.next_id(), producer_epoch=0)
         except (StoreError, BadRecord) as e:
@@ -52,17 +46,15 @@ class ProducerIdsApi:
             return failed(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     async def transactional(
-        self,
-        request: InitProducerIdRequest,
-        transactional_id: str,
-        transactions: TransactionCoordinator,
-        version: int,
+        self, request: InitProducerIdRequest, transactional_id: str, version: int
     ) -> InitProducerIdResponse:
         """Initialize a transactional producer at its coordinator."""
         claimed = None
         if request.producer_id != NO_ID:
             claimed = ProducerIdentity(request.producer_id, request.producer_epoch)
-        error, producer = await transactions.init_producer_id(transactional_id, request.transaction_timeout_ms, claimed)
+        error, producer = await self.transactions.init_producer_id(
+            transactional_id, request.transaction_timeout_ms, claimed
+        )
         if error is ErrorCode.PRODUCER_FENCED and version < FENCED_VERSION:
             error = ErrorCode.INVALID_PRODUCER_EPOCH
         if error:

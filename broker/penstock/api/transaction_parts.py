@@ -99,7 +99,7 @@ class TransactionPartsApi:
         )
         targets = [target for topic in requested.topics for target in self.targets(topic)]
         # A single broker has no other coordinators, whatever the request says.
-        number = UNNUMBERED if self.groups.is_alone else requested.transaction_number
+        number = requested.transaction_number if self.groups.ownership.is_shared else UNNUMBERED
         return marker_result(
             requested, [marker_error(e) for e in await self.markers.send(TransactionEnding(marker, number), targets)]
         )

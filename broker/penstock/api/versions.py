@@ -27,7 +27,7 @@ MIN_ADVERTISED_PRODUCE_VERSION = 0
 class ApiVersionsApi:
     """Serves ApiVersions 0 to 4."""
 
-    def __init__(self, routes: Iterable[Route], features: Features | None = None) -> None:
+    def __init__(self, routes: Iterable[Route], features: Features) -> None:
         """Collect the versions of `routes`. `features` are reported from version 3."""
         self.features = features
         served = {route.request.KEY: (route.first, route.last) for route in routes}
@@ -48,16 +48,15 @@ class ApiVersionsApi:
         named = request.client_software_name, request.client_software_version
         if header.version >= 3 and not all(map(is_well_formed, named)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST), header.version
-        response = ApiVersionsResponse(api_keys=self.served)
-        if self.features is not None:
-            level = self.features.level
-            response.supported_features = [
+        level = self.features.level
+        response = ApiVersionsResponse(
+            api_keys=self.served,
+            supported_features=[
                 SupportedFeatureKey(name=FEATURE, min_version=MIN_LEVEL, max_version=self.features.max_level)
-            ]
-            response.finalized_features = [
-                FinalizedFeatureKey(name=FEATURE, max_version_level=level, min_version_level=level)
-            ]
-            response.finalized_features_epoch = level
+            ],
+            finalized_features=[FinalizedFeatureKey(name=FEATURE, max_version_level=level, min_version_level=level)],
+            finalized_features_epoch=level,
+        )
         return response, header.version
 
 

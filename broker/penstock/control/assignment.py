@@ -50,11 +50,11 @@ def refused(message: str) -> AdminError:
 
 
 def partition_puts(
-    topic_id: UUID, first: int, assignment: Sequence[Sequence[int]], epochs: Mapping[int, int] | None = None
+    topic_id: UUID, first: int, assignment: Sequence[Sequence[int]], epochs: Mapping[int, int]
 ) -> list[Operation]:
     """Return the writes that create partitions numbered from `first`, led by the first replica that is registered.
 
-    `epochs` are the broker epochs of the registered brokers; None without a cluster. The ISR has the registered
+    `epochs` are the broker epochs of the registered brokers; empty for a single broker. The ISR has the registered
     replicas.
     """
     values: dict[tuple[int, ...], bytes] = {}
@@ -62,12 +62,12 @@ def partition_puts(
     for index, replicas in enumerate(assignment, first):
         value = values.get(tuple(replicas))
         if value is None:
-            isr = [b for b in replicas if epochs is None or b in epochs] or list(replicas)
+            isr = [b for b in replicas if b in epochs] or list(replicas)
             record = PartitionRecord(
                 replicas=list(replicas),
                 leader=isr[0],
                 isr=isr,
-                isr_epochs=[epochs[b] for b in isr] if epochs is not None and isr[0] in epochs else [],
+                isr_epochs=[epochs[b] for b in isr] if isr[0] in epochs else [],
             )
             value = values[tuple(replicas)] = encode(record)
         puts.append(PutOp(keys.partition(topic_id, index), value))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from penstock.config.broker import BROKER_SETTINGS, BrokerConfig
 from penstock.control.absent_brokers import absent_brokers
@@ -25,7 +26,7 @@ moment still gets the replica, and is drained afterwards."""
 
 @dataclass(frozen=True, slots=True)
 class BrokerAvailability:
-    """The draining and absent brokers, with the entries that say so. Empty without a cluster."""
+    """The draining and absent brokers, with the entries that say so. Empty for a single broker."""
 
     draining: frozenset[int] = frozenset()
     entries: Mapping[str, StoreEntry] = field(default_factory=dict)
@@ -42,6 +43,43 @@ class BrokerAvailability:
             Compare.unchanged(self.entries[key]) if key in self.entries else Compare.absent(key)
             for key in map(keys.broker_config, used)
         ]
+
+
+class AvailabilitySource(Protocol):
+    """The brokers that can get new replicas."""
+
+    async def read(self) -> BrokerAvailability:
+        """Return which brokers drain or are absent. Raises `StoreError`."""
+
+    def epochs(self) -> Mapping[int, int]:
+        """Return the broker epochs to write into new partitions, by broker; none for a single broker."""
+
+
+class RegisteredBrokers:
+    """The brokers of a cluster. Implements `AvailabilitySource`."""
+
+    def __init__(self, store: Store, view: ClusterView, clock: Clock, config: BrokerConfig) -> None:
+        self._store, self._view, self._clock, self._config = store, view, clock, config
+
+    async def read(self) -> BrokerAvailability:
+        """Read from the store, because the view lags. Raises `StoreError`."""
+        return await read_availability(self._store, self._view, self._clock, self._config)
+
+    def epochs(self) -> Mapping[int, int]:
+        """Return the epochs of the registered brokers."""
+        return {broker.broker_id: broker.epoch for broker in self._view.brokers.values()}
+
+
+class OnlyBroker:
+    """The broker of an embedded store, which always gets the replicas. Implements `AvailabilitySource`."""
+
+    async def read(self) -> BrokerAvailability:
+        """Return an empty availability."""
+        return BrokerAvailability()
+
+    def epochs(self) -> Mapping[int, int]:
+        """Return no epochs."""
+        return {}
 
 
 async def read_availability(store: Store, view: ClusterView, clock: Clock, config: BrokerConfig) -> BrokerAvailability:

@@ -1,24 +1,23 @@
 """Creates, grows and deletes topics by transactions on the store. Called by `api`, also for auto-creation.
 
 A topic exists from the transaction that writes its name, after all its partitions. Deletion removes the name and leaves
-a tombstone; the data is removed in the background, and the tombstone last. Requests return when the view has the
-change, so that the client's next request sees it.
+a tombstone; `topic_removal` or the controller removes the data, and the tombstone last. Requests return when the view
+has the change, so that the client's next request sees it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
 from penstock.config.topic import resolve, topic_setting
 from penstock.control.assignment import check_manual, partition_puts
-from penstock.control.broker_availability import BrokerAvailability, read_availability
+from penstock.control.broker_availability import AvailabilitySource, BrokerAvailability
 from penstock.control.controller.reassign import target_replicas
 from penstock.control.naming import TopicNameCollisions, check_new_name
 from penstock.control.replica_placer import ReplicaPlacer, usable_brokers
@@ -61,9 +60,6 @@ from penstock.wire.errors import ErrorCode
 
 log = get_logger("penstock.control")
 
-TopicCleaner = Callable[[UUID], Awaitable[None]]
-"""Removes a deleted topic's data from another package; called again after a restart if it failed."""
-
 MAX_REQUEST_PARTITIONS = 10_000
 """Maximum number of new partitions in one request."""
 MAX_CONCURRENT_TOPICS = 256
@@ -71,11 +67,7 @@ MAX_CONCURRENT_TOPICS = 256
 
 
 class TopicService:
-    """The lifecycle of topics. `cleaners` remove a deleted topic's data.
-
-    In a cluster (`is_clustered`) the controller removes what a deleted topic leaves (`controller.housekeeping`), and
-    each broker removes its own data when it sees the tombstone.
-    """
+    """The lifecycle of topics. `brokers` are those that can get replicas."""
 
     def __init__(
         self,
@@ -85,11 +77,10 @@ class TopicService:
         clock: Clock,
         config: BrokerConfig,
         new_id: Callable[[], UUID],
-        is_clustered: bool = False,
+        brokers: AvailabilitySource,
     ) -> None:
-        self.is_clustered = is_clustered
+        self.brokers = brokers
         self.store, self.view, self.watcher, self.clock, self.config = store, view, watcher, clock, config
-        self.cleaners: list[TopicCleaner] = []
         self._new_id = new_id
         self._collisions = TopicNameCollisions()
         self._placer = ReplicaPlacer(view)
@@ -97,7 +88,6 @@ class TopicService:
         self._reserved = 0
         self._growth_lock = asyncio.Lock()
         self._creating: dict[str, asyncio.Task[TopicOutcome]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         for topic in view.topics.values():
             self._partition_count += len(topic.partitions)
             self._collisions.add(topic.name)
@@ -132,7 +122,7 @@ class TopicService:
             return None
 
         try:
-            availability = await self._read_availability()
+            availability = await self.brokers.read()
         except StoreError as e:
             return [TopicOutcome(topic.name, store_error(e), str(e)) for topic in topics]
         outcomes: list[TopicOutcome] = []
@@ -142,12 +132,6 @@ class TopicService:
                 *[self._create(topic, validate_only, request_error(topic), availability) for topic in part]
             )
         return outcomes
-
-    async def _read_availability(self) -> BrokerAvailability:
-        """Read it from the store, because the view lags. Raises `StoreError`."""
-        if not self.is_clustered:
-            return BrokerAvailability()
-        return await read_availability(self.store, self.view, self.clock, self.config)
 
     async def _create(
         self,
@@ -277,7 +261,7 @@ class TopicService:
             PutOp(keys.topic(topic_id), encode(record)),
             PutOp(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))),
         ]
-        children = partition_puts(topic_id, 0, assignment, self._epochs())
+        children = partition_puts(topic_id, 0, assignment, self.brokers.epochs())
         conditions = [Compare.absent(keys.topic_name(name)), *availability.unchanged_for(assignment)]
         self._reserved += len(assignment)
         self._placer.count(assignment, 1)
@@ -303,10 +287,6 @@ class TopicService:
         if await self.store.get(keys.topic_name(name)) is not None:
             raise already_exists(name)
         raise AdminError(ErrorCode.REQUEST_TIMED_OUT, "Brokers started or stopped to drain meanwhile; try again.")
-
-    def _epochs(self) -> dict[int, int] | None:
-        """Return the broker epochs of the registered brokers; None without a cluster."""
-        return {b.broker_id: b.epoch for b in self.view.brokers.values()} if self.is_clustered else None
 
     async def _put_all(self, puts: Sequence[Operation], conditions: Sequence[Compare] = ()) -> None:
         """Write in the largest transactions possible. Raises `AdminError` if a condition did not hold."""
@@ -351,7 +331,7 @@ class TopicService:
         topic = self.view.topics.get(name)
         if topic is None:
             raise unknown_topic(name)
-        availability = await self._read_availability()
+        availability = await self.brokers.read()
         added = self._plan_growth(topic, count, assignments, availability)
         if validate_only:
             return
@@ -362,7 +342,7 @@ class TopicService:
         self._placer.count(added, 1)
         try:
             unchanged = [Compare.unchanged(entry)]
-            puts = partition_puts(topic.topic_id, len(topic.partitions), added, self._epochs())
+            puts = partition_puts(topic.topic_id, len(topic.partitions), added, self.brokers.epochs())
             await self._put_all(puts, unchanged)
             grown = TopicRecord(
                 name=name,
@@ -457,38 +437,7 @@ class TopicService:
             return ConfigOutcome(e.error, e.message)
         except StoreError as e:
             return ConfigOutcome(store_error(e), str(e))
-        self._in_background(self._finish_deletion(topic.topic_id))
         return ConfigOutcome()
-
-    async def _finish_deletion(self, topic_id: UUID) -> None:
-        """Remove the data, then the tombstone; after a failure the next start retries."""
-        try:
-            for cleaner in self.cleaners:
-                await cleaner(topic_id)
-            if self.is_clustered:
-                return  # other brokers may still need the tombstone; the controller removes it
-            await self.store.txn([], [DeleteOp(keys.topic(topic_id)), DeleteOp(keys.partitions(topic_id), prefix=True)])
-        except Exception as e:
-            log.warning(
-                "deleted topic not fully removed; retrying at the next start", topic=str(topic_id), reason=str(e)
-            )
-
-    async def resume(self) -> None:
-        """Finish what the last run left: deletions, and without a cluster also unnamed topics."""
-        for topic_id in list(self.view.deleting):
-            self._in_background(self._finish_deletion(topic_id))
-        for topic_id in self.watcher.unnamed() if not self.is_clustered else ():
-            await self.store.txn([], [DeleteOp(keys.topic(topic_id)), DeleteOp(keys.partitions(topic_id), prefix=True)])
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def wait_background(self) -> None:
-        """Wait until no background deletion is running."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
 
 
 def invalid_factor(factor: int) -> AdminError:

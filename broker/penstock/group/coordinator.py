@@ -17,15 +17,15 @@ from penstock.group.calls import JoinRequest, JoinResult, Persist, Reply, SyncRe
 from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, RunningGroup
 from penstock.group.directory import GroupDirectory
 from penstock.group.fencing import FencingConfirmation
+from penstock.group.offset_loading import OffsetLoaderFactory
 from penstock.group.offsets import CommittedOffset, OffsetCommit, Offsets
-from penstock.group.ownership import LocalShardOwnership, ShardMembership, ShardOwnership
+from penstock.group.ownership import ShardOwnership
 from penstock.group.persistence import encode_group, restore_group
 from penstock.group.phases import GroupState
 from penstock.group.reads import OffsetReads
 from penstock.group.retention import OffsetRetention
 from penstock.group.settings_expiry import SettingsExpiry
 from penstock.group.state_machine import ClassicGroup
-from penstock.group.topic_cleaning import TopicCleaning, check_offsets_deleted
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
@@ -50,8 +50,10 @@ class GroupCoordinator:
     """All groups of the shards that this broker owns.
 
     Before `start` and after `close`, every request fails with a retriable error. `new_id` returns the unguessable part
-    of member ids. Without `membership`, the broker is the only one.
+    of member ids. Implements `listeners.ShardListener`.
     """
+
+    prefixes: Sequence[str] = (keys.GROUPS,)
 
     def __init__(
         self,
@@ -60,29 +62,24 @@ class GroupCoordinator:
         clock: Clock,
         config: BrokerConfig,
         new_id: Callable[[], str],
-        membership: ShardMembership | None = None,
+        ownership: ShardOwnership,
+        make_loader: OffsetLoaderFactory,
     ) -> None:
         self.config = config
-        self._ownership: ShardOwnership
-        if membership is None:
-            self._ownership = LocalShardOwnership(store, view, self._on_shard_acquired, self._on_shard_resigned)
-        else:
-            self._ownership = ShardOwnership(
-                store, view, config.node_id, membership, self._on_shard_acquired, self._on_shard_resigned
-            )
-        self.is_alone = membership is None
-        self._groups = GroupDirectory(self._ownership, clock, config, new_id)
-        on_lost, on_loaded = self._ownership.handle_lost, lambda group_id: self.retention.check_group(group_id)
+        self.ownership = ownership
+        """The owned shards, which also hold transactional ids."""
+        self._groups = GroupDirectory(ownership, clock, config, new_id)
+        on_lost, on_loaded = ownership.handle_lost, lambda group_id: self.retention.check_group(group_id)
         self.offsets = Offsets(store, view, clock, config, self._groups, on_lost, self._ensure_records, on_loaded)
-        self.reads = OffsetReads(store, self._ownership, self.offsets.cache, self.error, self.exists, self.is_alone)
-        self.fencing = FencingConfirmation(self.reads.shard_revisions, self._ownership, self.error)
+        self.reads = OffsetReads(ownership, self.offsets.cache, self.error, self.exists)
+        self.fencing = FencingConfirmation(ownership, self.error)
         self.retention: OffsetRetention = OffsetRetention(
             self.offsets, view, clock, config, self._groups.usage, self._delete_if_unused
         )
-        self._settings = SettingsExpiry(
-            store, clock, config, self._ownership, self.exists, lambda: self.retention.paused
-        )
-        self._cleaning = TopicCleaning(store, view, self.offsets, self._ownership)
+        self._settings = SettingsExpiry(store, clock, config, ownership, self.exists, lambda: self.retention.paused)
+        self._loader = make_loader(store, view, self.offsets, self.retention, ownership, self._ensure_records)
+        ownership.add_listener(self)
+        ownership.add_listener(self._loader)
         self._store = store
         self._view = view
         self._clock = clock
@@ -93,40 +90,27 @@ class GroupCoordinator:
     # --- lifecycle
 
     async def start(self) -> None:
-        """Acquire shards. The view must be loaded. In a cluster, this returns before any shard is loaded."""
+        """Acquire shards; all listeners must have been added. The view must be loaded. Raises StoreError.
+
+        In a cluster, this returns before any shard is loaded.
+        """
         assert self._view.revision > 0, "groups are loaded after the topics"
         self._loop = asyncio.get_running_loop()
-        self._ownership.start()
-        if isinstance(self._ownership, LocalShardOwnership):
-            groups = (await self._store.range(keys.GROUPS)).entries
-            offsets = (await self._store.range(keys.OFFSETS)).entries
-            self._ownership.fill(groups)
-            self._ensure_records(self.offsets.load(offsets))
-            self._view.subscribe(self.offsets.topics_changed)
-        else:
-            self._view.subscribe(self._cleaning.topics_changed)
+        await self.ownership.start()
+        self._view.subscribe(self._loader.topics_changed)
         self.retention.start()
         self._settings.start()
         self._unavailable = ErrorCode.NONE
 
-    def _on_shard_acquired(self, shard: CoordinatorShard, entries: list[StoreEntry]) -> None:
+    def on_acquired(self, shard: CoordinatorShard, found: Sequence[list[StoreEntry]]) -> None:
         """Start to serve a shard whose groups have been read."""
         shard.is_loading = False
-        self.offsets.writers.open(shard.number, shard.guard)
-        idle: list[str] = []
+        self.offsets.writers.open(shard.guard)
+        (entries,) = found
         for entry in entries:
-            self._load(shard, entry, idle)
-        if self.is_alone:
-            for group_id in shard.groups:
-                self.offsets.cache.mark_complete(group_id)
-            return
-        log.debug("coordinator shard acquired", shard=shard.number, groups=len(shard.groups))
-        self.offsets.cache.load_in_background(shard.groups)
-        for group_id in idle:
-            self.retention.schedule_spread(group_id)
-        self._cleaning.on_shard_acquired(shard)
+            self._load(shard, entry)
 
-    def _load(self, shard: CoordinatorShard, entry: StoreEntry, idle: list[str]) -> None:
+    def _load(self, shard: CoordinatorShard, entry: StoreEntry) -> None:
         group_id = keys.group_of(entry.key)
         group = ClassicGroup(group_id, self.config, self._new_id)
         try:
@@ -141,14 +125,11 @@ class GroupCoordinator:
         state_ms = record.state_ms if record.protocol is None else self._clock.wall_ms()
         if group.phases.state is GroupState.EMPTY:
             shard.groups[group_id] = IdleGroup(record.generation, record.protocol_type, state_ms)
-            idle.append(group_id)
         else:
             running = shard.groups[group_id] = RunningGroup(group, state_ms, is_stored=True)
             self._apply_effects(running)
-        if self.is_alone:
-            self.offsets.expiry.schedule(group_id, self._clock.wall_ms())
 
-    def _on_shard_resigned(self, shard: CoordinatorShard) -> None:
+    def on_resigned(self, shard: CoordinatorShard) -> None:
         """Fail all waiting requests of a shard that this broker no longer owns."""
         self.offsets.writers.close(shard.number)
         if shard.groups:
@@ -159,7 +140,6 @@ class GroupCoordinator:
                 known.group.phases.close(ErrorCode.NOT_COORDINATOR)
                 self._apply_effects(known)
             self.offsets.cache.evict(group_id)
-        self.offsets.cache.evict_shard(shard.number)
 
     def dismiss(self) -> None:
         """Reject new and waiting requests, before the broker stops. Accepted commits become durable."""
@@ -167,8 +147,8 @@ class GroupCoordinator:
         self.retention.close()
         self._settings.close()
         self.offsets.cache.close()
-        self._cleaning.close()
-        for shard in self._ownership:
+        self._loader.close()
+        for shard in self.ownership:
             for group_id, known in list(shard.groups.items()):
                 if isinstance(known, RunningGroup):
                     known.group.phases.close(ErrorCode.NOT_COORDINATOR)
@@ -179,7 +159,7 @@ class GroupCoordinator:
         """Call `dismiss`, and wait until all accepted writes are durable."""
         self.dismiss()
         await self.offsets.writers.drain()
-        self._ownership.close()
+        self.ownership.close()
 
     # --- members
 
@@ -282,12 +262,10 @@ class GroupCoordinator:
     ) -> asyncio.Future[list[int]]:
         """Commit offsets after `check_commit`. The result is the indexes of those that did not become durable."""
         if commits and group_id not in self.offsets.cache:
-            is_new = self._groups.get(group_id) is None
-            if is_new and self.is_alone:
-                self.offsets.cache.mark_complete(group_id)
+            if self._groups.get(group_id) is None:
+                self._loader.admit(group_id)
             else:
-                # Offsets may exist without a record: a transaction adds them first, or the record is unreadable.
-                self.offsets.cache.load_in_background([group_id], force=is_new)
+                self.offsets.cache.load_in_background([group_id])
         if commits and not self._groups.is_stored(group_id):
             self._store_group(group_id)
         return self.offsets.commit(group_id, commits, retention_ms)
@@ -298,42 +276,28 @@ class GroupCoordinator:
 
     def error(self, group_id: str) -> ErrorCode:
         """Return the error that prevents serving the group now, or NONE."""
-        return self._unavailable or self._ownership.error(keys.shard_of(group_id))
+        return self._unavailable or self.ownership.error(keys.shard_of(group_id))
 
     @property
     def unavailable(self) -> ErrorCode:
         """The error that prevents listing groups, or NONE. Clients retry only on these two errors."""
         if self._unavailable:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._ownership.is_loading else ErrorCode.NONE
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.ownership.is_loading else ErrorCode.NONE
 
     def committed(self) -> Iterator[CommittedOffset]:
         """Iterate over the committed offsets in memory, for the lag metrics."""
         return self.offsets.committed()
 
     async def delete_topic_offsets(self, topic_id: UUID) -> None:
-        """Delete all committed offsets of a deleted topic. Raises StoreError until all are deleted.
-
-        In a cluster, the controller calls this to check whether the owners of all shards have deleted them.
-        """
-        if self.is_alone:
-            await self.offsets.delete_topic_offsets(topic_id)
-        else:
-            await check_offsets_deleted(self._store, topic_id)
+        """Return when no committed offsets of a deleted topic are left. Raises StoreError."""
+        await self._loader.delete_topic_offsets(topic_id)
 
     # --- all groups
 
-    @property
-    def ownership(self) -> ShardOwnership:
-        """The owned shards, which also hold transactional ids."""
-        return self._ownership
-
     def coordinator_of(self, group_id: str) -> int:
         """Return the id of the group's coordinator, -1 if there is none now."""
-        if self.is_alone:
-            return self.config.node_id
-        broker = self._view.shard_owner(keys.shard_of(group_id))
-        return -1 if broker is None else broker.broker_id
+        return self.ownership.owner_of(keys.shard_of(group_id))
 
     def find(self, group_id: str) -> ClassicGroup | None:
         """Return the group if it has had members since this broker coordinates it."""
@@ -378,7 +342,7 @@ class GroupCoordinator:
         return self.commit_failure(group_id) if failed else ErrorCode.NONE
 
     def _delete_group(self, group_id: str) -> list[asyncio.Future[list[int]]]:
-        shard = self._ownership.get(keys.shard_of(group_id))
+        shard = self.ownership.get(keys.shard_of(group_id))
         known = shard.groups.pop(group_id, None) if shard is not None else None
         if isinstance(known, RunningGroup):
             known.group.phases.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -35,11 +35,11 @@ class IdleGroup(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CoordinatorShard:
-    """A shard during one ownership term of this broker. `guard` is None with an embedded store. While `is_loading`,
-    requests for the shard fail with COORDINATOR_LOAD_IN_PROGRESS."""
+    """A shard during one ownership term of this broker. While `is_loading`, requests for the shard fail with
+    COORDINATOR_LOAD_IN_PROGRESS."""
 
     number: int
-    guard: ShardGuard | None
+    guard: ShardGuard
     is_loading: bool = True
     groups: dict[str, RunningGroup | IdleGroup] = field(default_factory=dict)
     """All groups of the shard with a stored or outstanding record."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.group.ownership import ShardOwnership
-from penstock.group.shard_revisions import ShardRevisions
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import StoreError
@@ -27,22 +26,20 @@ FATAL_ERRORS = frozenset(
 class FencingConfirmation:
     """`error` returns the error that prevents serving a group, or NONE."""
 
-    def __init__(
-        self, confirmation: ShardRevisions, ownership: ShardOwnership, error: Callable[[str], ErrorCode]
-    ) -> None:
-        self._shard_revisions, self._ownership, self._error = confirmation, ownership, error
+    def __init__(self, ownership: ShardOwnership, error: Callable[[str], ErrorCode]) -> None:
+        self._ownership, self._error = ownership, error
 
     async def confirm(self, group_id: str, error: ErrorCode) -> ErrorCode:
         """Return `error` if this broker still coordinates the group, else a retriable error.
 
         Waits only for `FATAL_ERRORS`, and only in a cluster.
         """
+        if error not in FATAL_ERRORS:
+            return error
         number = keys.shard_of(group_id)
         shard = self._ownership.get(number)
-        if error not in FATAL_ERRORS or (shard is not None and shard.guard is None):
-            return error
         try:
-            revisions = await self._shard_revisions.read()
+            revisions = await self._ownership.read_revisions()
         except StoreError as e:
             log.warning("cannot confirm the coordinator of a group", group=group_id, reason=str(e))
             return self._error(group_id) or ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,5 +1,5 @@
-"""Protocols by which the group coordinator uses transactions, a higher layer: `txn.offsets` and `txn.service` implement
-them."""
+"""Protocols by which shard ownership and the group coordinator notify others, transactions among them, which are a
+higher layer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from penstock.state.store import StoreEntry
 
 
 class ShardListener(Protocol):
-    """Keeps further state for each owned shard. A shard is served once all listeners have read theirs."""
+    """Keeps state for each owned shard. A shard is served once the state of all listeners has been read."""
 
-    async def read(self, number: int) -> Sequence[list[StoreEntry]]:
-        """Read the listener's entries of a shard that is being acquired. Raises StoreError."""
+    @property
+    def prefixes(self) -> Sequence[str]:
+        """The prefixes of the keys with the listener's state, which continue with the shard's number and a slash."""
 
     def on_acquired(self, shard: CoordinatorShard, found: Sequence[list[StoreEntry]]) -> None:
-        """Load the entries that `read` returned: this broker now owns the shard."""
+        """Load the shard, which this broker now owns, from its entries by prefix."""
 
-    def on_resigned(self, number: int) -> None:
-        """Drop the shard's state: this broker does not own the shard, or no longer."""
+    def on_resigned(self, shard: CoordinatorShard) -> None:
+        """Drop the shard's state: this broker no longer owns the shard."""
 
 
 class PendingOffsets(Protocol):

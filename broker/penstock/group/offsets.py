@@ -18,8 +18,8 @@ from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
 from penstock.state.records import BadRecord, GroupRecord, OffsetRecord
-from penstock.state.store import DeleteOp, Operation, PutOp, Store, StoreEntry, StoreUnavailable
-from penstock.state.view import ClusterView, TopicChange
+from penstock.state.store import DeleteOp, Operation, PutOp, Store, StoreEntry
+from penstock.state.view import ClusterView
 
 MINUTE_MS = 60_000
 
@@ -77,7 +77,7 @@ class Offsets:
         """Offsets of ongoing transactions. Set by `txn.service`."""
         self.writers: ShardWriters[OffsetWrite | None] = ShardWriters(store, self._applied, self._uncertain, on_lost)
         self.cache = OffsetCache(
-            store, self.table, self._put_entries, self._apply, self.outstanding_keys, groups, on_loaded
+            store, self.table, self.put_entries, self._apply, self.outstanding_keys, groups, on_loaded
         )
         self._on_committed = on_committed
         self._view = view
@@ -86,17 +86,10 @@ class Offsets:
 
     # --- loading
 
-    def load(self, entries: Iterable[StoreEntry]) -> set[str]:
-        """Load all committed offsets of a single broker, after the view. Returns the groups."""
-        groups = self._put_entries(entries)
-        for group_id in groups:
-            self.cache.mark_complete(group_id)
-        return groups
-
-    def _put_entries(self, entries: Iterable[StoreEntry]) -> set[str]:
+    def put_entries(self, entries: Iterable[StoreEntry]) -> set[str]:
         """Add store entries to the table. Returns the groups.
 
-        Offsets of a deleted topic are included, for `delete_topic_offsets`. Offsets of a topic that is merely missing
+        Offsets of a deleted topic are included, for their deletion. Offsets of a topic that is merely missing
         stay in the store: its record may be damaged.
         """
         groups = set()
@@ -158,23 +151,6 @@ class Offsets:
         """Return the partitions with commits of the group that are not durable yet."""
         tokens = self.writers.for_group(group_id).outstanding_tokens()
         return {t[0] for t in tokens if t is not None and t[0].group_id == group_id and t[1] is not None}
-
-    # --- topics
-
-    def topics_changed(self, changes: list[TopicChange]) -> None:
-        """Delete the offsets of deleted topics."""
-        for old in (change.old for change in changes):
-            if old is not None and old.topic_id in self._view.deleting:
-                self.delete(list(self.table.topic_keys(old.topic_id)))
-
-    async def delete_topic_offsets(self, topic_id: UUID) -> None:
-        """Delete all offsets of a deleted topic, of cached groups. Raises StoreUnavailable.
-
-        With one broker all groups are cached; for a cluster see `topic_cleaning`.
-        """
-        under_way = {t[0] for t in self.writers.outstanding_tokens() if t is not None and t[0].topic_id == topic_id}
-        if any(await asyncio.gather(*self.delete(under_way | set(self.table.topic_keys(topic_id))))):
-            raise StoreUnavailable("not all committed offsets of the topic could be deleted; retry")
 
     # --- reading
 

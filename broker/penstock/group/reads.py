@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from penstock.group.offset_cache import OffsetCache
 from penstock.group.ownership import ShardOwnership
-from penstock.group.shard_revisions import ShardRevisions
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.store import Store, StoreError
+from penstock.state.store import StoreError
 from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
@@ -30,22 +29,18 @@ class OffsetReads:
 
     def __init__(
         self,
-        store: Store,
         ownership: ShardOwnership,
         cache: OffsetCache,
         error: Callable[[str], ErrorCode],
         exists: Callable[[str], bool],
-        is_alone: bool,
     ) -> None:
-        self.shard_revisions = ShardRevisions(store)
-        self._ownership, self._cache, self._error, self._is_alone = ownership, cache, error, is_alone
-        self._exists = exists
+        self._ownership, self._cache, self._error, self._exists = ownership, cache, error, exists
         self._requests: Counter[str] = Counter()
         """Number of `prepare` calls in progress per group."""
 
     def may_read(self, group_id: str) -> bool:
         """Return whether the group's offsets can be read without `prepare`."""
-        return self._is_alone and (group_id in self._cache or bool(self._error(group_id)))
+        return not self._ownership.is_shared and (group_id in self._cache or bool(self._error(group_id)))
 
     async def prepare(
         self, group_ids: Sequence[str], unreadable: ErrorCode = ErrorCode.NOT_COORDINATOR
@@ -79,7 +74,7 @@ class OffsetReads:
         try:
             for start in range(0, len(group_ids_to_read), MAX_CONCURRENT_READS):
                 await asyncio.gather(*map(self._cache.load, group_ids_to_read[start : start + MAX_CONCURRENT_READS]))
-            revisions = {} if self._is_alone else await self.shard_revisions.read()
+            revisions = await self._ownership.read_revisions()
         except StoreError as e:
             log.warning("cannot read committed offsets", reason=str(e))
             return {group_id: self._error(group_id) or unreadable for group_id in group_ids_to_read}

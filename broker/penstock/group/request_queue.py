@@ -86,7 +86,7 @@ class RequestQueue(Generic[T]):
         batches: list[ShardBatch[T]] = []
         keys_left, bytes_left = MAX_TXN_OPERATIONS, MAX_TXN_BYTES
         for writer in list(self._waiting):
-            if writer.pending and writer.guard is not None and writer.guard.is_fence_stale:
+            if writer.pending and writer.guard.is_fence_stale:
                 continue  # its fence became stale while others were renewed; the next round renews it
             writes = writer.pop_writes(keys_left, bytes_left)
             if writes:
@@ -104,8 +104,7 @@ class RequestQueue(Generic[T]):
         self.transactions += 1
         compares: list[Compare] = []
         for batch in batches:
-            if batch.writer.guard is not None:
-                compares += batch.writer.guard.ownership_compare(), batch.writer.guard.fence_compare()
+            compares += batch.writer.guard.write_compares()
         try:
             result = await self._store.txn(compares, [slot.operation for batch in batches for slot in batch.writes])
         except StoreUnavailable as e:
@@ -155,7 +154,7 @@ class RequestQueue(Generic[T]):
         """Fence out earlier transactions whose outcome is unknown."""
         for writer in list(self._waiting):
             guard = writer.guard
-            if guard is None or not guard.is_fence_stale or not writer.pending:
+            if not guard.is_fence_stale or not writer.pending:
                 continue
             try:
                 is_owner = await renew_fence(self._store, guard)
@@ -181,7 +180,7 @@ async def renew_fence(store: Store, guard: ShardGuard) -> bool:
     entry = await store.get(keys.shard_fence(guard.number))
     known = Compare(keys.shard_fence(guard.number), CompareTarget.MOD_REVISION, entry.mod_revision if entry else 0)
     put = PutOp(known.key, records.encode(ShardFenceRecord(epoch=guard.epoch)))
-    result = await store.txn([guard.ownership_compare(), known], [put])
+    result = await store.txn([*guard.ownership_compares(), known], [put])
     if result.succeeded:
         guard.fence_revision, guard.is_fence_stale = result.revision, False
     return result.succeeded

@@ -82,6 +82,10 @@ class OffsetRetention:
         else:
             self._check(group_id, now_ms)
 
+    def schedule(self, group_id: str) -> None:
+        """Schedule a check at the next pass."""
+        self._offsets.expiry.schedule(group_id, self._clock.wall_ms())
+
     def schedule_spread(self, group_id: str) -> None:
         """Schedule the check of a group that was idle when its shard was acquired, at a hashed time within a day."""
         share = crc32(group_id.encode()) / (1 << 32)

@@ -84,8 +84,6 @@ class SettingsExpiry:
                 log.error("keeping unreadable group settings", key=entry.key, error=str(e))
                 continue
             if is_expired and not self._exists(group_id):
-                compares = [Compare.unchanged(entry)]
-                if shard.guard is not None:
-                    compares.append(shard.guard.ownership_compare())
+                compares = [Compare.unchanged(entry), *shard.guard.ownership_compares()]
                 if (await self._store.txn(compares, [DeleteOp(entry.key)])).succeeded:
                     log.info("settings of a nonexistent group have expired", group=group_id)

@@ -1,4 +1,4 @@
-"""Linearizable reads of the shard records, used by `reads` and `fencing`.
+"""Linearizable reads of the shard records, used by `assigned_shards`.
 
 A partitioned coordinator may have lost a shard without knowing it, so it compares the shard's revision before it
 returns committed offsets.

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from penstock.state import keys
-from penstock.state.store import MAX_TXN_OPERATIONS, Compare, CompareTarget, Operation, PutOp
+from penstock.state.store import MAX_TXN_OPERATIONS, Compare, CompareTarget, Operation, PutOp, Store
 
 MAX_PENDING = 20_000
 """Maximum number of pending keys per shard; further writes fail at once, and can be retried."""
@@ -47,13 +47,48 @@ class ShardGuard:
     fence_revision: int = 0
     is_fence_stale: bool = False
 
-    def ownership_compare(self) -> Compare:
+    def ownership_compares(self) -> list[Compare]:
         """Return the condition that the shard's record is unchanged."""
-        return Compare(keys.shard(self.number), CompareTarget.MOD_REVISION, self.revision)
+        return [Compare(keys.shard(self.number), CompareTarget.MOD_REVISION, self.revision)]
 
-    def fence_compare(self) -> Compare:
-        """Return the condition that the shard's fence is unchanged."""
-        return Compare(keys.shard_fence(self.number), CompareTarget.MOD_REVISION, self.fence_revision)
+    def write_compares(self) -> list[Compare]:
+        """Return the conditions that the shard's record and its fence are unchanged."""
+        fence = Compare(keys.shard_fence(self.number), CompareTarget.MOD_REVISION, self.fence_revision)
+        return [*self.ownership_compares(), fence]
+
+    async def is_current(self, store: Store) -> bool:
+        """Return whether this broker still owns the shard, by a linearizable read. Raises StoreError."""
+        return (await store.txn(self.ownership_compares(), [])).succeeded
+
+    def on_unknown_outcome(self) -> bool:
+        """Handle a write without a response. Returns whether it may still take effect."""
+        self.is_fence_stale = True
+        return True
+
+
+class LocalShardGuard(ShardGuard):
+    """The guard of a shard in an embedded store, which no other broker can own: writes have no conditions."""
+
+    __slots__ = ()
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, epoch=0, revision=0)
+
+    def ownership_compares(self) -> list[Compare]:
+        """Return no conditions."""
+        return []
+
+    def write_compares(self) -> list[Compare]:
+        """Return no conditions."""
+        return []
+
+    async def is_current(self, store: Store) -> bool:
+        """Return True."""
+        return True
+
+    def on_unknown_outcome(self) -> bool:
+        """Return False: a write that the embedded store fails has no later effect."""
+        return False
 
 
 @dataclass(slots=True)
@@ -91,25 +126,20 @@ class KeyWrite(Generic[T]):
         return len(operation.key) + (len(operation.value) if isinstance(operation, PutOp) else 0)
 
 
-def ignore(*what: object) -> None:
-    """Do nothing."""
-
-
 class ShardWriter(Generic[T]):
     """The writes of one ownership term of a shard; the last write of a key wins.
 
     `applied` is called with the tokens of durable writes, before their futures resolve; `uncertain` with tokens of
-    writes with an unknown outcome; `lost` when the store assigns the shard to another broker. `guard` is None with an
-    embedded store.
+    writes with an unknown outcome; `lost` when the store assigns the shard to another broker.
     """
 
     def __init__(
         self,
         queue: TransactionQueue[T],
         applied: Callable[[list[T]], None],
-        guard: ShardGuard | None = None,
-        uncertain: Callable[[list[T]], None] = ignore,
-        lost: Callable[[ShardWriter[T]], None] = ignore,
+        guard: ShardGuard,
+        uncertain: Callable[[list[T]], None],
+        lost: Callable[[int], None],
     ) -> None:
         self.guard = guard
         self.is_closed = False
@@ -203,10 +233,8 @@ class ShardWriter(Generic[T]):
 
     def fail(self, writes: list[KeyWrite[T]], is_certain: bool) -> None:
         """Fail writes. `is_certain` is False if they may be durable all the same."""
-        if not is_certain and self.guard is not None:
-            self.guard.is_fence_stale = True
-            if not self.is_closed:
-                self._uncertain([slot.token for slot in writes])
+        if not is_certain and self.guard.on_unknown_outcome() and not self.is_closed:
+            self._uncertain([slot.token for slot in writes])
         complete_writes(writes, ok=False)
 
     def fail_pending(self) -> None:
@@ -219,7 +247,7 @@ class ShardWriter(Generic[T]):
         was_closed = self.is_closed
         self.close()
         if not was_closed:
-            self._lost(self)
+            self._lost(self.guard.number)
 
 
 def complete_writes(writes: list[KeyWrite[T]], ok: bool) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from penstock.group.request_queue import QUEUE_COUNT, RequestQueue
-from penstock.group.shard_writer import ShardGuard, ShardWriter
+from penstock.group.shard_writer import LocalShardGuard, ShardGuard, ShardWriter
 from penstock.state import keys
 from penstock.state.store import Store
 
@@ -26,22 +26,21 @@ class ShardWriters(Generic[T]):
         applied: Callable[[list[T]], None],
         uncertain: Callable[[list[T]], None],
         on_lost: Callable[[int], None],
-        queue_count: int = QUEUE_COUNT,
     ) -> None:
         self._applied, self._uncertain, self._on_lost = applied, uncertain, on_lost
-        self._queues: list[RequestQueue[T]] = [RequestQueue(store) for _ in range(queue_count)]
-        self._writers = [self._make(number, None) for number in range(keys.SHARD_COUNT)]
+        self._queues: list[RequestQueue[T]] = [RequestQueue(store) for _ in range(QUEUE_COUNT)]
+        self._writers = [self._make(LocalShardGuard(number)) for number in range(keys.SHARD_COUNT)]
         for writer in self._writers:
             writer.close()
 
-    def _make(self, number: int, guard: ShardGuard | None) -> ShardWriter[T]:
-        queue = self._queues[number % len(self._queues)]
-        return ShardWriter(queue, self._applied, guard, self._uncertain, lambda _: self._on_lost(number))
+    def _make(self, guard: ShardGuard) -> ShardWriter[T]:
+        queue = self._queues[guard.number % len(self._queues)]
+        return ShardWriter(queue, self._applied, guard, self._uncertain, self._on_lost)
 
-    def open(self, number: int, guard: ShardGuard | None) -> None:
+    def open(self, guard: ShardGuard) -> None:
         """Accept writes for an acquired shard; each write compares `guard`."""
-        assert self._writers[number].is_closed, f"shard {number} is open already"
-        self._writers[number] = self._make(number, guard)
+        assert self._writers[guard.number].is_closed, f"shard {guard.number} is open already"
+        self._writers[guard.number] = self._make(guard)
 
     def close(self, number: int) -> None:
         """Reject further writes for a resigned shard."""

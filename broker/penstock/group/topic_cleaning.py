@@ -86,7 +86,7 @@ class TopicCleaning:
         # Later commits are for topics in the view, or `Offsets` deletes them once durable.
         writer = self._offsets.writers.for_shard(number)
         revision, deleting = self._view.revision, set(self._view.deleting)
-        if shard.guard is not None and shard.guard.is_fence_stale:
+        if shard.guard.is_fence_stale:
             # A commit with an unknown outcome may still take effect. Any write fences it out.
             await self._record_cleaned(writer, number, 0)
         for group_id in list(shard.groups):

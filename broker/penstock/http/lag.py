@@ -53,7 +53,7 @@ async def measure_lags(sources: Sources) -> list[Lag]:
         if lag.records:
             unread.append(UnreadOffset(partition.log, partition.acknowledged_end - lag.records, len(lags)))
         lags.append(lag)
-    if remote and sources.query_remote is not None:
+    if remote:
         offsets = {name: {lags[i].committed_offset for i in indexes} for name, indexes in remote.items()}
         for number, (name, remote_offsets) in enumerate((await sources.query_remote(offsets)).items()):
             if number % OFFSETS_PER_SLICE == OFFSETS_PER_SLICE - 1:

@@ -115,7 +115,7 @@ class Sources:
 
     `not_ready` returns the reason why clients must not connect yet, or None; `is_frozen` is one of these reasons: the
     store was restored from a backup. `flush_durations` are the durations of flush rounds. `query_remote` covers
-    partitions that are not among `partitions`; it is None without other brokers.
+    partitions that are not among `partitions`.
     """
 
     version: str
@@ -130,4 +130,4 @@ class Sources:
     directories: Callable[[], Sequence[LogDirState]]
     committed: Callable[[], Iterable[CommittedSource]]
     """Committed offsets. They may change during the iteration."""
-    query_remote: RemoteOffsetsQuery | None
+    query_remote: RemoteOffsetsQuery

@@ -1,7 +1,6 @@
 """A broker from start to stop: creates its services in order and closes them in reverse.
 
-A single broker and one of a cluster share these steps. In a cluster, `ClusterServices` add registration, followers, ISR
-maintenance and the controller.
+A single broker and one of a cluster share these steps; `composition` has what differs.
 """
 
 from __future__ import annotations
@@ -12,15 +11,13 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from penstock import __version__
 from penstock.config.definition import InvalidSetting
 from penstock.config.listeners import ListenerAddress, advertised_listeners
 from penstock.config.options import UpOptions
-from penstock.control.broker_reports import BrokerReports, ReportedSettings, report_embedded
 from penstock.control.config_describe import record_identity
-from penstock.control.membership import ensure_cluster, increment_leader_epochs, register_embedded
+from penstock.control.membership import ensure_cluster
 from penstock.control.topic_admin import TopicService
 from penstock.group.coordinator import GroupCoordinator
 from penstock.http.background import BackgroundHttpServer
@@ -28,24 +25,24 @@ from penstock.http.sources import Sources
 from penstock.log.log_dir import LogDirectory
 from penstock.log.types import LogError
 from penstock.node import log_recovery
+from penstock.node.composition import BrokerComposition, CompositionContext
 from penstock.node.environment import ClosableStore, NodeEnvironment
-from penstock.node.full_disk import write_despite_full_disk
 from penstock.node.handlers import BrokerServices, make_dispatcher
-from penstock.node.partition_data import KnownPartitions, LogDirSizes
+from penstock.node.partition_data import KnownPartitions, LogDirSizes, ReplicaAssignments
+from penstock.node.remote_lag import RemoteLeaders
 from penstock.node.settings import StartError, configured_advertised, listeners_of, load_config, server_limits
+from penstock.node.single import SingleBrokerComposition
+from penstock.replica.fetchers import ReplicaFetchers
+from penstock.replica.isr_keeper import IsrKeeper
 from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime import logging
 from penstock.runtime.stats import RequestStats
 from penstock.server.listener import ListenError, Server
-from penstock.state.store import Store, StoreError
+from penstock.state.store import StoreError
 from penstock.state.view import BrokerEndpoint, ClusterView
-from penstock.state.watcher import Gate, Watcher
 from penstock.txn.producer_ids import ProducerIds
 from penstock.txn.service import TransactionService
-
-if TYPE_CHECKING:
-    from penstock.node.clustered import ClusterServices
 
 STATE_FILE = "state.db"
 CLOSE_GRACE_S = 5.0
@@ -74,22 +71,19 @@ class BrokerNode:
         self.reason: str | None = "starting"
         """Why the broker is not ready for clients; None if it is."""
         self.log_dir: LogDirectory | None = None
-        self.cluster: ClusterServices | None = None
-        """The services of a broker in a cluster; None for a single broker."""
+        self.readiness: list[Callable[[], str | None]] = [lambda: self.reason]
+        """Functions that return why the broker is not ready for clients, None if it is; the first reason counts."""
+        self.composition: BrokerComposition
         self.services: BrokerServices | None = None
-        self.never = asyncio.Event()
+        self.lost = asyncio.Event()
+        self.lost_reason = ""
         self.cleanup = contextlib.AsyncExitStack()
         """Undoes the steps of `start`, last first."""
 
-    @property
-    def lost(self) -> asyncio.Event:
-        """Set when the cluster has ended this broker's membership; never for a single broker."""
-        return self.never if self.cluster is None else self.cluster.member.lost
-
-    @property
-    def lost_reason(self) -> str:
-        """Why the membership has ended."""
-        return "" if self.cluster is None else self.cluster.member.lost_reason
+    def on_membership_lost(self, reason: str) -> None:
+        """Set `lost`: the cluster has ended this broker's membership."""
+        self.lost_reason = reason
+        self.lost.set()
 
     def successor(self, listeners: list[ListenerAddress], http_port: int | None) -> BrokerNode:
         """Return a broker with the same data, to start at the same addresses after this one has stopped."""
@@ -120,14 +114,14 @@ class BrokerNode:
         self.log_dir = log_dir = self.open_log_dir()
         own_store = self.open_store()
         log_dir.claim((await ensure_cluster(own_store, self.environment.new_id)).cluster_id)
-        store, gate = await self.open_cluster_store(own_store, log_dir)
-        watcher = Watcher(store, self.view, self.config, gate)
-        await watcher.start()
-        self.cleanup.push_async_callback(watcher.stop)
-        if log_dir.was_unclean and not self.environment.is_clustered:
-            await watcher.applied(await write_despite_full_disk(log_dir, lambda: increment_leader_epochs(store)))
-        await self.recover(log_dir, watcher)
-        self.services = services = await self.make_services(store, watcher, log_dir)
+        self.composition = composition = self.compose(own_store, log_dir)
+        self.readiness = [composition.frozen_reason, *self.readiness, self.log_dir_failure, composition.not_ready]
+        await composition.open()
+        await composition.watcher.start()
+        self.cleanup.push_async_callback(composition.watcher.stop)
+        await composition.on_view_loaded()
+        await self.recover(log_dir)
+        self.services = services = await self.make_services(log_dir)
         dispatcher = make_dispatcher(services, asyncio.get_running_loop().time)
         self.cleanup.push_async_callback(dispatcher.close)
         server = Server(dispatcher, server_limits(self.config), executor, self.environment.bind)
@@ -136,9 +130,7 @@ class BrokerNode:
         listening = await self.listen(server, services)
         self.cleanup.callback(services.groups.dismiss)
         self.cleanup.callback(services.replicas.wake_readers)
-        if self.cluster is not None:
-            self.cleanup.push_async_callback(self.cluster.leave)
-        await services.topics.resume()
+        self.cleanup.push_async_callback(composition.leave)
         opening = asyncio.create_task(services.replicas.open_idle_partitions())
         self.cleanup.callback(opening.cancel)
         http_port = None
@@ -175,27 +167,35 @@ class BrokerNode:
         """Return another client of the store."""
         return self.environment.open_store(os.path.join(self.data_dir, STATE_FILE))
 
-    async def open_cluster_store(self, store: ClosableStore, log_dir: LogDirectory) -> tuple[Store, Gate | None]:
-        """Return the store that all writers use, and the gate for changes of the view."""
-        if not self.environment.is_clustered:
-            return store, None
-        from penstock.node.clustered import ClusterServices
+    def compose(self, store: ClosableStore, log_dir: LogDirectory) -> BrokerComposition:
+        """Return the parts that depend on whether there are other brokers.
 
-        listener = self.listeners[0].name
-        self.cluster = cluster = ClusterServices(
-            store, self.make_store, self.view, self.config, log_dir, self.environment, listener, self.cleanup
+        A single broker does not import the other composition, which has the controller and the client of other brokers.
+        """
+        context = CompositionContext(
+            store,
+            self.make_store,
+            self.view,
+            self.config,
+            log_dir,
+            self.environment,
+            self.listeners[0].name,
+            self.on_membership_lost,
+            self.cleanup,
         )
-        await cluster.start_restore_guard()
-        return cluster.store, cluster.restored.gate
+        if not self.environment.is_clustered:
+            return SingleBrokerComposition(context)
+        from penstock.node.clustered import ClusteredComposition
 
-    async def recover(self, log_dir: LogDirectory, watcher: Watcher) -> None:
+        return ClusteredComposition(context)
+
+    async def recover(self, log_dir: LogDirectory) -> None:
         """Recover the logs in a thread, before requests can reach them; the health endpoints respond meanwhile."""
         assert log_dir.opened is not None, "the log directory is locked"
         if count := len(log_dir.opened.unrecovered):
             self.reason = f"starting: recovering {count:,} partitions after an unclean shutdown"
 
-        hosted = KnownPartitions(self.view, watcher)
-        retained = hosted if self.cluster is None else self.cluster.retained(hosted)
+        retained = self.composition.retained(KnownPartitions(self.view, self.composition.watcher))
 
         def work() -> None:
             log_dir.recover(ProducerState)
@@ -203,46 +203,48 @@ class BrokerNode:
                 log.warning("quarantined data that belongs to no topic", directory=name)
 
         await log_recovery.run_recovery(log_dir, work)
-        if self.cluster is not None:
-            await self.cluster.restored.on_data_set_aside()
+        await self.composition.on_recovered()
         self.reason = "starting"
         log_dir.start()
 
-    async def make_services(self, store: Store, watcher: Watcher, log_dir: LogDirectory) -> BrokerServices:
+    async def make_services(self, log_dir: LogDirectory) -> BrokerServices:
         """Create the services; in a cluster they are inactive before the broker is a member."""
-        view, config, clock, cluster = self.view, self.config, self.clock, self.cluster
-        if cluster is None:
-            member, peers, replicas = None, None, ReplicaManager(view, log_dir, clock, config)
-        else:
-            replicas = cluster.create_replicas(watcher)
-            member, peers = cluster.member, cluster.peers
-        replicas.schedule_expiry()
-        self.cleanup.callback(replicas.close)
-        topics = TopicService(store, view, watcher, clock, config, self.environment.new_id, member is not None)
-        self.close_in_time("topics", topics.wait_background)
-        if member is not None:
-            self.close_in_time("membership", member.close)
-        groups = GroupCoordinator(store, view, clock, config, lambda: str(self.environment.new_id()), membership=member)
-        await groups.start()
+        view, config, clock, composition = self.view, self.config, self.clock, self.composition
+        store, watcher, peers = composition.store, composition.watcher, composition.peers
+        replicas = self.make_replicas(log_dir)
+        topics = TopicService(store, view, watcher, clock, config, self.environment.new_id, composition.brokers)
+        self.close_in_time("membership", composition.close)
+        groups = GroupCoordinator(
+            store, view, clock, config, lambda: str(self.environment.new_id()), composition.ownership,
+            composition.make_loader
+        )  # fmt: skip
         self.close_in_time("groups", groups.close)
-        if member is None:
-            topics.cleaners += [replicas.delete_topic, groups.offsets.delete_topic_offsets]
         ids = ProducerIds(store)
         transactions = TransactionService(store, view, clock, config, ids, replicas, groups, peers, peers)
-        await transactions.start()
         self.close_in_time("transactions", transactions.close)
+        await groups.start()
         return BrokerServices(
-            store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas, topics, groups,
-            ids, transactions
+            store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas,
+            composition.make_leaderships(store, replicas), topics, groups, ids, transactions
         )  # fmt: skip
 
-    async def listen(self, server: Server, services: BrokerServices) -> list[ListenerAddress]:
-        """Open the listeners and register.
+    def make_replicas(self, log_dir: LogDirectory) -> ReplicaManager:
+        """Create this broker's replicas and schedule their close."""
+        config, store, member = self.config, self.composition.store, self.composition.member
+        keeper = IsrKeeper(store, self.view, self.clock, config, member)
+        fetchers = ReplicaFetchers(self.composition.peers.fetch_from, config, member)
+        assigned = ReplicaAssignments(store, config.node_id)
+        for close in (self.composition.peers.close, fetchers.close, keeper.close):
+            self.cleanup.push_async_callback(close)
+        replicas = ReplicaManager(
+            self.view, log_dir, self.clock, config, member, keeper, fetchers, assigned.is_unassigned
+        )
+        replicas.schedule_expiry()
+        self.cleanup.callback(replicas.close)
+        return replicas
 
-        In a cluster a broker registers once it accepts connections, because other brokers then name it to clients. A
-        single broker registers first, because its clients learn all addresses from it.
-        """
-        cluster = self.cluster
+    async def listen(self, server: Server, services: BrokerServices) -> list[ListenerAddress]:
+        """Open the listeners and register."""
 
         def publish_endpoints(bound: list[ListenerAddress]) -> list[BrokerEndpoint]:
             published = advertised_listeners(
@@ -251,32 +253,8 @@ class BrokerNode:
             record_identity(self.config, bound, published, self.data_dir)
             return [BrokerEndpoint(a.name, a.host, a.port) for a in published]
 
-        async def register_single(bound: list[ListenerAddress]) -> None:
-            await self.register_single(services, publish_endpoints(bound))
-
         self.cleanup.push_async_callback(server.close, CLOSE_GRACE_S)
-        if cluster is None:
-            return await server.listen(self.listeners, before_accepting=register_single)
-
-        async def register_clustered(bound: list[ListenerAddress]) -> None:
-            await cluster.register(services.replicas, services.groups, publish_endpoints(bound))
-
-        return await server.listen(self.listeners, once_accepting=register_clustered)
-
-    async def register_single(self, services: BrokerServices, endpoints: list[BrokerEndpoint]) -> None:
-        """Register the only broker of an embedded store, and keep its registration up to date."""
-        config, new_id = self.config, self.environment.new_id()
-        settings, store = ReportedSettings.from_config(config), services.store
-        now_ms = self.clock.wall_ms()
-
-        async def register() -> int:
-            domain = settings.failure_domain
-            return await register_embedded(store, config.node_id, endpoints, settings.rack, new_id, now_ms, domain)
-
-        await services.watcher.applied(await write_despite_full_disk(services.log_dir, register))
-        reports = BrokerReports(config, lambda settings: report_embedded(store, config.node_id, settings))
-        reports.start(settings)
-        self.cleanup.push_async_callback(reports.close)
+        return await self.composition.listen(server, self.listeners, services, publish_endpoints)
 
     def prepare_http(self) -> BackgroundHttpServer | None:
         """Create the HTTP server first, so that it closes last and reports the state until then."""
@@ -288,13 +266,13 @@ class BrokerNode:
 
     def not_ready(self) -> str | None:
         """Return why the broker is not ready for clients; None if it is."""
-        if self.cluster is not None and self.cluster.restored.reason is not None:
-            return self.cluster.restored.reason  # also at startup, which waits for the recovery
-        if self.reason is not None:
-            return self.reason
-        if self.log_dir is not None and self.log_dir.failed is not None:
-            return f'log directory "{self.log_dir.path}" has failed: {self.log_dir.failed}'
-        return None if self.cluster is None else self.cluster.not_ready()
+        return next((reason for check in self.readiness if (reason := check()) is not None), None)
+
+    def log_dir_failure(self) -> str | None:
+        """Return why the log directory cannot be used; None if it can."""
+        if self.log_dir is None or self.log_dir.failed is None:
+            return None
+        return f'log directory "{self.log_dir.path}" has failed: {self.log_dir.failed}'
 
     def sources(self, server: Server, services: BrokerServices) -> Sources:
         """Return the sources of the metrics."""
@@ -307,11 +285,11 @@ class BrokerNode:
             flusher=flusher,
             flush_durations=flusher.durations,
             not_ready=self.not_ready,
-            is_frozen=lambda: self.cluster is not None and self.cluster.restored.is_frozen,
+            is_frozen=lambda: self.composition.frozen_reason() is not None,
             partitions=services.replicas,
             directories=LogDirSizes(services.log_dir).log_dirs,
             committed=services.groups.committed,
-            query_remote=None if self.cluster is None else self.cluster.remote_leaders(),
+            query_remote=RemoteLeaders(self.view, self.config.node_id, self.composition.peers),
         )
 
     def close_in_time(self, name: str, close: Callable[[], Awaitable[None]]) -> None:

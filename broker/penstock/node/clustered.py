@@ -1,7 +1,6 @@
-"""The additional services of a broker in a cluster, from before its view is filled to its end.
+"""A broker of a cluster: registration under a lease, restore guard, other brokers, controller. See `composition`.
 
-Created by `broker` in a cluster and imported only there, so that a single broker does not load the controller and the
-client of other brokers. Closes are scheduled on the broker's `cleanup`.
+Imported in a cluster only, so that a single broker loads neither the controller nor the client of other brokers.
 """
 
 from __future__ import annotations
@@ -13,26 +12,25 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from penstock.config.broker import BrokerConfig
+from penstock.api.leaderships import Leaderships
+from penstock.config.listeners import ListenerAddress
+from penstock.control.broker_availability import RegisteredBrokers
 from penstock.control.restored.guarded import GuardedStore
 from penstock.control.restored.restored import RestoreGuard
-from penstock.group.coordinator import GroupCoordinator
-from penstock.http.sources import RemoteOffsetsQuery
-from penstock.log.log_dir import LogDirectory
+from penstock.group.assigned_shards import AssignedShardOwnership
+from penstock.group.offset_loading import LazyOffsetLoader
 from penstock.node import log_recovery
-from penstock.node.environment import ClosableStore, NodeEnvironment
+from penstock.node.composition import BrokerComposition, CompositionContext
+from penstock.node.handlers import BrokerServices
 from penstock.node.member import ClusterMember
-from penstock.node.partition_data import ReplicaAssignments, TopicDataDeleter
+from penstock.node.partition_data import TopicDataDeleter
 from penstock.node.peers import Peers
-from penstock.node.remote_lag import RemoteLeaders
 from penstock.node.tcp_prober import TcpProber
-from penstock.replica.fetchers import ReplicaFetchers
-from penstock.replica.isr_keeper import IsrKeeper
-from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime.logging import get_logger
+from penstock.server.listener import Server
 from penstock.state import keys
-from penstock.state.view import BrokerEndpoint, ClusterView
+from penstock.state.view import BrokerEndpoint
 from penstock.state.watcher import Watcher
 
 log = get_logger("penstock.node")
@@ -44,34 +42,38 @@ UNNAMED_S = 2.0
 POLL_S = 0.02
 
 
-class ClusterServices:
-    """Call `start_restore_guard`, then `create_replicas`, then `register`.
+class ClusteredComposition(BrokerComposition):
+    """The composition of a broker whose store is etcd."""
 
-    `open_store` opens another client of the store; `listener` is the name of the brokers' listener for each other.
-    """
+    member: ClusterMember
+    ownership: AssignedShardOwnership
+    peers: Peers
+    make_loader = LazyOffsetLoader
+    make_leaderships = Leaderships
 
-    def __init__(
-        self,
-        store: ClosableStore,
-        open_store: Callable[[], ClosableStore],
-        view: ClusterView,
-        config: BrokerConfig,
-        log_dir: LogDirectory,
-        environment: NodeEnvironment,
-        listener: str,
-        cleanup: contextlib.AsyncExitStack,
-    ) -> None:
-        self.view, self.config, self.log_dir, self.environment = view, config, log_dir, environment
-        self.cleanup = cleanup
-        self.store = GuardedStore(store)
-        """The store that all writers use."""
-        self.restored = RestoreGuard(self.store, open_store, log_dir, view, environment.clock)
-        self.peers = Peers(view, config, listener)
-        self.member: ClusterMember
+    def __init__(self, context: CompositionContext) -> None:
+        self.context, self.view, self.log_dir = context, context.view, context.log_dir
+        config, clock = context.config, context.environment.clock
+        self.store = GuardedStore(context.own_store)
+        self.restored = RestoreGuard(self.store, context.open_store, self.log_dir, self.view, clock)
+        self.watcher = Watcher(self.store, self.view, config, self.restored.gate)
+        self.peers = Peers(self.view, config, context.listener)
+        self.member = ClusterMember(
+            self.store,
+            self.view,
+            self.watcher,
+            config,
+            self.log_dir,
+            context.environment,
+            self.restored,
+            context.on_lost,
+        )
+        self.brokers = RegisteredBrokers(self.store, self.view, clock, config)
+        self.ownership = AssignedShardOwnership(self.store, self.view, config.node_id, self.member)
 
-    async def start_restore_guard(self) -> None:
+    async def open(self) -> None:
         """Return when the store is known not to be a restored backup, or has been recovered."""
-        self.cleanup.push_async_callback(self.restored.close)
+        self.context.cleanup.push_async_callback(self.restored.close)
 
         async def recover_logs() -> None:
             await log_recovery.run_recovery(self.log_dir, partial(self.log_dir.recover, ProducerState))
@@ -82,32 +84,46 @@ class ClusterServices:
         """Return the partitions whose data must not be quarantined."""
         return self.restored.retained(hosted)
 
-    def create_replicas(self, watcher: Watcher) -> ReplicaManager:
-        """Create this broker's replicas, which lead and follow once it is a member (`register`)."""
-        store, view, config, clock = self.store, self.view, self.config, self.environment.clock
-        self.member = member = ClusterMember(
-            store, view, watcher, config, self.log_dir, self.environment, self.restored
-        )
-        self.log_dir.on_failed = member.withdraw
-        keeper = IsrKeeper(store, view, clock, config, member)
-        fetchers = ReplicaFetchers(self.peers.fetch_from, config, member)
-        assigned = ReplicaAssignments(store, config.node_id)
-        for close in (self.peers.close, fetchers.close, keeper.close):
-            self.cleanup.push_async_callback(close)
-        return ReplicaManager(view, self.log_dir, clock, config, member, keeper, fetchers, assigned.is_unassigned)
+    async def on_recovered(self) -> None:
+        """Record what the recovery has quarantined. From now on a failed log directory ends the membership."""
+        await self.restored.on_data_set_aside()
+        self.log_dir.on_failed = self.member.withdraw
 
-    async def register(
-        self, replicas: ReplicaManager, groups: GroupCoordinator, endpoints: Sequence[BrokerEndpoint]
-    ) -> None:
+    async def listen(
+        self,
+        server: Server,
+        listeners: Sequence[ListenerAddress],
+        services: BrokerServices,
+        publish: Callable[[list[ListenerAddress]], list[BrokerEndpoint]],
+    ) -> list[ListenerAddress]:
+        """Register once connections are accepted, because other brokers then name this one to clients."""
+
+        async def register(bound: list[ListenerAddress]) -> None:
+            await self.register(services, publish(bound))
+
+        return await server.listen(listeners, once_accepting=register)
+
+    async def register(self, services: BrokerServices, endpoints: Sequence[BrokerEndpoint]) -> None:
         """Join the cluster: this broker now follows, leads and can be elected controller."""
         member = self.member
         await member.register(endpoints)
-        groups.ownership.check_shards(range(keys.SHARD_COUNT))  # shards assigned before it knew its epoch
-        deleted = TopicDataDeleter(self.view, replicas, member.may_discard)
+        self.ownership.check_shards(range(keys.SHARD_COUNT))  # shards assigned before it knew its epoch
+        deleted = TopicDataDeleter(self.view, services.replicas, member.may_discard)
         deleted.start()
-        self.cleanup.push_async_callback(deleted.close)
-        replicas.start()
-        member.start_controller(TcpProber(self.peers.listener), self.peers, [groups.delete_topic_offsets])
+        self.context.cleanup.push_async_callback(deleted.close)
+        services.replicas.start()
+        cleaners = [services.groups.delete_topic_offsets]
+        member.start_controller(TcpProber(self.peers.listener), self.peers, cleaners)
+
+    def frozen_reason(self) -> str | None:
+        """Return why this broker is frozen; None if it is not."""
+        return self.restored.reason
+
+    def not_ready(self) -> str | None:
+        """Return why a member is not ready for clients; None if the cluster is no reason."""
+        if not self.member.may_serve():
+            return "the lease of this broker may have expired: etcd is not responding"
+        return None
 
     async def leave(self) -> None:
         """Leave the cluster before the listeners close, in Kafka's order: leaderships and coordinator shards move to
@@ -115,17 +131,11 @@ class ClusterServices:
         if await self.member.request_handover():
             await asyncio.sleep(REDIRECT_S)
         await self.member.leave()
-        await wait_until_unnamed(self.peers, self.config.node_id, list(self.view.brokers))
+        await wait_until_unnamed(self.peers, self.context.config.node_id, list(self.view.brokers))
 
-    def remote_leaders(self) -> RemoteOffsetsQuery:
-        """Return the query for log ends of partitions that other brokers lead."""
-        return RemoteLeaders(self.view, self.config.node_id, self.peers)
-
-    def not_ready(self) -> str | None:
-        """Return why a member is not ready for clients; None if the cluster is no reason."""
-        if not self.member.may_serve():
-            return "the lease of this broker may have expired: etcd is not responding"
-        return None
+    async def close(self) -> None:
+        """Leave, and stop the controller and all tasks."""
+        await self.member.close()
 
 
 class BrokerLists(Protocol):

@@ -15,7 +15,7 @@ from penstock.api.fetch import FetchApi, FetchLimits
 from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.group_admin import GroupAdminApi
 from penstock.api.groups import GroupsApi
-from penstock.api.leaderships import Leaderships, LocalLeaderships
+from penstock.api.leaderships import Leaderships
 from penstock.api.log_dirs import LogDirsApi
 from penstock.api.log_queries import LogQueriesApi
 from penstock.api.metadata import MetadataApi
@@ -69,6 +69,7 @@ class BrokerServices:
     stats: RequestStats
     log_dir: LogDirectory
     replicas: ReplicaManager
+    leaderships: Leaderships
     topics: TopicService
     groups: GroupCoordinator
     ids: ProducerIds
@@ -82,16 +83,10 @@ def make_dispatcher(services: BrokerServices, now_s: Callable[[], float]) -> Dis
     apis = [*make_apis(services), FeaturesApi(features)]
     routes = [route for api in apis for route in api.routes()]
     sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, now_s, services.random)
+    followers = ReplicaFetchApi(replicas, config.replica_fetch_response_max_bytes, services.random)
     limits = FetchLimits(config.fetch_max_bytes)
-    leaderships: Leaderships
-    if replicas.membership is None:
-        leaderships = LocalLeaderships(services.store, replicas)
-        fetch = FetchApi(replicas, sessions, limits, stats)
-    else:
-        leaderships = Leaderships(services.store, replicas)
-        followers = ReplicaFetchApi(replicas, config.replica_fetch_response_max_bytes, services.random)
-        fetch = FetchApi(replicas, sessions, limits, stats, followers, leaderships)
-    produce = ProduceApi(replicas, stats, services.transactions.verifier, leaderships)
+    fetch = FetchApi(replicas, sessions, limits, stats, followers, services.leaderships)
+    produce = ProduceApi(replicas, stats, services.transactions.verifier, services.leaderships)
     return Dispatcher(produce, fetch, ApiVersionsApi(routes, features), routes, stats)
 
 

@@ -1,25 +1,24 @@
 """This broker's membership of its cluster: registration under a lease, candidacy for controller, clean leave.
 
-Created by `broker` in a cluster. Implements `replica.membership.ReplicaMembership` and
-`group.ownership.ShardMembership` from before the registration to after its end.
+Created by `clustered`. Implements `replica.membership.BrokerMembership` from before the registration to after its end.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
 from penstock.config.broker import BrokerConfig
 from penstock.control.broker_reports import BrokerReports, ReportedSettings
 from penstock.control.controller.controller import ControllerContext, ControllerTask
-from penstock.control.controller.housekeeping import TopicCleaner
 from penstock.control.controller.keeper import LogEnds
 from penstock.control.controller.probes import Prober
 from penstock.control.members import partition_name
 from penstock.control.membership import FEATURE_LEVEL, Registration
 from penstock.control.restored.restored import RestoreGuard
+from penstock.control.topic_removal import TopicCleaner
 from penstock.log.log_dir import LogDirectory
 from penstock.node.environment import LeaseRenewal, NodeEnvironment
 from penstock.runtime.logging import get_logger
@@ -38,7 +37,7 @@ RETRY_S = 1.0
 
 
 class ClusterMember:
-    """A broker's membership. `lost` is set when it has ended without a request of this broker."""
+    """A broker's membership. `on_lost` is called with the reason when it has ended without a request of this broker."""
 
     def __init__(
         self,
@@ -49,16 +48,15 @@ class ClusterMember:
         log_dir: LogDirectory,
         environment: NodeEnvironment,
         restored: RestoreGuard,
+        on_lost: Callable[[str], None],
     ) -> None:
         self.store, self.view, self.watcher, self.config = store, view, watcher, config
         self.log_dir, self.environment = log_dir, environment
-        self.restored = restored
+        self.restored, self.on_lost = restored, on_lost
         self.may_discard = restored.may_discard
         self.registration: Registration | None = None
         self.renewal: LeaseRenewal | None = None
         self.controller: ControllerTask | None = None
-        self.lost = asyncio.Event()
-        self.lost_reason = ""
         self.ticked_ms = environment.clock.boot_ms()
         self.ticking: asyncio.TimerHandle | None = None
         self.tasks: set[asyncio.Task[None]] = set()
@@ -123,7 +121,7 @@ class ClusterMember:
             prober,
             log_ends,
             self.environment.new_id,
-            list(cleaners),
+            cleaners,
         )
         self.controller = ControllerTask(context)
         self.controller_task = asyncio.get_running_loop().create_task(self.controller.run(), name="controller")
@@ -197,8 +195,7 @@ class ClusterMember:
         with suppress(StoreError):
             await self.restored.check()  # the reason may be a restored store
         if not self.is_leaving and not self.restored.is_frozen:  # a frozen broker serves reads
-            self.lost_reason = registration.lost_reason
-            self.lost.set()
+            self.on_lost(registration.lost_reason)
 
     async def _until_store_answers(self) -> None:
         while not self.is_leaving:
@@ -212,8 +209,7 @@ class ClusterMember:
     async def _watch_recovery(self) -> None:
         await self.restored.over.wait()
         if not self.is_leaving:
-            self.lost_reason = "the store was restored from a backup and has been recovered"
-            self.lost.set()
+            self.on_lost("the store was restored from a backup and has been recovered")
 
     def _on_brokers(self) -> None:
         registration = self.registration

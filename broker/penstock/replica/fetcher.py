@@ -17,7 +17,7 @@ from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.replica.follower import Follower, FollowerPosition, FollowerStep
-from penstock.replica.membership import ReplicaMembership
+from penstock.replica.membership import BrokerMembership
 from penstock.replica.throttle import Throttle
 from penstock.runtime.logging import get_logger
 from penstock.wire.errors import ErrorCode
@@ -75,7 +75,7 @@ class BrokerFetcher:
     """The fetch session with one leader broker. Implements `follower.LeaderSource`."""
 
     def __init__(
-        self, leader_id: int, channel: FetchChannel, config: BrokerConfig, membership: ReplicaMembership
+        self, leader_id: int, channel: FetchChannel, config: BrokerConfig, membership: BrokerMembership
     ) -> None:
         self.leader_id, self.channel = leader_id, channel
         self.config, self.membership = config, membership

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from penstock.config.broker import BrokerConfig
 from penstock.replica.fetcher import BrokerFetcher, FetchChannel
 from penstock.replica.follower import Follower
-from penstock.replica.membership import ReplicaMembership
+from penstock.replica.membership import BrokerMembership
 
 
 class ReplicaFetchers:
     """`connect` returns the channel to a broker. Nothing is sent before there is something to fetch."""
 
     def __init__(
-        self, connect: Callable[[int], FetchChannel], config: BrokerConfig, membership: ReplicaMembership
+        self, connect: Callable[[int], FetchChannel], config: BrokerConfig, membership: BrokerMembership
     ) -> None:
         self.connect, self.config, self.membership = connect, config, membership
         self.by_leader: dict[int, BrokerFetcher] = {}

@@ -1,20 +1,17 @@
 """Shrinks and expands the ISRs of all partitions that this broker leads: lagging followers leave, caught-up ones join.
 
-Only leaders with lagging followers are checked, in one periodic pass. Implements `leader.LeaderHost`. Created by `node`
-in a cluster.
+Only leaders with lagging followers are checked, in one periodic pass. Implements `leader.LeaderHost`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.replica.isr import IsrChange
 from penstock.replica.isr_changes import IsrChanges
 from penstock.replica.leader import Leader
-from penstock.replica.membership import ReplicaMembership
+from penstock.replica.membership import BrokerMembership
 from penstock.runtime.clock import Clock
 from penstock.state.store import Store
 from penstock.state.view import ClusterView
@@ -24,7 +21,7 @@ CHECKS_PER_LAG_TIME = 4
 
 
 class IsrKeeper:
-    """Keeps the ISRs of led partitions. `on_resigned` is called once for each partition whose log has failed."""
+    """Keeps the ISRs of led partitions."""
 
     def __init__(
         self,
@@ -32,12 +29,10 @@ class IsrKeeper:
         view: ClusterView,
         clock: Clock,
         config: BrokerConfig,
-        membership: ReplicaMembership,
-        on_resigned: Callable[[UUID, int], None] | None = None,
+        membership: BrokerMembership,
     ) -> None:
         self.view, self.clock, self.config, self.membership = view, clock, config, membership
         self.changes = IsrChanges(store)
-        self.on_resigned = on_resigned
         self.watched: dict[Leader, None] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.closed = False
@@ -82,11 +77,6 @@ class IsrKeeper:
     def propose(self, leader: Leader, change: IsrChange) -> None:
         """Submit an ISR change of a leader."""
         self.changes.submit(change, leader.on_change_refused)
-
-    def resign(self, leader: Leader) -> None:
-        """Report a leader whose log has failed."""
-        if self.on_resigned is not None:
-            self.on_resigned(leader.topic_id, leader.index)
 
     async def close(self) -> None:
         """Stop the checks and the writing of changes."""

@@ -59,9 +59,6 @@ class LeaderHost(Protocol):
     def propose(self, leader: Leader, change: IsrChange) -> None:
         """Write an ISR change. A new view follows, or a call of `Leader.on_change_refused`."""
 
-    def resign(self, leader: Leader) -> None:
-        """Request another leader: this leader's log has failed."""
-
 
 new = tuple.__new__
 """Does what `Appended` does, without a call of a Python function."""
@@ -86,16 +83,16 @@ class Leader(Partition):
         producers: ProducerState,
         clock: Clock,
         *,
-        host: LeaderHost | None = None,
-        broker_id: int = -1,
-        placed: PartitionView | None = None,
-        high_watermark: int | None = None,
-        blocked_producers: BlockedProducers | None = None,
-        unflushed: dict[Leader, None] | None = None,
+        host: LeaderHost,
+        broker_id: int,
+        placed: PartitionView,
+        high_watermark: int | None,
+        blocked_producers: BlockedProducers,
+        unflushed: dict[Leader, None],
     ) -> None:
         self.acknowledged_offset = 0
         """End of the last batch that was acknowledged before it was committed (acks=0 or acks=1)."""
-        self.unflushed = {} if unflushed is None else unflushed
+        self.unflushed = unflushed
         """Leaders with acknowledged records above the high watermark that only wait for their own flush."""
         self.commit_waiters: deque[CommitWaiter] = deque()
         self.deletions = DeletionWaiters()
@@ -103,16 +100,14 @@ class Leader(Partition):
         """Pending fetches of followers, by broker id."""
         self.host = host
         self.isr: InSyncReplicas | None = None
-        self.blocked_producers = blocked_producers or BlockedProducers()
+        self.blocked_producers = blocked_producers
         self.under_min_isr = False
         self.watched = False
         self.watched_ms = 0
         known = log.start_offset if high_watermark is None else high_watermark
         assert known >= log.start_offset, f"the high watermark {known} is below the start of {log}"
         super().__init__(name, topic_id, index, leader_epoch, log, producers, clock, known)
-        if placed is not None:
-            self.update_from_view(broker_id, placed)
-        self.advance()
+        self.update_from_view(broker_id, placed)
 
     # Appending
 
@@ -317,29 +312,29 @@ class Leader(Partition):
 
     def expand_isr(self) -> None:
         """Propose to add followers that have reached the high watermark and this epoch's start."""
-        isr, host = self.isr, self.host
-        if isr is None or host is None or isr.pending is not None or self.ended:
+        isr = self.isr
+        if isr is None or isr.pending is not None or self.ended:
             return
         reached = max(self.high_watermark, isr.epoch_start)
         joined = [
             (p.broker_id, p.epoch)
             for p in isr.out_of_sync()
-            if p.flushed_offset >= reached and host.may_join(p.broker_id, p.epoch)
+            if p.flushed_offset >= reached and self.host.may_join(p.broker_id, p.epoch)
         ]
         if joined:
-            self.propose(host, set(), joined)
+            self.propose(set(), joined)
 
     def check_lagging(self, now_ms: int, max_lag_ms: int) -> bool:
         """Propose to remove followers that lag for longer than `max_lag_ms`. Returns whether to go on."""
-        isr, host = self.isr, self.host
-        if isr is None or host is None or self.ended or self.log.failed is not None:
+        isr = self.isr
+        if isr is None or self.ended or self.log.failed is not None:
             self.watched = False
             return False
         if isr.pending is None:
             lagging = isr.lagging(self.log.end_offset)
             removed = {p.broker_id for p in lagging if self.is_lagging(p, now_ms, max_lag_ms)}
             if removed:
-                self.propose(host, removed, [])
+                self.propose(removed, [])
             else:
                 self.expand_isr()
         self.watched = isr.pending is not None or bool(isr.lagging(self.log.end_offset)) or bool(isr.out_of_sync())
@@ -349,15 +344,15 @@ class Leader(Partition):
         """Return whether a follower lags for too long. Before the watch started, no follower lagged."""
         return now_ms - max(progress.caught_up_ms, self.watched_ms) > max_lag_ms
 
-    def propose(self, host: LeaderHost, removed: set[int], joined: list[Member]) -> None:
+    def propose(self, removed: set[int], joined: list[Member]) -> None:
         """Propose an ISR change."""
         assert self.isr is not None, "a single replica has no ISR to change"
         assert self.isr.pending is None, f"an ISR change of {self!r} is pending: {self.isr.pending}"
-        change = self.isr.make_change(self.key, host.own_epoch, removed, joined, self.min_isr)
+        change = self.isr.make_change(self.key, self.host.own_epoch, removed, joined, self.min_isr)
         assert change.leader in change.isr, f"{self!r} would leave its ISR: {change}"
         self.isr.pending = change
         self.isr.update_members()
-        host.propose(self, change)
+        self.host.propose(self, change)
 
     def on_change_refused(self, change: IsrChange) -> None:
         """Drop a pending ISR change that the store refused. The partition's record is unchanged."""
@@ -378,7 +373,7 @@ class Leader(Partition):
 
     def start_watching(self) -> None:
         """Have the ISR checked periodically."""
-        if not self.watched and self.host is not None:
+        if not self.watched:
             self.watched, self.watched_ms = True, self.clock.boot_ms()
             self.host.watch(self)
 
@@ -476,12 +471,6 @@ class Leader(Partition):
         super().on_start_moved(log)
         for listener in self.fetch_listeners.values():
             listener.on_append(False)
-
-    def on_failed(self, log: PartitionLog) -> None:
-        """Fail all waiters and resign."""
-        super().on_failed(log)
-        if self.host is not None:
-            self.host.resign(self)
 
     def fail_waiters(self, error: int) -> None:
         """Fail commits, deletions and readers, and answer followers."""

@@ -21,7 +21,7 @@ from penstock.replica.blocked_producers import RejectedBatches
 from penstock.replica.follower import Follower
 from penstock.replica.health import ReplicaHealth, count_health
 from penstock.replica.leader import Leader, LeaderHost
-from penstock.replica.membership import ReplicaMembership
+from penstock.replica.membership import BrokerMembership
 from penstock.replica.offline import Offline
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState
@@ -57,8 +57,8 @@ IsUnassigned = Callable[[UUID, int], Coroutine[Any, Any, bool]]
 class ReplicaManager:
     """Hosted partitions by (topic name or id, index).
 
-    In a cluster, `membership` is the broker's registration, `isr_host` serves the leaders, `fetchers` the followers,
-    and `is_unassigned` confirms by a linearizable read that this broker is no replica before data is deleted.
+    `isr_host` serves the leaders, `fetchers` the followers, and `is_unassigned` confirms by a linearizable read that
+    this broker is no replica before data is deleted.
     """
 
     def __init__(
@@ -67,15 +67,17 @@ class ReplicaManager:
         log_dir: LogDirectory,
         clock: Clock,
         config: BrokerConfig,
-        membership: ReplicaMembership | None = None,
-        isr_host: LeaderHost | None = None,
-        fetchers: FollowerFetchers | None = None,
-        is_unassigned: IsUnassigned | None = None,
+        membership: BrokerMembership,
+        isr_host: LeaderHost,
+        fetchers: FollowerFetchers,
+        is_unassigned: IsUnassigned,
     ) -> None:
         self.view, self.log_dir, self.clock = view, log_dir, clock
         self.config = config
         self.broker_id = config.node_id
         self.membership, self.isr_host, self.fetchers = membership, isr_host, fetchers
+        self.may_serve, self.may_discard = membership.may_serve, membership.may_discard
+        """The methods of the membership, without another call in between."""
         self.expiry: asyncio.TimerHandle | None = None
         self.leaders: dict[tuple[Topic, int], Leader] = {}
         """The leader roles, each by topic name and by id."""
@@ -107,11 +109,6 @@ class ReplicaManager:
         """Return the partition if this broker follows it."""
         found = self.topic(topic)
         return self.followers.get((found.topic_id, index)) if found is not None else None
-
-    def may_serve(self) -> bool:
-        """Return whether acks=0 and acks=1 may be served: not without a valid lease, because another broker may
-        lead."""
-        return self.membership is None or self.membership.may_serve()
 
     def topic(self, topic: Topic) -> TopicView | None:
         """Return the topic by name or id."""
@@ -194,8 +191,7 @@ class ReplicaManager:
             self.leaders[role.name, role.index] = self.leaders[role.key] = role
         elif isinstance(role, Follower):
             self.followers[role.key] = role
-            if self.fetchers is not None:
-                self.fetchers.add(role)
+            self.fetchers.add(role)
         else:
             assert isinstance(role, Offline), role
             self.offline_roles[role.key] = role
@@ -206,7 +202,7 @@ class ReplicaManager:
             del self.leaders[role.key]
             if self.leaders.get((role.name, role.index)) is role:
                 del self.leaders[role.name, role.index]
-        if isinstance(role, Follower) and self.followers.pop(role.key, None) is role and self.fetchers is not None:
+        if isinstance(role, Follower) and self.followers.pop(role.key, None) is role:
             self.fetchers.remove(role)
         if self.offline_roles.get(role.key) is role:
             del self.offline_roles[role.key]
@@ -216,10 +212,6 @@ class ReplicaManager:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run work on a log as a task."""
         return self.log_dir.maintenance.spawn(work)
-
-    def may_discard(self) -> bool:
-        """Return whether data may be truncated or deleted."""
-        return self.membership is None or self.membership.may_discard()
 
     def damaged(self) -> list[tuple[str, int]]:
         """Return (topic, partition) of all partitions that are offline because of damaged files."""

@@ -19,7 +19,7 @@ from penstock.replica.blocked_producers import RejectedBatches
 from penstock.replica.follower import Follower
 from penstock.replica.isr import members_of
 from penstock.replica.leader import Leader, LeaderHost
-from penstock.replica.membership import ReplicaMembership
+from penstock.replica.membership import BrokerMembership
 from penstock.replica.offline import Offline
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState
@@ -51,8 +51,8 @@ class RoleManager(Protocol):
     view: ClusterView
     log_dir: LogDirectory
     clock: Clock
-    membership: ReplicaMembership | None
-    isr_host: LeaderHost | None
+    membership: BrokerMembership
+    isr_host: LeaderHost
     throttles: Throttles
     rejected_batches: RejectedBatches
     unflushed: dict[Leader, None]
@@ -79,7 +79,7 @@ class RoleManager(Protocol):
 class ReplicaRoles:
     """The roles of all partitions."""
 
-    def __init__(self, manager: RoleManager, is_unassigned: IsUnassigned | None) -> None:
+    def __init__(self, manager: RoleManager, is_unassigned: IsUnassigned) -> None:
         self.manager, self.is_unassigned = manager, is_unassigned
         self.started = self.closed = False
         self.pending: dict[Key, None] = {}
@@ -272,7 +272,7 @@ class ReplicaRoles:
     def quarantine_damaged(self, key: Key) -> None:
         """Quarantine a damaged replica, so that it is fetched again from its leader."""
         manager = self.manager
-        if manager.membership is None or key not in manager.log_dir.corrupt or not manager.may_discard():
+        if key not in manager.log_dir.corrupt or not manager.may_discard():
             return
         try:
             manager.log_dir.quarantine_damaged(*key)
@@ -291,10 +291,10 @@ class ReplicaRoles:
                 role.work.add_done_callback(lambda _: self.manager.log_dir.release(*key))
             else:
                 self.manager.log_dir.release(*key)
-        if self.is_unassigned is not None and self.is_leftover(key):
+        if self.is_leftover(key):
             self.to_discard[key] = None
             if self.discarding is None or self.discarding.done():
-                self.discarding = self.manager.spawn(self.discard_all(self.is_unassigned))
+                self.discarding = self.manager.spawn(self.discard_all())
 
     def is_leftover(self, key: Key) -> bool:
         """Return whether there is data of a partition that, by the view, has no replica here."""
@@ -303,7 +303,7 @@ class ReplicaRoles:
             return False
         return self.manager.role(key) is None and key[1] in self.manager.log_dir.topics.get(key[0], ())
 
-    async def discard_all(self, is_unassigned: IsUnassigned) -> None:
+    async def discard_all(self) -> None:
         """Delete leftover data one by one. Retries while the store is unavailable or may have been restored."""
         while self.to_discard:
             if not self.manager.may_discard():
@@ -312,7 +312,7 @@ class ReplicaRoles:
             key = next(iter(self.to_discard))
             del self.to_discard[key]
             try:
-                await self.discard(key, is_unassigned)
+                await self.discard(key)
             except BadRecord as e:  # checked again when the record changes
                 logger.warning(
                     "keeping data of a removed replica: unreadable partition record",
@@ -324,9 +324,9 @@ class ReplicaRoles:
                 logger.warning("cannot confirm removed replicas: retrying", reason=str(e))
                 await asyncio.sleep(DISCARD_RETRY_S)
 
-    async def discard(self, key: Key, is_unassigned: IsUnassigned) -> None:
+    async def discard(self, key: Key) -> None:
         """Delete leftover data if the store confirms it. Raises what `is_unassigned` raises."""
-        if not self.is_leftover(key) or not await is_unassigned(*key) or not self.is_leftover(key):
+        if not self.is_leftover(key) or not await self.is_unassigned(*key) or not self.is_leftover(key):
             return
         if not self.manager.may_discard():  # the response may predate a restore of the store
             self.to_discard[key] = None
@@ -340,12 +340,10 @@ class ReplicaRoles:
 
 def may_lead(placed: PartitionView, manager: RoleManager) -> bool:
     """Return whether the record names this incarnation: a restarted broker leads only in a new leader epoch."""
-    membership = manager.membership
-    if membership is None:
-        return True
+    own_epoch = manager.membership.epoch
     for broker_id, epoch in members_of(placed):
         if broker_id == manager.broker_id:
-            return membership.epoch >= 0 and epoch in (-1, membership.epoch)
+            return own_epoch >= 0 and epoch in (-1, own_epoch)
     return False
 
 

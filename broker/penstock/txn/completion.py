@@ -41,7 +41,7 @@ class Completion:
         state = state_of(record)
         assert state in PREPARED, f"{transaction.key} is {state.value}: its outcome is not decided"
         committed = state is TxnState.PREPARE_COMMIT
-        marker = Marker(record.producer_id, record.epoch, committed, transaction.shard.epoch)
+        marker = Marker(record.producer_id, record.epoch, committed, transaction.shard.guard.epoch)
         self.ending = TransactionEnding(marker, record.number)
         self.partitions = [
             TransactionPartition(topic_id, index)

@@ -13,11 +13,12 @@ from typing import Protocol
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
+from penstock.group.shard_writer import ShardGuard
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import BadRecord, TransactionRecord, TxnState
-from penstock.state.store import Compare, Store, StoreEntry, StoreError
+from penstock.state.store import Store, StoreEntry, StoreError
 from penstock.txn import shards, state_machine
 from penstock.txn.completion import Completion
 from penstock.txn.router import MarkerSender
@@ -53,15 +54,9 @@ class IdSource(Protocol):
         """Return a new producer id. Raises StoreError, BadRecord."""
 
 
-def never_paused() -> bool:
-    """Return False."""
-    return False
-
-
 class TransactionCoordinator:
     """Coordinates the transactional ids of the loaded shards.
 
-    `owner_of` returns the broker that owns a shard, -1 if none; without it and `ownership`, this is the only broker.
     `is_paused` returns whether the wall clock is unreliable: no id expires then.
     """
 
@@ -72,14 +67,13 @@ class TransactionCoordinator:
         config: BrokerConfig,
         ids: IdSource,
         markers: MarkerSender,
-        owner_of: Callable[[int], int] | None = None,
-        ownership: TxnShardOwnership | None = None,
-        is_paused: Callable[[], bool] = never_paused,
+        ownership: TxnShardOwnership,
+        is_paused: Callable[[], bool],
     ) -> None:
         self.config = config
         self._store, self._clock, self._ids = store, clock, ids
         self._markers = markers
-        self._owner_of, self._ownership, self._is_paused = owner_of, ownership, is_paused
+        self._ownership, self._is_paused = ownership, is_paused
         self._shards: dict[int, TxnShard] = {}
         self._wheel = TimerWheel(self._on_timer)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,10 +81,10 @@ class TransactionCoordinator:
 
     # --- lifecycle
 
-    def load_shard(self, number: int, epoch: int, guard: Compare | None, entries: Iterable[StoreEntry]) -> None:
+    def load_shard(self, number: int, guard: ShardGuard, entries: Iterable[StoreEntry]) -> None:
         """Load an acquired shard from its store entries, and resume the completion of prepared transactions."""
         assert number not in self._shards, f"transaction shard {number} is loaded already"
-        shard = TxnShard(number, epoch, guard)
+        shard = TxnShard(number, guard)
         for entry in entries:
             transaction = TransactionState("", shard)
             try:
@@ -130,9 +124,7 @@ class TransactionCoordinator:
 
     def coordinator_of(self, transactional_id: str) -> int:
         """Return the id of the broker that coordinates the transactional id, -1 if none does now."""
-        if self._owner_of is None:
-            return self.config.node_id
-        return self._owner_of(keys.shard_of(transactional_id))
+        return self._ownership.owner_of(keys.shard_of(transactional_id))
 
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, claimed: ProducerIdentity | None
@@ -239,17 +231,16 @@ class TransactionCoordinator:
 
         One linearizable read for all shards. Returns an error if the store cannot be read.
         """
-        guarded = [(shard, shard.guard) for shard in self._shards.values() if shard.guard is not None]
-        if not guarded:
+        owned = list(self._shards.values())
+        if not owned:
             return ErrorCode.NONE
         try:
-            entries = (await self._store.range(keys.SHARDS)).entries
+            revisions = await self._ownership.read_revisions()
         except StoreError as e:
             log.info("cannot read the owners of coordinator shards", reason=str(e))
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        revisions = {entry.key: entry.mod_revision for entry in entries}
-        for shard, guard in guarded:
-            if revisions.get(guard.key) != guard.value:
+        for shard in owned:
+            if revisions.get(shard.number, 0) != shard.guard.revision:
                 self._handle_lost(shard)
         return ErrorCode.NONE
 
@@ -271,14 +262,13 @@ class TransactionCoordinator:
     @property
     def unavailable(self) -> ErrorCode:
         """The error that makes a list of all transactions incomplete, or NONE."""
-        is_loading = self._ownership is not None and self._ownership.is_loading
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._ownership.is_loading else ErrorCode.NONE
 
     # --- internal
 
     def _shard(self, transactional_id: str) -> tuple[TxnShard | None, ErrorCode]:
         number = keys.shard_of(transactional_id)
-        error = ErrorCode.NONE if self._ownership is None else self._ownership.error(number)
+        error = self._ownership.error(number)
         shard = self._shards.get(number)
         return (None, error or ErrorCode.NOT_COORDINATOR) if error or shard is None else (shard, ErrorCode.NONE)
 
@@ -286,8 +276,7 @@ class TransactionCoordinator:
         """Drop a shard that the store assigns to another broker."""
         if self._shards.get(shard.number) is shard:
             self.drop_shard(shard.number)
-            if self._ownership is not None:
-                self._ownership.handle_lost(shard.number)
+            self._ownership.handle_lost(shard.number)
 
     def _find(self, transactional_id: str) -> tuple[TransactionState | None, ErrorCode]:
         if not transactional_id:

@@ -63,8 +63,8 @@ class PendingMarker(NamedTuple):
 
 
 class MarkerRouter:
-    """Finds leaders in the view, and group coordinators by `owner_of`, which returns a shard's broker or -1. Without a
-    channel there are no other brokers. Implements `MarkerSender`."""
+    """Finds leaders in the view, and group coordinators by `owner_of`, which returns a shard's broker or -1. Implements
+    `MarkerSender`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class MarkerRouter:
         broker_id: int,
         local: LocalMarkers,
         owner_of: Callable[[int], int],
-        channel: MarkerChannel | None = None,
+        channel: MarkerChannel,
     ) -> None:
         self._store, self._view, self._broker_id = store, view, broker_id
         self._local, self._owner_of, self._channel = local, owner_of, channel
@@ -102,10 +102,10 @@ class MarkerRouter:
             if broker_id == self._broker_id:
                 self._local.write(ending, MarkerTarget(*partition, leader_epoch), resolver(result))
                 local.append(result)
-            elif broker_id == NO_BROKER or self._channel is None:
+            elif broker_id == NO_BROKER:
                 result.set_result(ErrorCode.BROKER_NOT_AVAILABLE)
             else:
-                self._enqueue(self._channel, broker_id, PendingMarker(ending, name, partition, leader_epoch, result))
+                self._enqueue(broker_id, PendingMarker(ending, name, partition, leader_epoch, result))
         await wait_or_time_out(MARKER_TIMEOUT_S, local)
         errors = await asyncio.gather(*waiting.values())
         return {partition: ErrorCode(error) for partition, error in zip(waiting, errors, strict=True)}
@@ -119,15 +119,15 @@ class MarkerRouter:
         except StoreError:
             return False
 
-    def _enqueue(self, channel: MarkerChannel, broker_id: int, pending: PendingMarker) -> None:
+    def _enqueue(self, broker_id: int, pending: PendingMarker) -> None:
         self._queues.setdefault(broker_id, []).append(pending)
         if broker_id not in self._senders:
-            self._senders[broker_id] = asyncio.get_running_loop().create_task(self._drain(channel, broker_id))
+            self._senders[broker_id] = asyncio.get_running_loop().create_task(self._drain(broker_id))
 
-    async def _drain(self, channel: MarkerChannel, broker_id: int) -> None:
+    async def _drain(self, broker_id: int) -> None:
         try:
             while batch := self._queues.pop(broker_id, None):
-                await send_batch(channel, broker_id, batch)
+                await send_batch(self._channel, broker_id, batch)
         finally:
             del self._senders[broker_id]
 

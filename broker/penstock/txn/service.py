@@ -1,5 +1,5 @@
-"""Assembles the transaction services of a broker. Created, started and closed by `node`, which passes them to the `api`
-handlers.
+"""Assembles the transaction services of a broker. Created before the group coordinator starts, and closed, by `node`,
+which passes them to the `api` handlers.
 
 A broker coordinates the transactional ids of the shards whose groups it coordinates: both are acquired, loaded and
 resigned together.
@@ -14,7 +14,6 @@ from penstock.group.coordinator import GroupCoordinator
 from penstock.group.coordinator_shard import CoordinatorShard
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
-from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import Store, StoreEntry
 from penstock.state.view import ClusterView
@@ -27,15 +26,11 @@ from penstock.txn.producer_ids import ProducerIds
 from penstock.txn.router import MarkerChannel, MarkerRouter
 from penstock.txn.verification import VerificationChannel, Verifier
 
-log = get_logger(__name__)
-
-ALONE_EPOCH = 0
-"""Coordinator epoch of a single broker. Epochs in a cluster start at 1."""
-
 
 class TransactionService:
-    """The transaction services. Without channels this is the only broker. Implements
-    `group.listeners.ShardListener`."""
+    """The transaction services. Implements `group.listeners.ShardListener`."""
+
+    prefixes: Sequence[str] = keys.TXN_OFFSETS, keys.TRANSACTIONS
 
     def __init__(
         self,
@@ -46,30 +41,21 @@ class TransactionService:
         ids: ProducerIds,
         replicas: ReplicaManager,
         groups: GroupCoordinator,
-        markers: MarkerChannel | None = None,
-        verification: VerificationChannel | None = None,
+        markers: MarkerChannel,
+        verification: VerificationChannel,
     ) -> None:
-        self._store, self._view, self._groups, self._broker_id = store, view, groups, config.node_id
-        ownership, latest = groups.ownership, LatestTransactions()
-        self.offsets = TxnOffsets(groups.offsets, clock, ownership.error, self._confirm)
+        self._ownership = ownership = groups.ownership
+        latest = LatestTransactions()
+        self.offsets = groups.offsets.pending = TxnOffsets(groups.offsets, clock, ownership.error, self._confirm)
         self.markers = LocalMarkers(replicas, self.offsets, latest)
-        self.router = MarkerRouter(store, view, config.node_id, self.markers, self._owner_of, markers)
+        self.router = MarkerRouter(store, view, config.node_id, self.markers, ownership.owner_of, markers)
         self.coordinator = TransactionCoordinator(
-            store, clock, config, ids, self.router, self._owner_of, ownership, lambda: groups.retention.paused
+            store, clock, config, ids, self.router, ownership, lambda: groups.retention.paused
         )
         self.verifier = Verifier(self.coordinator, config.node_id, latest, verification)
         self._orphans = OrphanedOffsets(store, self.offsets)
         self._closed = False
-
-    async def start(self) -> None:
-        """Start after the group coordinator. Raises StoreError.
-
-        A single broker loads all transactions here; in a cluster each shard is loaded when it is acquired.
-        """
-        self._groups.offsets.pending = self.offsets
-        if self._groups.is_alone:
-            await self._load_all()
-        self._groups.ownership.add_listener(self)
+        ownership.add_listener(self)
 
     async def close(self) -> None:
         """Stop before the group coordinator. Completions resume after a restart or at the next coordinator."""
@@ -82,56 +68,28 @@ class TransactionService:
 
     # --- shards
 
-    async def read(self, number: int) -> Sequence[list[StoreEntry]]:
-        """Read the shard's pending offsets and transactional ids. Raises StoreError."""
-        prefixes = keys.txn_offsets(number), keys.transactions(number)
-        return [(await self._store.range(prefix)).entries for prefix in prefixes]
-
     def on_acquired(self, shard: CoordinatorShard, found: Sequence[list[StoreEntry]]) -> None:
         """Load an acquired shard."""
         if self._closed:
             return
         pending, transactions = found
         self.offsets.load_shard(shard.number, pending)
-        if shard.guard is None:
-            self.coordinator.load_shard(shard.number, ALONE_EPOCH, None, transactions)
-        else:
-            self.coordinator.load_shard(shard.number, shard.guard.epoch, shard.guard.ownership_compare(), transactions)
+        self.coordinator.load_shard(shard.number, shard.guard, transactions)
         self._orphans.check_shard(shard.number)
 
-    def on_resigned(self, number: int) -> None:
+    def on_resigned(self, shard: CoordinatorShard) -> None:
         """Drop a resigned shard."""
-        self.coordinator.drop_shard(number)
-        self.offsets.drop_shard(number)
+        self.coordinator.drop_shard(shard.number)
+        self.offsets.drop_shard(shard.number)
 
     # --- internal
 
-    async def _load_all(self) -> None:
-        pending: list[list[StoreEntry]] = [[] for _ in range(keys.SHARD_COUNT)]
-        transactions: list[list[StoreEntry]] = [[] for _ in range(keys.SHARD_COUNT)]
-        for prefix, entries_by_shard in ((keys.TXN_OFFSETS, pending), (keys.TRANSACTIONS, transactions)):
-            for entry in (await self._store.range(prefix)).entries:
-                number = entry.key[len(prefix) :].partition("/")[0]
-                if number.isdecimal() and int(number) < keys.SHARD_COUNT:
-                    entries_by_shard[int(number)].append(entry)
-                else:
-                    log.error("transaction key of an unknown shard", key=entry.key)
-        for shard in self._groups.ownership:
-            self.on_acquired(shard, (pending[shard.number], transactions[shard.number]))
-
-    def _owner_of(self, number: int) -> int:
-        """Return the broker that coordinates a shard, -1 if none does now."""
-        if self._groups.is_alone:
-            return self._broker_id
-        broker = self._view.shard_owner(number)
-        return -1 if broker is None else broker.broker_id
-
     async def _confirm(self, number: int) -> bool:
         """Return whether this broker owns the shard, by a linearizable read. Raises StoreError."""
-        shard = self._groups.ownership.get(number)
-        if shard is None or shard.guard is None:
-            return shard is not None
-        if (await self._groups.reads.shard_revisions.read()).get(number) == shard.guard.revision:
+        shard = self._ownership.get(number)
+        if shard is None:
+            return False
+        if (await self._ownership.read_revisions()).get(number, 0) == shard.guard.revision:
             return True
-        self._groups.ownership.handle_lost(number)
+        self._ownership.handle_lost(number)
         return False

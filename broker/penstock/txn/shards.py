@@ -7,9 +7,11 @@ shard cannot write.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from penstock.group.shard_writer import ShardGuard
 from penstock.state import keys, records
 from penstock.state.records import TransactionRecord
 from penstock.state.store import Compare, CompareTarget, DeleteOp, PutOp, Store, StoreEntry, StoreError
@@ -64,12 +66,10 @@ class TransactionState:
 
 @dataclass(slots=True)
 class TxnShard:
-    """A shard of the transactional ids. `epoch` is written into markers; `guard` is the condition that this broker owns
-    the shard, None if there is no other broker."""
+    """A shard of the transactional ids. The epoch of its `guard` is written into markers."""
 
     number: int
-    epoch: int
-    guard: Compare | None
+    guard: ShardGuard
     transactions: dict[str, TransactionState] = field(default_factory=dict)
     is_lost: bool = False
 
@@ -89,6 +89,12 @@ class TxnShardOwnership(Protocol):
     def is_loading(self) -> bool:
         """Whether any owned shard is still loading."""
 
+    def owner_of(self, number: int) -> int:
+        """Return the id of the broker that owns a shard, -1 if none does now."""
+
+    async def read_revisions(self) -> Mapping[int, int]:
+        """Return the revisions of the shards' records, by a linearizable read. Raises StoreError."""
+
     def error(self, number: int) -> ErrorCode:
         """Return the error that prevents this broker from serving the shard, or NONE."""
 
@@ -103,9 +109,7 @@ async def write_record(store: Store, transaction: TransactionState, record: Tran
     assert transaction.is_known, f"{key} is written while its record is unknown"
     if record is not None and before is not None:
         assert record.number >= before.number, f"transaction {record.number} of {key} follows {before.number}"
-    compares = [Compare(key, CompareTarget.MOD_REVISION, transaction.revision)]
-    if shard.guard is not None:
-        compares.append(shard.guard)
+    compares = [Compare(key, CompareTarget.MOD_REVISION, transaction.revision), *shard.guard.ownership_compares()]
     operation = DeleteOp(key) if record is None else PutOp(key, records.encode(record))
     transaction.is_known = False
     result = await store.txn(compares, [operation])
@@ -119,5 +123,5 @@ async def write_record(store: Store, transaction: TransactionState, record: Tran
 
 async def confirm_ownership(store: Store, shard: TxnShard) -> None:
     """Return if this broker owns the shard, by a linearizable read. Raises ShardLost, StoreError."""
-    if shard.guard is not None and not (await store.txn([shard.guard], [])).succeeded:
-        raise ShardLost(f"another broker owns transaction shard {shard.number}; its epoch {shard.epoch} is over")
+    if not await shard.guard.is_current(store):
+        raise ShardLost(f"another broker owns transaction shard {shard.number}; its epoch {shard.guard.epoch} is over")

@@ -53,14 +53,14 @@ COORDINATOR_UNAVAILABLE = VerifiedTransaction(ErrorCode.COORDINATOR_NOT_AVAILABL
 
 
 class Verifier:
-    """Returns results immediately where possible, else as futures. Without a channel there is no other broker."""
+    """Returns results immediately where possible, else as futures."""
 
     def __init__(
         self,
         coordinator: TransactionCoordinator,
         broker_id: int,
         latest: LatestTransactions,
-        channel: VerificationChannel | None = None,
+        channel: VerificationChannel,
     ) -> None:
         self._coordinator, self._broker_id, self._latest, self._channel = coordinator, broker_id, latest, channel
         self._pending: dict[VerificationRequest, asyncio.Future[VerifiedTransaction]] = {}
@@ -72,11 +72,11 @@ class Verifier:
     ) -> VerificationResult:
         """Verify a partition of the transaction."""
         request = VerificationRequest(transactional_id, producer, topic, topic_id, index)
-        return self._request(self._target(transactional_id), request)
+        return self._request(self._coordinator.coordinator_of(transactional_id), request)
 
     def verify_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str) -> VerificationResult:
         """Verify a group of the transaction."""
-        target = self._target(transactional_id)
+        target = self._coordinator.coordinator_of(transactional_id)
         own = group_id if target == self._broker_id else None
         shard = keys.shard_of(group_id)
         return self._request(
@@ -102,10 +102,6 @@ class Verifier:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- internal
-
-    def _target(self, transactional_id: str) -> int:
-        """Return the broker to ask, -1 if there is none."""
-        return self._broker_id if self._channel is None else self._coordinator.coordinator_of(transactional_id)
 
     def _request(self, target: int, request: VerificationRequest) -> VerificationResult:
         future = self._pending.get(request)
@@ -153,7 +149,6 @@ class Verifier:
     ) -> dict[VerificationRequest, VerifiedTransaction]:
         """Fetch results from another broker, or local ones after confirming ownership."""
         if target != self._broker_id:
-            assert self._channel is not None, "without a channel there is no other broker"
             request = encode_requests(requests)
             return decode_results(request, await self._channel.add_partitions(target, request))
         names = list(dict.fromkeys(q.transactional_id for q in requests))

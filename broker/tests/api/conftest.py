@@ -22,10 +22,12 @@ from penstock.api.reassignments import ReassignmentsApi
 from penstock.api.routes import RequestContext, Route
 from penstock.api.topics import TopicsApi
 from penstock.config.broker import BrokerConfig
+from penstock.control.broker_availability import OnlyBroker
 from penstock.control.config_admin import ConfigService
 from penstock.control.controller.reassignment_requests import ReassignmentRequests
 from penstock.control.membership import ensure_cluster, register_embedded
 from penstock.control.topic_admin import TopicService
+from penstock.control.topic_removal import TopicRemoval
 from penstock.runtime.clock import SystemClock
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.view import BrokerEndpoint, ClusterView
@@ -114,7 +116,9 @@ async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
     await register_embedded(store, 0, endpoints, "rack-1", UUID(int=7), 1)
     watcher = Watcher(store, view, config)
     await watcher.start()
-    admin = TopicService(store, view, watcher, SystemClock(), config, uuid4)
+    admin = TopicService(store, view, watcher, SystemClock(), config, uuid4, OnlyBroker())
+    removal = TopicRemoval(store, view, watcher)
+    await removal.start([])
     configs = ConfigService(store, view, watcher, config, SystemClock())
     disk = Disk()
     apis = [
@@ -128,6 +132,6 @@ async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
     ]
     routes = [route for api in apis for route in api.routes()]
     yield Broker(Asker(routes), store, view, config, admin, disk)
-    await admin.wait_background()
+    await removal.close()
     await watcher.stop()
     await store.close()

@@ -23,6 +23,7 @@ from penstock.state import keys
 from penstock.state.records import PartitionRecord, encode
 from penstock.state.store import PutOp
 from penstock.wire.apis import ApiKey
+from penstock.wire.batch import TRANSACTIONAL
 from penstock.wire.errors import ErrorCode
 from penstock.wire.frame import request_head
 from penstock.wire.messages.produce import (
@@ -212,6 +213,15 @@ async def test_any_other_acks_is_refused_and_nothing_written(wire: Wire, version
     assert partition.log.end_offset == 0
 
 
+@pytest.mark.parametrize("version", [3, 9, 13])
+async def test_a_transaction_that_nobody_began_is_refused(wire: Wire, version: int) -> None:
+    partition = await wire.path.partition()
+    batch = batch_of(producer=(7, 0, 0), attributes=TRANSACTIONAL)
+    answer = only(await wire.produced(version, {("t", 0): batch}, transactional_id="mine"))
+    assert answer.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert partition.log.end_offset == 0
+
+
 # Several partitions
 
 
@@ -288,18 +298,6 @@ async def test_a_repeat_is_answered_when_the_original_counts_and_with_its_offset
     assert only(wire.decoded(again, ProduceResponse, 9)).base_offset == 3
 
 
-class WithoutLease:
-    """Implements `replica.membership.Membership`."""
-
-    epoch = 1
-
-    def may_serve(self) -> bool:
-        return False
-
-    def may_discard(self) -> bool:
-        return False
-
-
 async def test_a_gap_is_for_the_next_leader_to_judge_where_there_may_be_one(wire: Wire) -> None:
     """An idempotent producer that comes back from a successor; a sequence error from this broker would end it."""
     await wire.path.create()
@@ -307,7 +305,7 @@ async def test_a_gap_is_for_the_next_leader_to_judge_where_there_may_be_one(wire
     wire.produce.waits.leaderships = Leaderships(wire.path.topics.store, wire.path.replicas)
     gap = {("t", 0): batch_of(1, producer=(7, 0, 5))}
     assert only(await wire.produced(9, gap)).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    wire.path.replicas.membership = WithoutLease()
+    wire.path.replicas.may_serve = lambda: False
     assert only(await wire.produced(9, gap)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     next_one = {("t", 0): batch_of(1, producer=(7, 0, 1))}
     assert only(await wire.produced(9, next_one)).error_code == 0, "what comes in order is taken"

@@ -18,10 +18,16 @@ from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.leaderships import LocalLeaderships
 from penstock.api.log_queries import LogQueriesApi
 from penstock.api.produce import ProduceApi
+from penstock.api.replica_fetch import ReplicaFetchApi
 from penstock.api.routes import Route
 from penstock.api.versions import ApiVersionsApi
+from penstock.control.features import Features
+from penstock.control.membership import FEATURE_LEVEL
 from penstock.group.coordinator import GroupCoordinator
+from penstock.group.offset_loading import EagerOffsetLoader
+from penstock.group.ownership import LocalShardOwnership
 from penstock.log.types import LogSlice
+from penstock.node.single import NoPeers
 from penstock.runtime.stats import RequestStats
 from penstock.txn.producer_ids import ProducerIds
 from penstock.txn.service import TransactionService
@@ -109,17 +115,19 @@ class Wire:
     def __init__(self, path: DataPath, transactions: TransactionService, max_bytes: int = 50 << 20) -> None:
         self.path = path
         self.stats = RequestStats()
+        store, leaderships = path.topics.store, LocalLeaderships(path.topics.store, path.replicas)
+        self.features = Features(store, path.view, path.watcher, FEATURE_LEVEL)
         self.sessions = FetchSessions(10, lambda: 0.0, Random(1))
-        leaderships = LocalLeaderships(path.topics.store, path.replicas)
         self.produce = ProduceApi(path.replicas, self.stats, transactions.verifier, leaderships)
-        self.fetch = FetchApi(path.replicas, self.sessions, FetchLimits(max_bytes), self.stats)
+        followers, limits = ReplicaFetchApi(path.replicas, max_bytes, Random(1)), FetchLimits(max_bytes)
+        self.fetch = FetchApi(path.replicas, self.sessions, limits, self.stats, followers, leaderships)
         self.routes = LogQueriesApi(path.replicas).routes()
         self.dispatcher = self.make_dispatcher(self.routes)
         self.connection = RecordedConnection()
         self.correlation_id = 0
 
     def make_dispatcher(self, routes: list[Route]) -> Dispatcher:
-        return Dispatcher(self.produce, self.fetch, ApiVersionsApi(routes), routes, self.stats)
+        return Dispatcher(self.produce, self.fetch, ApiVersionsApi(routes, self.features), routes, self.stats)
 
     def frame_of(self, request: Payload, version: int) -> bytearray:
         """Return the request as in the receive buffer, without its size field."""
@@ -184,11 +192,12 @@ class Wire:
 @contextlib.asynccontextmanager
 async def opened_transactions(path: DataPath) -> AsyncIterator[TransactionService]:
     """Open the groups and transactions of a single broker."""
-    store, view, clock, config = path.topics.store, path.view, path.clock, path.config
-    groups = GroupCoordinator(store, view, clock, config, lambda: str(uuid4()))
-    transactions = TransactionService(store, view, clock, config, ProducerIds(store), path.replicas, groups)
+    store, view, clock, config, peers = path.topics.store, path.view, path.clock, path.config, NoPeers()
+    owned = LocalShardOwnership(store, 0)
+    groups = GroupCoordinator(store, view, clock, config, lambda: str(uuid4()), owned, EagerOffsetLoader)
+    ids = ProducerIds(store)
+    transactions = TransactionService(store, view, clock, config, ids, path.replicas, groups, peers, peers)
     await groups.start()
-    await transactions.start()
     yield transactions
     await transactions.close()
     await groups.close()

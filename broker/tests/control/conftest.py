@@ -11,9 +11,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from penstock.config.broker import BrokerConfig
+from penstock.control.broker_availability import OnlyBroker
 from penstock.control.config_admin import ConfigService
 from penstock.control.membership import ensure_cluster, register_embedded
 from penstock.control.topic_admin import TopicService
+from penstock.control.topic_removal import TopicRemoval
 from penstock.runtime.clock import SystemClock
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.store import StoreChanges
@@ -28,10 +30,11 @@ class Cluster:
     watcher: Watcher
     config: BrokerConfig
     topics: TopicService
+    removal: TopicRemoval
     configs: ConfigService
 
     async def close(self) -> None:
-        await self.topics.wait_background()
+        await self.removal.close()
         await self.watcher.stop()
         await self.store.close()
 
@@ -54,8 +57,9 @@ async def open_cluster(path: str, lagging: bool = False, **settings: str) -> Clu
     view = ClusterView()
     watcher = Watcher(store, view, config)
     await watcher.start()
-    topics = TopicService(store, view, watcher, SystemClock(), config, uuid4)
-    return Cluster(store, view, watcher, config, topics, ConfigService(store, view, watcher, config, SystemClock()))
+    topics = TopicService(store, view, watcher, SystemClock(), config, uuid4, OnlyBroker())
+    configs = ConfigService(store, view, watcher, config, SystemClock())
+    return Cluster(store, view, watcher, config, topics, TopicRemoval(store, view, watcher), configs)
 
 
 @pytest.fixture

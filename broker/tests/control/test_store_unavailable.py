@@ -18,6 +18,7 @@ from etcd_process import EtcdCluster
 
 from penstock.config.broker import BrokerConfig
 from penstock.control import config_admin, topic_admin
+from penstock.control.broker_availability import RegisteredBrokers
 from penstock.control.config_admin import ConfigService
 from penstock.control.controller.controller import ControllerContext, ControllerTask
 from penstock.control.membership import Registration, ensure_cluster
@@ -81,13 +82,21 @@ class Broker:
         self.registration = Registration(self.store, SystemClock(), record, lease_ms)
         await self.registration.register()
         await self.watcher.start()
-        self.topics = TopicService(
-            self.store, self.view, self.watcher, SystemClock(), self.config, uuid4, is_clustered=True
-        )
+        brokers = RegisteredBrokers(self.store, self.view, SystemClock(), self.config)
+        self.topics = TopicService(self.store, self.view, self.watcher, SystemClock(), self.config, uuid4, brokers)
         self.configs = ConfigService(self.store, self.view, self.watcher, self.config, SystemClock())
         self.tasks.append(asyncio.ensure_future(self.registration.keep_alive().run()))
         given = ControllerContext(
-            self.store, self.view, self.watcher, self.config, SystemClock(), self.registration, Network(), Ends(), uuid4
+            self.store,
+            self.view,
+            self.watcher,
+            self.config,
+            SystemClock(),
+            self.registration,
+            Network(),
+            Ends(),
+            uuid4,
+            [],
         )
         self.controller = ControllerTask(given)
         self.tasks.append(asyncio.ensure_future(self.controller.run()))
@@ -97,7 +106,6 @@ class Broker:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        await self.topics.wait_background()
         await self.watcher.stop()
         await self.store.close()
 

@@ -21,12 +21,13 @@ async def created(cluster, name: str = "t", partitions: int = 1) -> UUID:
 
 
 async def test_a_deleted_topic_is_gone_when_the_answer_comes(cluster) -> None:
+    await cluster.removal.start([])
     topic_id = await created(cluster, partitions=300)
     outcome = await cluster.topics.delete(cluster.view.topics["t"])
     assert outcome.error is ErrorCode.NONE
     assert not cluster.view.topics
     assert not cluster.view.topics_by_id
-    await cluster.topics.wait_background()
+    await cluster.removal.close()
     assert not (await cluster.store.range(keys.TOPICS)).entries
     assert not (await cluster.store.range(keys.TOPIC_NAMES)).entries
     assert not (await cluster.store.range(keys.partitions(topic_id))).entries
@@ -89,11 +90,11 @@ async def test_the_tombstone_stays_until_every_room_has_forgotten_the_topic(clus
         await may_go_on.wait()
         forgotten.append(gone)
 
-    cluster.topics.cleaners.append(cleaner)
+    await cluster.removal.start([cleaner])
     await cluster.topics.delete(cluster.view.topics["t"])
     assert cluster.view.deleting == {topic_id}
     may_go_on.set()
-    await cluster.topics.wait_background()
+    await cluster.removal.close()
     assert forgotten == [topic_id]
     assert not (await cluster.store.range(keys.TOPICS)).entries
 
@@ -105,7 +106,7 @@ async def test_what_could_not_be_forgotten_is_tried_again_at_the_next_start(open
     async def failing(gone: UUID) -> None:
         raise OSError("disk is away")
 
-    cluster.topics.cleaners.append(failing)
+    await cluster.removal.start([failing])
     await cluster.topics.delete(cluster.view.topics["t"])
     await cluster.close()
 
@@ -116,9 +117,8 @@ async def test_what_could_not_be_forgotten_is_tried_again_at_the_next_start(open
     async def cleaner(gone: UUID) -> None:
         forgotten.append(gone)
 
-    cluster.topics.cleaners.append(cleaner)
-    await cluster.topics.resume()
-    await cluster.topics.wait_background()
+    await cluster.removal.start([cleaner])
+    await cluster.removal.close()
     assert forgotten == [topic_id]
     await cluster.close()
 

@@ -219,7 +219,7 @@ async def test_what_a_creation_left_that_was_cut_short_is_removed_at_the_next_st
     await cluster.close()
     cluster = await opener()
     assert set(cluster.view.topics) == {"t"}
-    await cluster.topics.resume()
+    await cluster.removal.start([])
     stored = await cluster.store.range(keys.PARTITIONS)
     assert len(stored.entries) == 1
     await cluster.close()

@@ -23,6 +23,8 @@ from penstock.config.topic import TopicConfig
 from penstock.group.calls import JoinRequest, JoinResult, Persist, Reply, SyncRequest, SyncResult
 from penstock.group.coordinator import GroupCoordinator
 from penstock.group.coordinator_shard import RunningGroup
+from penstock.group.offset_loading import EagerOffsetLoader
+from penstock.group.ownership import LocalShardOwnership
 from penstock.group.state_machine import ClassicGroup
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.view import BrokerEndpoint, BrokerView, ClusterView, PartitionView, TopicChange, TopicView
@@ -271,7 +273,10 @@ class World:
         self.store = EmbeddedStore(self.path)
         self.loop.stores.append(self.store)
         self.view.listeners.clear()
-        self.groups = GroupCoordinator(self.store, self.view, self.clock, self.config, lambda: str(uuid4()))
+        owned = LocalShardOwnership(self.store, 0)
+        self.groups = GroupCoordinator(
+            self.store, self.view, self.clock, self.config, lambda: str(uuid4()), owned, EagerOffsetLoader
+        )
         await self.groups.start()
         return self.groups
 
@@ -279,7 +284,7 @@ class World:
         """Restart as after kill -9: only the store's file is closed."""
         self.groups.retention.close()
         self.groups._settings.close()
-        for shard in self.groups._ownership:
+        for shard in self.groups.ownership:
             for known in shard.groups.values():
                 if isinstance(known, RunningGroup) and known.timer is not None:
                     known.timer.cancel()

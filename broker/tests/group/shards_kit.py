@@ -7,8 +7,10 @@ from uuid import uuid4
 
 from penstock.config.broker import BrokerConfig
 from penstock.control.shard_plan import assign
+from penstock.group.assigned_shards import AssignedShardOwnership
 from penstock.group.calls import JoinRequest, SyncRequest
 from penstock.group.coordinator import GroupCoordinator
+from penstock.group.offset_loading import LazyOffsetLoader
 from penstock.group.offset_table import OffsetKey
 from penstock.group.offsets import OffsetCommit
 from penstock.state import keys, records
@@ -80,8 +82,9 @@ class Broker:
         result = await self.cluster.store.txn((), [PutOp(keys.broker(self.broker_id), records.encode(record))])
         self.membership = Membership(result.revision)
         await self.watcher.start()
+        owned = AssignedShardOwnership(self.line, self.view, self.broker_id, self.membership)
         self.groups = GroupCoordinator(
-            self.line, self.view, self.cluster.clock, self.config, lambda: str(uuid4()), membership=self.membership
+            self.line, self.view, self.cluster.clock, self.config, lambda: str(uuid4()), owned, LazyOffsetLoader
         )
         await self.groups.start()
 

@@ -35,7 +35,7 @@ class Waits:
 
 async def ask(broker, message):
     """Return the response's error."""
-    apis = [GroupsApi(broker.groups, broker.view), OffsetsApi(broker.groups, broker.view)]
+    apis = [GroupsApi(broker.groups, broker.view, None), OffsetsApi(broker.groups, broker.view)]
     route = next(r for api in apis for r in api.routes() if r.request is type(message))
     version = OLDEST_WITH_INSTANCES[type(message)]
     context = RequestContext(version, 1, "me", PeerInfo(1, "MAIN", "127.0.0.1", 5), Waits())
@@ -106,7 +106,7 @@ def test_the_coordinator_says_what_ends_a_client(run_cluster, asking, error):
         owner = cluster.owner("g")
         await full_group(owner)
         assert await ask(owner, asking("predecessor")) == error
-        assert owner.groups.reads.shard_revisions.read_count == 1
+        assert owner.groups.ownership.revisions.read_count == 1
 
     run_cluster(scene)
 
@@ -175,6 +175,6 @@ def test_what_costs_a_rejoin_at_most_is_told_without_asking_the_store(run_cluste
         unknown = sync("unknown")
         unknown.group_instance_id = None
         assert await ask(owner, unknown) == E.UNKNOWN_MEMBER_ID
-        assert owner.groups.reads.shard_revisions.read_count == 0
+        assert owner.groups.ownership.revisions.read_count == 0
 
     run_cluster(scene)

@@ -10,7 +10,7 @@ import pytest
 from penstock.group.offset_table import OffsetKey, OffsetTable
 from penstock.group.offsets import OffsetCommit
 from penstock.group.request_queue import RequestQueue
-from penstock.group.shard_writer import ShardWriter
+from penstock.group.shard_writer import LocalShardGuard, ShardWriter
 from penstock.state import keys, records
 from penstock.state.records import OffsetRecord
 from penstock.state.store import MAX_TXN_OPERATIONS, PutOp, StoreUnavailable, TxnResult
@@ -41,13 +41,17 @@ class PausedStore:
         return TxnResult(True, len(self.txns))
 
 
+def writer_of(store, applied):
+    return ShardWriter(RequestQueue(store), applied, LocalShardGuard(0), pytest.fail, pytest.fail)
+
+
 def put(key, value=b"v"):
     return (PutOp(key, value), key)
 
 
 async def test_writes_of_one_turn_share_a_transaction():
     store, applied = PausedStore(), []
-    writer = ShardWriter(RequestQueue(store), applied.extend)
+    writer = writer_of(store, applied.extend)
     results = [writer.submit([put(f"k{i}")]) for i in range(100)]
     assert await asyncio.gather(*results) == [[]] * 100
     assert len(store.txns) == 1
@@ -56,7 +60,7 @@ async def test_writes_of_one_turn_share_a_transaction():
 
 async def test_while_a_transaction_is_in_flight_writes_collect_and_the_last_of_a_key_wins():
     store, applied = PausedStore(), []
-    writer = ShardWriter(RequestQueue(store), applied.extend)
+    writer = writer_of(store, applied.extend)
     store.gate.clear()
     first = writer.submit([put("k", b"0")])
     await asyncio.sleep(0)
@@ -72,7 +76,7 @@ async def test_while_a_transaction_is_in_flight_writes_collect_and_the_last_of_a
 
 async def test_nothing_is_applied_before_the_store_has_it():
     store, applied = PausedStore(), []
-    writer = ShardWriter(RequestQueue(store), applied.extend)
+    writer = writer_of(store, applied.extend)
     store.gate.clear()
     done = writer.submit([put("k")])
     await asyncio.sleep(0.01)
@@ -84,7 +88,7 @@ async def test_nothing_is_applied_before_the_store_has_it():
 
 async def test_a_large_write_is_split_into_transactions_that_the_store_takes():
     store, applied = PausedStore(), []
-    writer = ShardWriter(RequestQueue(store), applied.extend)
+    writer = writer_of(store, applied.extend)
     assert await writer.submit([put(f"k{i}") for i in range(300)]) == []
     assert [len(txn) for txn in store.txns] == [128, 128, 44]
     assert len(applied) == 300
@@ -92,14 +96,14 @@ async def test_a_large_write_is_split_into_transactions_that_the_store_takes():
 
 async def test_transactions_are_bounded_in_bytes_too():
     store = PausedStore()
-    writer = ShardWriter(RequestQueue(store), lambda tokens: None)
+    writer = writer_of(store, lambda tokens: None)
     await writer.submit([put(f"k{i}", b"x" * 400_000) for i in range(4)])
     assert [len(txn) for txn in store.txns] == [2, 2]
 
 
 async def test_tied_writes_are_never_parted_by_a_split():
     store = PausedStore()
-    writer = ShardWriter(RequestQueue(store), lambda tokens: None)
+    writer = writer_of(store, lambda tokens: None)
     writes = [put(f"{side}{i}") for i in range(200) for side in "ab"]
     assert await writer.submit([put("odd"), *writes], [(f"a{i}", f"b{i}") for i in range(200)]) == []
     assert [len(txn) for txn in store.txns] == [127, 128, 128, 18]
@@ -109,7 +113,7 @@ async def test_tied_writes_are_never_parted_by_a_split():
 
 async def test_a_tie_holds_where_one_of_the_two_was_waiting_already():
     store = PausedStore()
-    writer = ShardWriter(RequestQueue(store), lambda tokens: None)
+    writer = writer_of(store, lambda tokens: None)
     store.gate.clear()
     first = writer.submit([put("under way")])
     await asyncio.sleep(0)
@@ -124,7 +128,7 @@ async def test_a_tie_holds_where_one_of_the_two_was_waiting_already():
 
 async def test_more_tied_writes_than_a_transaction_takes_are_written_all_the_same():
     store = PausedStore()
-    writer = ShardWriter(RequestQueue(store), lambda tokens: None)
+    writer = writer_of(store, lambda tokens: None)
     names = [f"k{i}" for i in range(300)]
     assert await writer.submit([put(name) for name in names], [("k0", name) for name in names[1:]]) == []
     assert sorted(store.values) == sorted(names)
@@ -132,14 +136,14 @@ async def test_more_tied_writes_than_a_transaction_takes_are_written_all_the_sam
 
 async def test_a_single_write_may_be_larger_than_what_is_put_together():
     store = PausedStore()
-    writer = ShardWriter(RequestQueue(store), lambda tokens: None)
+    writer = writer_of(store, lambda tokens: None)
     assert await writer.submit([put("a"), put("large", b"x" * (2 << 20)), put("b")]) == []
     assert store.txns == [["a"], ["large"], ["b"]]
 
 
 async def test_one_bad_key_fails_alone():
     store, applied = PausedStore(), []
-    writer = ShardWriter(RequestQueue(store), applied.extend)
+    writer = writer_of(store, applied.extend)
     store.bad_keys = {"k7"}
     bystander = writer.submit([put("other")])
     assert await writer.submit([put(f"k{i}") for i in range(20)]) == [7]
@@ -150,7 +154,7 @@ async def test_one_bad_key_fails_alone():
 
 async def test_where_the_store_does_not_answer_all_fail_and_the_next_may_succeed():
     store, applied = PausedStore(), []
-    writer = ShardWriter(RequestQueue(store), applied.extend)
+    writer = writer_of(store, applied.extend)
     store.unavailable = True
     assert await writer.submit([put("a"), put("b")]) == [0, 1]
     assert len(store.txns) == 1, "what is not answered is not tried in halves"
@@ -165,7 +169,7 @@ async def test_a_defect_while_applying_leaves_nobody_waiting():
     def applied(tokens):
         raise AssertionError("defect")
 
-    writer = ShardWriter(RequestQueue(store), applied)
+    writer = writer_of(store, applied)
     task_errors = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: task_errors.append(context))
     assert await writer.submit([put("a")]) == [0]
@@ -174,7 +178,7 @@ async def test_a_defect_while_applying_leaves_nobody_waiting():
 
 async def test_closing_waits_for_what_is_under_way():
     store, applied = PausedStore(), []
-    writer = ShardWriter(RequestQueue(store), applied.extend)
+    writer = writer_of(store, applied.extend)
     writer.submit([put("a")])
     await writer.drain()
     assert applied == ["a"]
@@ -271,7 +275,7 @@ def test_offsets_of_a_topic_that_was_deleted_before_a_restart_go_afterwards(run_
         world.delete_topic("t")
         await world.restart()
         assert list(world.groups.committed()) == []
-        await world.groups.offsets.delete_topic_offsets(t)
+        await world.groups.delete_topic_offsets(t)
         assert (await world.store.range(keys.OFFSETS)).entries == []
 
     run_world(scene)
@@ -300,7 +304,7 @@ def test_forgetting_a_topic_waits_for_commits_on_their_way_and_takes_them_along(
         pending = world.groups.commit("g", [OffsetCommit(t, 1, 1, -1, "")])
         world.view.listeners.clear()
         world.delete_topic("t")
-        await world.groups.offsets.delete_topic_offsets(t)
+        await world.groups.delete_topic_offsets(t)
         assert (await world.store.range(keys.OFFSETS)).entries == []
         assert commit.done()
         assert pending.done()
@@ -315,7 +319,7 @@ def test_where_offsets_of_a_deleted_topic_cannot_be_deleted_that_is_said(run_wor
         world.delete_topic("t")
         await world.store.close()
         with pytest.raises(StoreUnavailable):
-            await world.groups.offsets.delete_topic_offsets(t)
+            await world.groups.delete_topic_offsets(t)
 
     run_world(scene)
 
@@ -366,7 +370,7 @@ def test_offsets_that_a_transaction_brings_to_a_group_that_was_asked_for_before_
 async def test_a_shard_has_one_transaction_in_flight_whose_keys_complete_once():
     store = PausedStore()
     store.gate.clear()
-    writer = ShardWriter(RequestQueue(store), lambda tokens: None)
+    writer = writer_of(store, lambda tokens: None)
     writer.submit([put("a")])
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -234,12 +234,12 @@ def test_many_who_ask_for_offsets_share_a_read_that_begins_after_they_asked(run_
             await broker.commit(f"g{n}", t, n)
         await asyncio.sleep(1)  # until all of them are in memory
         first = asyncio.ensure_future(broker.offset("g0", t))
-        while broker.groups.reads.shard_revisions.read_count == 0:
+        while broker.groups.ownership.revisions.read_count == 0:
             await asyncio.sleep(0)
         answers = await asyncio.gather(*[broker.offset(f"g{n}", t) for n in range(50)])
         assert answers == list(range(50))
         assert await first == 0
-        assert broker.groups.reads.shard_revisions.read_count == 2
+        assert broker.groups.ownership.revisions.read_count == 2
 
     run_cluster(scene, brokers=1)
 

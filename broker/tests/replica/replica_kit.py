@@ -17,14 +17,20 @@ from faulty import FaultyFiles
 from log_kit import START_MS, HandClock, abandon, headers_in, settle
 
 from penstock.config.broker import BrokerConfig
+from penstock.control.broker_availability import OnlyBroker
 from penstock.control.config_admin import ConfigService
 from penstock.control.membership import ensure_cluster, register_embedded
 from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource, TopicRequest
 from penstock.control.topic_admin import TopicService
+from penstock.control.topic_removal import TopicCleaner, TopicRemoval
 from penstock.log.compaction.runner import ThreadRunner
 from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
+from penstock.node.partition_data import ReplicaAssignments
+from penstock.node.single import NoPeers, SingleMember
 from penstock.replica.acceptance import Appended
+from penstock.replica.fetchers import ReplicaFetchers
+from penstock.replica.isr_keeper import IsrKeeper
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
@@ -82,6 +88,8 @@ class DataPath:
     configs: ConfigService
     log_dir: LogDirectory
     replicas: ReplicaManager
+    removal: TopicRemoval
+    cleaners: list[TopicCleaner]
 
     async def create(self, name: str = "t", partitions: int = 1, **settings: str) -> UUID:
         """Create a topic; settings are Kafka's names with underscores."""
@@ -131,16 +139,20 @@ async def opened_data_path(
     log_dir.claim(cluster.cluster_id)
     log_dir.recover(ProducerState)
     log_dir.start()
-    replicas = ReplicaManager(view, log_dir, clock, config)
-    topics = TopicService(store, view, watcher, clock, config, uuid4)
-    topics.cleaners.append(replicas.delete_topic)
+    member, peers = SingleMember(), NoPeers()
+    keeper, fetchers = IsrKeeper(store, view, clock, config, member), ReplicaFetchers(peers.fetch_from, config, member)
+    is_unassigned = ReplicaAssignments(store, 0).is_unassigned
+    replicas = ReplicaManager(view, log_dir, clock, config, member, keeper, fetchers, is_unassigned)
+    topics = TopicService(store, view, watcher, clock, config, uuid4, OnlyBroker())
+    removal, cleaners = TopicRemoval(store, view, watcher), [replicas.delete_topic]
+    await removal.start(cleaners)
     configs = ConfigService(store, view, watcher, config, clock)
     try:
-        yield DataPath(files, clock, config, view, watcher, topics, configs, log_dir, replicas)
+        yield DataPath(files, clock, config, view, watcher, topics, configs, log_dir, replicas, removal, cleaners)
     finally:
         files.let_go()
         replicas.close()
-        await topics.wait_background()
+        await removal.close()
         await watcher.stop()
         await store.close()
         await (log_dir.close() if clean else abandon(log_dir))

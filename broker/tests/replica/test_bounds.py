@@ -82,7 +82,7 @@ async def test_the_data_of_a_deleted_topic_is_out_of_the_way_before_its_tombston
         names = path.files.list(path.log_dir.path)
         found.append([name for name in names if opening.parse_partition(name) is not None])
 
-    path.topics.cleaners.append(look)
+    path.cleaners.append(look)
     await path.delete("t")
-    await path.topics.wait_background()
+    await path.removal.close()
     assert found == [[]], topic_id

@@ -84,7 +84,7 @@ async def test_while_the_store_is_in_doubt_nothing_is_asked_and_nothing_deleted(
         looks += 1
         return looks > 20
 
-    cluster[3].membership.may_discard = may_discard  # type: ignore[method-assign]
+    cluster[3].replicas.may_discard = may_discard
     await move_away(cluster, "t")
     await move_away(cluster, "u")
     await until(lambda: looks > 10)

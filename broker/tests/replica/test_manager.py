@@ -130,7 +130,7 @@ async def test_a_deleted_topics_data_goes_with_its_tombstone(path: DataPath, tmp
     accepted(partition)
     await path.flushed()
     await path.delete()
-    await path.topics.wait_background()
+    await path.removal.close()
     await until(lambda: not any(str(partition.topic_id) in p.name for p in tmp_path.iterdir()))
     assert not path.view.deleting
 
@@ -210,7 +210,7 @@ async def test_the_data_of_a_topic_that_is_deleted_while_its_log_is_being_closed
     path.replicas.drop_topic(path.view.topics["t"])
     await path.delete()
     path.files.let_go()
-    await path.topics.wait_background()
+    await path.removal.close()
     await until(lambda: not any(str(partition.topic_id) in p.name for p in tmp_path.iterdir()))
     await path.flushed()
     assert path.log_dir.failed is None

@@ -38,7 +38,7 @@ async def written(path: DataPath, name: str, **settings: str) -> dict[str, weakr
 
 async def deleted(path: DataPath, name: str) -> None:
     await path.delete(name)
-    await path.topics.wait_background()
+    await path.removal.close()
     await path.flushed()
     await asyncio.sleep(0)
 

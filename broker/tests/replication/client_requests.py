@@ -10,7 +10,10 @@ from replica_kit import batch_of
 
 from penstock.api.exchange import PeerInfo
 from penstock.api.produce import ProduceApi
+from penstock.group.assigned_shards import AssignedShardOwnership
 from penstock.group.coordinator import GroupCoordinator
+from penstock.group.offset_loading import LazyOffsetLoader
+from penstock.node.single import NoPeers
 from penstock.runtime.stats import RequestStats
 from penstock.txn.producer_ids import ProducerIds
 from penstock.txn.service import TransactionService
@@ -66,10 +69,14 @@ class Producer:
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         broker, store = cluster[broker_id], cluster.store
         config, ids = broker.config, ProducerIds(store)
+        peers = NoPeers()
+        owned = AssignedShardOwnership(store, broker.view, broker_id, broker.membership)
         groups = GroupCoordinator(
-            store, broker.view, broker.clock, config, lambda: str(uuid4()), membership=broker.membership
+            store, broker.view, broker.clock, config, lambda: str(uuid4()), owned, LazyOffsetLoader
         )
-        transactions = TransactionService(store, broker.view, broker.clock, config, ids, broker.replicas, groups)
+        transactions = TransactionService(
+            store, broker.view, broker.clock, config, ids, broker.replicas, groups, peers, peers
+        )
         self.api = ProduceApi(broker.replicas, RequestStats(), transactions.verifier, broker.leaderships)
         self.exchanges: list[Answered] = []
         self.produce_template: ProduceTemplate | None = None

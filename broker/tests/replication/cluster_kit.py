@@ -155,7 +155,6 @@ class Broker:
             compaction=ThreadRunner(self.files),
         )
         self.links: dict[int, Link] = {}
-        self.resigned: list[tuple[UUID, int]] = []
         self.marks: dict[tuple[UUID, int], list[tuple[type[Partition], int, int]]] = {}
 
     async def start(self, cluster_id: str) -> None:
@@ -166,14 +165,7 @@ class Broker:
         revision = await self.cluster.register(self.broker_id)
         self.membership.epoch = revision
         await self.watcher.applied(revision)
-        self.keeper = IsrKeeper(
-            self.cluster.store,
-            self.view,
-            self.clock,
-            self.config,
-            self.membership,
-            lambda topic_id, index: self.resigned.append((topic_id, index)),
-        )
+        self.keeper = IsrKeeper(self.cluster.store, self.view, self.clock, self.config, self.membership)
         self.fetchers = ReplicaFetchers(self.connect, self.config, self.membership)
         self.replicas = ReplicaManager(
             self.view,

@@ -131,7 +131,7 @@ async def test_a_replica_that_is_to_join_the_isr_is_waited_for_until_it_is_refus
     await cluster.change(isr=[1, 2], isr_epochs=[cluster.epoch_of(1), cluster.epoch_of(2)])
     leader, keeper, changes = cluster[1].leader(), cluster[1].keeper, list[IsrChange]()
     monkeypatch.setattr(keeper, "propose", lambda _, change: changes.append(change))
-    leader.propose(keeper, set(), [(3, cluster.epoch_of(3))])
+    leader.propose(set(), [(3, cluster.epoch_of(3))])
     answer = start_deletion(cluster, 5)
     isr = leader.isr
     assert isr is not None

@@ -202,13 +202,6 @@ async def test_a_follower_whose_disk_has_failed_leaves_the_isr(cluster: Cluster)
     assert waiter.answers == [0]
 
 
-async def test_a_leader_whose_disk_has_failed_resigns(cluster: Cluster) -> None:
-    topic_id = await cluster.create()
-    await cluster.acknowledged(1)
-    cluster[1].log_dir.fail(OSError(errno.EIO, "planted"))
-    assert cluster[1].resigned == [(topic_id, 0)]
-
-
 async def test_an_isr_that_changed_meanwhile_is_not_written_over(cluster: Cluster) -> None:
     """The controller removed broker 2 while the leader was about to remove broker 3."""
     await cluster.create()

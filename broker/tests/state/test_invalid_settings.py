@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from typing import Any
 
 import pytest
+import structlog
 from watcher_kit import A, B, Followed, topic
 
 from penstock.state import keys
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import BrokerConfigRecord, encode
 from penstock.state.store import PutOp
+
+Event = MutableMapping[str, Any]
 
 
 @pytest.fixture
@@ -23,9 +27,21 @@ async def followed() -> AsyncIterator[Followed]:
     await store.close()
 
 
-def invalid_settings(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The log messages of invalid settings since the last call."""
-    return [line for line in capsys.readouterr().out.splitlines() if "invalid setting in the metadata store" in line]
+@pytest.fixture
+def events() -> Iterator[list[Event]]:
+    """The log events, however another test has configured the log."""
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as captured:
+        yield captured
+    structlog.configure(**before)
+
+
+def invalid_settings(events: list[Event]) -> list[Event]:
+    """Remove the logged events, and return those of invalid settings."""
+    found = [event for event in events if "invalid setting in the metadata store" in event["event"]]
+    events.clear()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -33,7 +49,7 @@ def invalid_settings(capsys: pytest.CaptureFixture[str]) -> list[str]:
     [("retention.ms", "-7", '"-7"'), ("retention.ms", 5, "int"), ("from.the.future", "1", '"1"')],
 )
 async def test_an_invalid_setting_of_a_topic_is_logged_once_and_the_brokers_default_applies(
-    followed: Followed, capsys: pytest.CaptureFixture[str], name: str, value: object, shown: str
+    followed: Followed, events: list[Event], name: str, value: object, shown: str
 ) -> None:
     await followed.write(PutOp(keys.broker_config(None), b'{"settings":{"log.retention.ms":"7"}}'))
     operations = topic(A, "a", overrides={"segment.bytes": "4096", name: value, "penstock.owner": "x"})
@@ -44,15 +60,13 @@ async def test_an_invalid_setting_of_a_topic_is_logged_once_and_the_brokers_defa
         config = followed.view.topics["a"].config
         assert (config.segment_bytes, config.retention_ms) == (4096, 7)
         assert followed.view.topics["a"].overrides == {"segment.bytes": "4096", "penstock.owner": "x"}
-    (logged,) = invalid_settings(capsys)
-    assert f"name={name} " in logged
-    assert f"value={shown}" in logged.replace("'", "")
-    assert "resource='topic \"a\"'" in logged
+    (logged,) = invalid_settings(events)
+    assert (logged["name"], logged["value"], logged["resource"]) == (name, shown, 'topic "a"')
     await followed.write(*topic(B, "b", overrides={"segment.ms": "x"}))
-    assert [line.split("name=")[1].split()[0] for line in invalid_settings(capsys)] == ["segment.ms"]
+    assert [event["name"] for event in invalid_settings(events)] == ["segment.ms"]
     await followed.write(*topic(A, "a"))
     await followed.write(*operations)
-    assert len(invalid_settings(capsys)) == 1, "a setting that became invalid again is logged again"
+    assert len(invalid_settings(events)) == 1, "a setting that became invalid again is logged again"
 
 
 @pytest.mark.parametrize(("broker_id", "resource"), [(None, "all brokers"), (0, "broker 0")])
@@ -67,7 +81,7 @@ async def test_an_invalid_setting_of_a_topic_is_logged_once_and_the_brokers_defa
 )
 async def test_an_invalid_setting_of_brokers_is_logged_once_and_the_next_source_applies(
     followed: Followed,
-    capsys: pytest.CaptureFixture[str],
+    events: list[Event],
     broker_id: int | None,
     resource: str,
     name: str,
@@ -83,10 +97,8 @@ async def test_an_invalid_setting_of_brokers_is_logged_once_and_the_next_source_
         assert followed.config.max_partitions == 9
         assert followed.config.num_partitions == 1
         assert followed.view.topics["a"].config.retention_ms == (7 if broker_id is None else 6)
-    (logged,) = invalid_settings(capsys)
-    assert f"name={name} " in logged
-    assert f"value={shown}" in logged.replace("'", "")
-    assert f"resource='{resource}'" in logged
+    (logged,) = invalid_settings(events)
+    assert (logged["name"], logged["value"], logged["resource"]) == (name, shown, resource)
 
 
 async def test_settings_that_contradict_each_other_are_reported_and_the_defaults_apply(followed: Followed) -> None:

@@ -27,8 +27,11 @@ from penstock.api.producer_ids import ProducerIdsApi
 from penstock.api.transaction_parts import TransactionPartsApi
 from penstock.api.transactions import TransactionsApi
 from penstock.api.versions import ApiVersionsApi
-from penstock.control.membership import ensure_cluster
+from penstock.control.features import Features
+from penstock.control.membership import FEATURE_LEVEL, ensure_cluster
+from penstock.group.assigned_shards import AssignedShardOwnership
 from penstock.group.coordinator import GroupCoordinator
+from penstock.group.offset_loading import LazyOffsetLoader
 from penstock.runtime.stats import RequestStats
 from penstock.state import keys
 from penstock.state.records import ShardRecord, TransactionRecord, TxnOffsetRecord, decode, encode
@@ -163,15 +166,15 @@ class TxnBroker(Broker):
         self.line = Line(self.cluster.store)
         store: Any = self.line
         ids = ProducerIds(store)
+        owned = AssignedShardOwnership(store, self.view, self.broker_id, self.membership)
         self.groups = GroupCoordinator(
-            store, self.view, self.clock, self.config, lambda: str(uuid4()), membership=self.membership
+            store, self.view, self.clock, self.config, lambda: str(uuid4()), owned, LazyOffsetLoader
         )
-        await self.groups.start()
         ways = Ways(self.cluster, self.broker_id)
         self.txns = txns = TransactionService(
             store, self.view, self.clock, self.config, ids, self.replicas, self.groups, ways, ways
         )
-        await txns.start()
+        await self.groups.start()
         apis = [
             TransactionsApi(txns.coordinator, self.view, self.clock),
             TransactionPartsApi(self.view, txns.markers, self.groups, txns.offsets, txns.verifier),
@@ -181,9 +184,9 @@ class TxnBroker(Broker):
             OffsetsApi(self.groups, self.view),
         ]
         routes = [route for api in apis for route in api.routes()]
-        stats = RequestStats()
+        stats, features = RequestStats(), Features(store, self.view, self.watcher, FEATURE_LEVEL)
         self.produce = ProduceApi(self.replicas, stats, txns.verifier, self.leaderships)
-        self.dispatcher = Dispatcher(self.produce, self.fetch, ApiVersionsApi(routes), routes, stats)
+        self.dispatcher = Dispatcher(self.produce, self.fetch, ApiVersionsApi(routes, features), routes, stats)
 
     async def stop(self, *, clean: bool = False) -> None:
         if not clean:

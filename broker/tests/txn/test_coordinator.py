@@ -11,10 +11,13 @@ import pytest
 from log_kit import HandClock
 
 from penstock.config.broker import BrokerConfig
+from penstock.group.coordinator_shard import CoordinatorShard
+from penstock.group.ownership import LocalShardOwnership
+from penstock.group.shard_writer import ShardGuard
 from penstock.state import keys, records
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import TransactionRecord
-from penstock.state.store import Compare, CompareTarget, Operation, PutOp, StoreUnavailable, TxnResult
+from penstock.state.store import Compare, CompareTarget, Operation, PutOp, StoreEntry, StoreUnavailable, TxnResult
 from penstock.txn import coordinator as coordinating
 from penstock.txn import timer_wheel
 from penstock.txn.coordinator import TransactionCoordinator
@@ -92,6 +95,31 @@ class LosesAnswers:
         return [(await self.store.txn(*one)).succeeded for one in held]
 
 
+class OwnerGuard(ShardGuard):
+    """Guards all shards with one key."""
+
+    def ownership_compares(self) -> list[Compare]:
+        return [Compare("owner", CompareTarget.MOD_REVISION, self.revision)]
+
+
+class Loads:
+    """Loads the coordinator's shards."""
+
+    prefixes = (keys.TRANSACTIONS,)
+
+    def __init__(self, coordinator: TransactionCoordinator, epoch: int, owner_revision: int) -> None:
+        self.coordinator, self.epoch, self.owner_revision = coordinator, epoch, owner_revision
+
+    def on_acquired(self, shard: CoordinatorShard, found: Sequence[list[StoreEntry]]) -> None:
+        shard.is_loading = False
+        shard.guard.epoch = self.epoch
+        guard = OwnerGuard(shard.number, self.epoch, self.owner_revision) if self.owner_revision else shard.guard
+        self.coordinator.load_shard(shard.number, guard, found[0])
+
+    def on_resigned(self, shard: CoordinatorShard) -> None:
+        self.coordinator.drop_shard(shard.number)
+
+
 class Bench:
     def __init__(self) -> None:
         self.embedded = EmbeddedStore(":memory:")
@@ -101,18 +129,20 @@ class Bench:
         self.is_paused: Callable[[], bool] = lambda: False
 
     @contextlib.asynccontextmanager
-    async def coordinator(self, epoch: int = 0, guard: Compare | None = None) -> AsyncIterator[TransactionCoordinator]:
+    async def coordinator(self, epoch: int = 0, owner_revision: int = 0) -> AsyncIterator[TransactionCoordinator]:
+        """Own all shards, and with `owner_revision` only while the key "owner" has it."""
+        ownership = LocalShardOwnership(self.embedded, 0)
         made = TransactionCoordinator(
             self.store,
             self.clock,
             self.config,
             ProducerIds(self.embedded),
             self.parts,
-            is_paused=self.is_paused,
+            ownership,
+            self.is_paused,
         )
-        for number in range(keys.SHARD_COUNT):
-            entries = (await self.embedded.range(keys.transactions(number))).entries
-            made.load_shard(number, epoch, guard, entries)
+        ownership.add_listener(Loads(made, epoch, owner_revision))
+        await ownership.start()
         try:
             yield made
         finally:
@@ -226,8 +256,7 @@ async def test_a_commit_without_an_answer_is_completed_though_nobody_asks_again(
 async def test_a_coordinator_that_lost_its_shard_writes_nothing() -> None:
     bench = Bench()
     revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
-    guard = Compare("owner", CompareTarget.MOD_REVISION, revision)
-    async with bench.coordinator(3, guard) as old:
+    async with bench.coordinator(3, revision) as old:
         producer = await begun(old)
         await bench.embedded.txn([], [PutOp("owner", b"another")])
         before = await bench.record()
@@ -260,7 +289,7 @@ async def claimed(coordinator: TransactionCoordinator, transactional_id: str, pr
 async def test_what_is_final_is_told_by_who_surely_has_the_shard_alone(ask: Ask, found: E) -> None:
     bench = Bench()
     revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
-    async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
+    async with bench.coordinator(3, revision) as coordinator:
         producer = await begun(coordinator)
         assert await coordinator.end_transaction("x", producer, True) is E.NONE
         await bench.until("CompleteCommit")
@@ -276,7 +305,7 @@ async def test_what_is_final_is_told_by_who_surely_has_the_shard_alone(ask: Ask,
 async def test_partitions_are_known_already_to_who_surely_has_the_shard_alone() -> None:
     bench = Bench()
     revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
-    async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
+    async with bench.coordinator(3, revision) as coordinator:
         producer = await begun(coordinator)
         assert await coordinator.add_to_transaction("x", producer, {T: [0]}) is E.NONE
         await bench.embedded.txn([], [PutOp("owner", b"another")])
@@ -287,7 +316,7 @@ async def test_partitions_are_known_already_to_who_surely_has_the_shard_alone() 
 async def test_of_a_transaction_that_goes_as_it_should_nothing_is_asked_of_the_store() -> None:
     bench = Bench()
     revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
-    async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
+    async with bench.coordinator(3, revision) as coordinator:
         producer = await begun(coordinator)
         assert await coordinator.add_to_transaction("x", producer, {T: [2]}) is E.NONE
         assert not coordinator.verify("x", producer, T, 2).error
@@ -304,7 +333,7 @@ async def test_where_a_partition_heard_of_a_newer_coordinator_the_store_knows_wh
     for is_replaced in (True, False):
         bench = Bench()
         revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
-        async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
+        async with bench.coordinator(3, revision) as coordinator:
             producer = await begun(coordinator)
             bench.parts.error = E.TRANSACTION_COORDINATOR_FENCED
             assert await coordinator.end_transaction("x", producer, True) is E.NONE
@@ -325,7 +354,7 @@ async def test_where_a_partition_heard_of_a_newer_coordinator_the_store_knows_wh
 async def test_a_write_that_takes_effect_after_it_was_given_up_on_is_found_by_the_next() -> None:
     bench = Bench()
     revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
-    async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
+    async with bench.coordinator(3, revision) as coordinator:
         producer = await begun(coordinator)
         bench.store.holds = True
         assert await coordinator.end_transaction("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE

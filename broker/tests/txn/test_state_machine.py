@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from penstock.group.shard_writer import LocalShardGuard
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import TransactionRecord, TxnState
 from penstock.txn import state_machine as machine
@@ -257,7 +258,7 @@ def test_epochs_do_not_fall_and_only_a_new_transaction_has_a_new_number(changes:
 
 
 async def test_a_record_is_written_with_the_lock_of_its_id_only() -> None:
-    transaction = TransactionState("a", TxnShard(0, 1, None))
+    transaction = TransactionState("a", TxnShard(0, LocalShardGuard(0)))
     store = EmbeddedStore(":memory:")
     with pytest.raises(AssertionError, match="without its lock"):
         await write_record(store, transaction, record(TxnState.EMPTY))

@@ -112,9 +112,9 @@ MORE = (
     Fault(
         name="shard-epoch-uncompared",
         says="a coordinator that lost its shard still commits offsets",
-        file="group/request_queue.py",
-        old="                compares += batch.writer.guard.ownership_compare(), batch.writer.guard.fence_compare()\n",
-        new="                compares += (batch.writer.guard.fence_compare(),)\n",
+        file="group/shard_writer.py",
+        old="        return [*self.ownership_compares(), fence]\n",
+        new="        return [fence]\n",
         caught_by=(
             GROUPS + "test_shards.py::test_a_coordinator_that_lost_its_shard_cannot_commit",
             GROUPS + "test_shards.py::test_a_coordinator_that_lost_its_shard_hands_out_no_assignment",
@@ -124,7 +124,7 @@ MORE = (
         name="shard-unconfirmed",
         says="a coordinator that lost its shard still returns committed offsets",
         file="group/ownership.py",
-        old=" or revisions.get(number) == shard.guard.revision:\n",
+        old=" or revisions.get(number, 0) == shard.guard.revision:\n",
         new=" or True:\n",
         caught_by=(GROUPS + "test_shards.py::test_a_coordinator_that_lost_its_shard_tells_no_offsets",),
     ),
@@ -132,8 +132,8 @@ MORE = (
         name="late-write-not-fenced",
         says="a write without a response may revert a write that was acknowledged after it",
         file="group/shard_writer.py",
-        old="            self.guard.is_fence_stale = True\n",
-        new="            pass\n",
+        old="        self.is_fence_stale = True\n",
+        new="        pass\n",
         caught_by=(
             GROUPS + "test_shard_offsets.py::test_a_write_without_an_answer_cannot_undo_what_was_acknowledged_later",
         ),

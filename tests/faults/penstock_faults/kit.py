@@ -12,14 +12,20 @@ from pathlib import Path
 from random import Random
 from uuid import UUID, uuid4
 
+from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.log.log_dir import LogDirectory
+from penstock.node.single import SingleMember
 from penstock.replica.acceptance import Appended
+from penstock.replica.blocked_producers import BlockedProducers
+from penstock.replica.isr_keeper import IsrKeeper
 from penstock.replica.leader import Leader
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.disk import OsFile, OsFiles
 from penstock.runtime.files import Buffer
+from penstock.state.embedded import EmbeddedStore
+from penstock.state.view import ClusterView, PartitionView
 from penstock.wire.batch import read_header
 from penstock.wire.batch_builder import build_batch
 from penstock.wire.records import Record
@@ -115,7 +121,7 @@ class Place:
 @contextlib.asynccontextmanager
 async def place(path: Path, config: TopicConfig | None = None) -> AsyncIterator[Place]:
     """Opens a data directory as a broker does; shuts it down cleanly at the end."""
-    files = HeldFiles()
+    files, store = HeldFiles(), EmbeddedStore(":memory:")
     directory = LogDirectory(files, str(path), SystemClock(), 0, 64, random=Random(1), new_id=uuid4)
     directory.claim("the-cluster")
     directory.recover(ProducerState)
@@ -123,10 +129,27 @@ async def place(path: Path, config: TopicConfig | None = None) -> AsyncIterator[
     try:
         producers = ProducerState()
         log = directory.open_or_create(TOPIC_ID, "guarded", 0, config or TopicConfig(), producers)
-        yield Place(directory, files, Leader("guarded", TOPIC_ID, 0, 1, log, producers, SystemClock()))
+        clock = SystemClock()
+        leader = Leader(
+            "guarded",
+            TOPIC_ID,
+            0,
+            1,
+            log,
+            producers,
+            clock,
+            host=IsrKeeper(store, ClusterView(), clock, BrokerConfig(), SingleMember()),
+            broker_id=0,
+            placed=PartitionView(0, [0], 0, 1, [0]),
+            high_watermark=None,
+            blocked_producers=BlockedProducers(),
+            unflushed={},
+        )
+        yield Place(directory, files, leader)
     finally:
         files.go_on.set()
         await directory.close()
+        await store.close()
 
 
 def as_killed(path: Path, target: Path) -> Path:

@@ -17,11 +17,10 @@ from penstock.log.compaction.runner import CompactionRunner, ThreadRunner
 from penstock.log.flusher import Flusher, FlushWork, T
 from penstock.log.log_dir import LogDirectory
 from penstock.node.broker import BrokerNode
+from penstock.node.clustered import ClusteredComposition
 from penstock.node.handlers import BrokerServices
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
-from penstock.state.store import Store
-from penstock.state.watcher import Watcher
 from penstock_simulation.files import SimFile, SimFiles
 from penstock_simulation.seams import bind
 from penstock_simulation.store_client import SimStore
@@ -132,12 +131,12 @@ class SimNode(BrokerNode):
 
     replicas: ReplicaManager | None = None
 
-    async def make_services(self, store: Store, watcher: Watcher, log_dir: LogDirectory) -> BrokerServices:
-        services = await super().make_services(store, watcher, log_dir)
+    async def make_services(self, log_dir: LogDirectory) -> BrokerServices:
+        services = await super().make_services(log_dir)
         self.replicas = services.replicas
         return services
 
     @property
     def is_controller(self) -> bool:
-        controller = None if self.cluster is None else self.cluster.member.controller
+        controller = self.composition.member.controller if isinstance(self.composition, ClusteredComposition) else None
         return controller is not None and controller.term is not None

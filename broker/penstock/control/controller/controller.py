@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.control.controller.election import Election
 from penstock.control.controller.etcd_upkeep import EtcdUpkeep, maintenance_client
 from penstock.control.controller.evacuation import BrokerEvacuation
-from penstock.control.controller.housekeeping import Housekeeping, TopicCleaner
+from penstock.control.controller.housekeeping import Housekeeping
 from penstock.control.controller.index import PartitionIndex
 from penstock.control.controller.keeper import LogEnds, PartitionKeeper
 from penstock.control.controller.leadership import Leadership
@@ -27,6 +27,7 @@ from penstock.control.controller.shards import ShardKeeper
 from penstock.control.controller.writer import ProposalWriter
 from penstock.control.members import AbsenceRecord, LeavingRecord, absence_key, leaving_key
 from penstock.control.membership import Registration
+from penstock.control.topic_removal import TopicCleaner
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state.records import encode
@@ -56,7 +57,7 @@ class ControllerContext:
     prober: Prober
     log_ends: LogEnds
     new_id: Callable[[], UUID]
-    topic_cleaners: list[TopicCleaner] = field(default_factory=list)
+    topic_cleaners: Sequence[TopicCleaner]
     """Remove what other packages keep in the store of a deleted topic."""
 
 

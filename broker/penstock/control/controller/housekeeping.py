@@ -7,10 +7,11 @@ tombstone tells absent brokers that they can delete their data. The controller w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from uuid import UUID
 
 from penstock.control.controller.leadership import Leadership
+from penstock.control.topic_removal import TopicCleaner
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
@@ -28,9 +29,6 @@ TOMBSTONE_AGE_MS = 24 * 3_600_000
 MIN_OBSERVED_MS = 15 * 60_000
 """Minimum time for which the controller has seen a tombstone itself before it removes it."""
 
-TopicCleaner = Callable[[UUID], Awaitable[None]]
-"""Removes what another package keeps in the store of a deleted topic (committed offsets), once per cluster."""
-
 
 class Housekeeping:
     """Removes leftovers of topics every `CLEANUP_INTERVAL_S`."""
@@ -41,7 +39,7 @@ class Housekeeping:
         leadership: Leadership,
         view: ClusterView,
         watcher: Watcher,
-        cleaners: list[TopicCleaner],
+        cleaners: Sequence[TopicCleaner],
         clock: Clock,
     ) -> None:
         self.store, self.leadership, self.view, self.watcher, self.cleaners = store, leadership, view, watcher, cleaners

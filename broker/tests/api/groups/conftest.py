@@ -6,6 +6,7 @@ import inspect
 from uuid import UUID, uuid4
 
 import pytest
+from replica_kit import opened_data_path
 
 from penstock.api.exchange import PeerInfo
 from penstock.api.group_admin import GroupAdminApi
@@ -16,10 +17,13 @@ from penstock.api.routes import RequestContext
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.group.coordinator import GroupCoordinator
+from penstock.group.offset_loading import EagerOffsetLoader
+from penstock.group.ownership import LocalShardOwnership
+from penstock.node.single import NoPeers
 from penstock.runtime.clock import SystemClock
-from penstock.state.embedded import EmbeddedStore
 from penstock.state.view import BrokerEndpoint, BrokerView, ClusterView, PartitionView, TopicView
 from penstock.txn.producer_ids import ProducerIds
+from penstock.txn.service import TransactionService
 from penstock.wire import codec
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import join_group as jg
@@ -49,7 +53,7 @@ class FakeExchange:
 class Broker:
     """The handlers, called through the codec as by a connection."""
 
-    def __init__(self, store):
+    def __init__(self, store, replicas):
         self.config = BrokerConfig()
         self.config.group_initial_rebalance_delay_ms = 0
         self.view = ClusterView(cluster_id="c", controller_id=0, revision=1)
@@ -57,12 +61,18 @@ class Broker:
             0, [BrokerEndpoint("MAIN", "main.example", 1), BrokerEndpoint("OTHER", "other.example", 2)]
         )
         self.topic_ids = {name: self.create_topic(name) for name in ("t", "u")}
-        self.groups = GroupCoordinator(store, self.view, SystemClock(), self.config, lambda: str(uuid4()))
+        clock, peers, ids, owned = SystemClock(), NoPeers(), ProducerIds(store), LocalShardOwnership(store, 0)
+        self.groups = GroupCoordinator(
+            store, self.view, clock, self.config, lambda: str(uuid4()), owned, EagerOffsetLoader
+        )
+        self.transactions = TransactionService(
+            store, self.view, clock, self.config, ids, replicas, self.groups, peers, peers
+        )
         apis = [
-            GroupsApi(self.groups, self.view),
+            GroupsApi(self.groups, self.view, self.transactions.coordinator),
             GroupAdminApi(self.groups, self.view),
             OffsetsApi(self.groups, self.view),
-            ProducerIdsApi(ProducerIds(store)),
+            ProducerIdsApi(ids, self.transactions.coordinator),
         ]
         self.routes = {route.request: route for api in apis for route in api.routes()}
         self.exchange = FakeExchange()
@@ -164,10 +174,10 @@ class Broker:
 
 
 @pytest.fixture
-async def broker():
-    store = EmbeddedStore(":memory:")
-    made = Broker(store)
-    await made.groups.start()
-    yield made
-    await made.groups.close()
-    await store.close()
+async def broker(tmp_path):
+    async with opened_data_path(tmp_path, state=":memory:") as path:
+        made = Broker(path.topics.store, path.replicas)
+        await made.groups.start()
+        yield made
+        await made.transactions.close()
+        await made.groups.close()

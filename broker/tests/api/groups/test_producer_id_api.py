@@ -29,14 +29,11 @@ async def test_a_producer_that_has_an_id_gets_another(broker, version):
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_a_transactional_producer_is_refused_for_good(broker, version):
+async def test_a_transactional_producer_keeps_its_id_and_gets_the_next_epoch(broker, version):
     request = ip.InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1000)
-    response = await broker.call(version, request)
-    assert (response.error_code, response.producer_id, response.producer_epoch) == (
-        E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        -1,
-        -1,
-    )
+    first, second = [await broker.call(version, request) for _ in range(2)]
+    assert (first.error_code, first.producer_epoch) == (0, 0)
+    assert (second.error_code, second.producer_id, second.producer_epoch) == (0, first.producer_id, 1)
 
 
 async def test_where_the_store_is_down_a_producer_is_told_to_come_back(broker):

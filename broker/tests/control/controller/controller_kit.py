@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.config.broker import BrokerConfig
+from penstock.control.broker_availability import RegisteredBrokers
 from penstock.control.controller.controller import ControllerContext, ControllerTask
 from penstock.control.controller.probes import Probe
 from penstock.control.membership import Registration, ensure_cluster
@@ -174,8 +175,9 @@ class Node:
             self.world.topic_cleaners,
         )
         self.controller = ControllerTask(context)
+        brokers = RegisteredBrokers(self.world.store, self.view, self.world.time, self.config)
         self.topics = TopicService(
-            self.world.store, self.view, self.watcher, self.world.time, self.config, uuid4, is_clustered=True
+            self.world.store, self.view, self.watcher, self.world.time, self.config, uuid4, brokers
         )
         self.run(self.registration.keep_alive().run())
         self.run(self.controller.run())

@@ -68,17 +68,8 @@ async def test_a_tombstone_stays_for_brokers_that_are_away_and_then_goes(three) 
         forgotten.append(topic)
 
     three.topic_cleaners.append(forget)
-    cleaned: list[UUID] = []
-
-    async def clean(topic: UUID) -> None:
-        cleaned.append(topic)
-
     topic = await three.topic("t", [1, 2, 3])
-    admin = three.brokers[1].topics
-    admin.cleaners.append(clean)
-    await three.finish(admin.delete(three.view.topics["t"]))
-    await three.finish(admin.wait_background())
-    assert cleaned == [topic]
+    await three.finish(three.brokers[1].topics.delete(three.view.topics["t"]))
     await remove_leftovers(three)
     await remove_leftovers(three, TOMBSTONE_AGE_MS - 1000)
     assert forgotten == [topic], "what is kept in the store is removed once"
@@ -140,12 +131,3 @@ async def test_a_tombstone_whose_time_is_unknown_or_in_the_future_stays_for_a_da
     assert await left(three, topic) == 1
     await remove_leftovers(three, 1000)
     assert await left(three, topic) == 0
-
-
-async def test_a_broker_that_starts_leaves_unnamed_topics_to_the_controller(three) -> None:
-    topic = UUID(int=78)
-    record = PartitionRecord(replicas=[1], leader=1, isr=[1])
-    await three.store.txn([], [PutOp(keys.partition(topic, 0), encode(record))])
-    await three.time.until(lambda: three.brokers[2].watcher.unnamed() == [topic])
-    await three.finish(three.brokers[2].topics.resume())
-    assert await left(three, topic) == 1

@@ -224,6 +224,7 @@ class Broker:
                 NoProber(),
                 self.cluster,
                 uuid4,
+                [],
             )
         )
         self.run(self.controller.run())

@@ -1,0 +1,140 @@
+"""Follows the coordinator shards that the view assigns to this broker, and loads or resigns them as it changes. Created
+by `node` in a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from penstock.group.coordinator_shard import CoordinatorShard
+from penstock.group.ownership import ShardOwnership
+from penstock.group.request_queue import read_fence, renew_fence
+from penstock.group.shard_revisions import ShardRevisions
+from penstock.group.shard_writer import ShardGuard
+from penstock.replica.membership import BrokerMembership
+from penstock.runtime.logging import get_logger
+from penstock.state import keys
+from penstock.state.store import Store, StoreEntry, StoreError, StoreUnavailable
+from penstock.state.view import ClusterView
+from penstock.wire.errors import ErrorCode
+
+log = get_logger(__name__)
+
+MAX_CONCURRENT_LOADS = 4
+"""Concurrent shard loads: after a broker fails, each remaining broker acquires many shards at once."""
+RETRY_S = 1.0
+
+
+class AssignedShardOwnership(ShardOwnership):
+    """The shards that the controller has assigned to this incarnation of the broker."""
+
+    is_shared = True
+
+    def __init__(self, store: Store, view: ClusterView, broker_id: int, membership: BrokerMembership) -> None:
+        super().__init__(store)
+        self._view, self._broker_id, self._membership = view, broker_id, membership
+        self.revisions = ShardRevisions(store)
+        self._loads = asyncio.Semaphore(MAX_CONCURRENT_LOADS)
+        self._retries: set[asyncio.TimerHandle] = set()
+        self._acquired_revisions: dict[int, int] = {}
+        """The revision of the last acquired record of each shard."""
+
+    async def start(self) -> None:
+        """Acquire the assigned shards, and subscribe to further assignments. Returns before any shard is loaded."""
+        self._view.subscribe_shards(self.check_shards)
+        self.check_shards(range(keys.SHARD_COUNT))
+
+    def close(self) -> None:
+        """Resign all shards."""
+        for retry in self._retries:
+            retry.cancel()
+        self._retries.clear()
+        super().close()
+
+    def owner_of(self, number: int) -> int:
+        """Return the id of the broker that owns a shard by the view, -1 if none does now."""
+        broker = self._view.shard_owner(number)
+        return -1 if broker is None else broker.broker_id
+
+    async def read_revisions(self) -> Mapping[int, int]:
+        """Read the revisions of the shards' records; see `ShardOwnership`."""
+        return await self.revisions.read()
+
+    def error(self, number: int) -> ErrorCode:
+        """Return the error that prevents this broker from serving the shard, or NONE; see `ShardOwnership`.
+
+        NOT_COORDINATOR also if the lease may have expired.
+        """
+        return super().error(number) if self._membership.may_serve() else ErrorCode.NOT_COORDINATOR
+
+    def check_shards(self, numbers: Iterable[int]) -> None:
+        """Compare the shards' assignments in the view with the owned shards: acquire or resign."""
+        for number in [] if self._closed else numbers:
+            if not 0 <= number < keys.SHARD_COUNT:
+                continue  # an invalid key in the store
+            guard = self._assigned_guard(number)
+            shard = self._shards[number]
+            if shard is not None:
+                if guard is not None and guard.revision == shard.guard.revision:
+                    continue
+                self.resign(number)
+            if guard is not None:
+                self._acquire(number, guard)
+
+    def handle_lost(self, number: int) -> None:
+        """Resign a shard that the store assigns to another broker. The view may lag, so the assignment is checked again
+        after `RETRY_S`."""
+        super().handle_lost(number)
+        if not self._closed:
+            handle: asyncio.TimerHandle
+
+            def check_again() -> None:
+                self._retries.discard(handle)
+                self.check_shards([number])
+
+            handle = asyncio.get_running_loop().call_later(RETRY_S, check_again)
+            self._retries.add(handle)
+
+    # --- internal
+
+    def _assigned_guard(self, number: int) -> ShardGuard | None:
+        shard = self._view.shards.get(number)
+        if shard is None or shard.broker_id != self._broker_id or shard.broker_epoch != self._membership.epoch:
+            return None
+        return ShardGuard(number, shard.epoch, shard.revision)
+
+    def _acquire(self, number: int, guard: ShardGuard) -> None:
+        assert self._shards[number] is None, f"shard {number} is acquired, but was not resigned"
+        # After a second acquisition by the same record, a write of the first may still be in flight with an equal
+        # guard.
+        guard.is_fence_stale = self._acquired_revisions.get(number) == guard.revision
+        self._acquired_revisions[number] = guard.revision
+        shard = self._shards[number] = CoordinatorShard(number, guard)
+        shard.loading = asyncio.get_running_loop().create_task(self._load(shard), name=f"load shard {number}")
+
+    async def _load(self, shard: CoordinatorShard) -> None:
+        """Read the shard's state. Previous owners cannot write: the record that their guards compare is gone."""
+        while True:
+            async with self._loads:
+                try:
+                    found = await self._read(shard.guard)
+                    break
+                except StoreError as e:
+                    log.warning("cannot read coordinator shard: retrying", shard=shard.number, reason=str(e))
+            await asyncio.sleep(RETRY_S)
+        assert self._shards[shard.number] is shard, f"shard {shard.number} was resigned while it was loaded"
+        shard.loading = None
+        for listener, states in zip(self._listeners, found, strict=True):
+            listener.on_acquired(shard, states)
+        log.debug("coordinator shard acquired", shard=shard.number, groups=len(shard.groups))
+
+    async def _read(self, guard: ShardGuard) -> list[list[list[StoreEntry]]]:
+        """Return the state that each listener keeps, by its prefixes. Raises StoreError."""
+        if not guard.is_fence_stale:
+            await read_fence(self._store, guard)
+        elif not await renew_fence(self._store, guard):
+            raise StoreUnavailable("another broker owns the shard")
+        return [
+            [(await self._store.range(f"{prefix}{guard.number}/")).entries for prefix in listener.prefixes]
+            for listener in self._listeners
+        ]

@@ -1,0 +1,61 @@
+"""No class below `node` knows whether there are other brokers: `node` composes what it calls, nothing is optional."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+
+ROOMS = ("api", "control", "group", "http", "replica", "txn")
+VALUES = {"bool", "bytes", "float", "int", "str", "UUID", "None"}
+"""Types of values; an optional one is no collaborator."""
+OPTIONAL = {
+    "DeferredBatch.verification": "a batch behind others is verified when its turn comes",
+    "DeferredBatch.inspection": "a result: only some batches are inspected",
+    "FetchSession.pending": "state: the session's waiting request",
+    "LeaseKeepAlive.pulse": "the event loop to observe, if the renewal runs on another one",
+    "RecoveryInput.producer_ids": "a record that the store may lack",
+    "Route.decode": "only some requests are decoded in a special way",
+    "Route.failure": "only some requests have a response for errors",
+    "UnacknowledgedBatch.outcome": "a result: there is none while the batch is verified",
+    "TransactionState.completion_task": "state: the running completion",
+    "TransactionState.deadline": "state: there is none before the first timeout",
+    "TransactionState.record": "state: there is none before the first write",
+    "CoordinatorShard.loading": "state: the running load",
+    "PendingRead.task": "state: the running read",
+    "OffsetUsage.topics": "a value that may be unknown",
+    "ReassignmentRequest.replicas": "a value: None cancels the reassignment",
+}
+"""Optional parameters that may stay, and why."""
+
+
+def optional_parameters(room: str) -> Iterator[str]:
+    package = importlib.import_module(f"penstock.{room}")
+    for found in pkgutil.walk_packages(package.__path__, f"penstock.{room}."):
+        module = importlib.import_module(found.name)
+        for cls in vars(module).values():
+            if inspect.isclass(cls) and cls.__module__ == module.__name__ and "__init__" in vars(cls):
+                for name, parameter in inspect.signature(cls.__init__).parameters.items():
+                    alternatives = outer_alternatives(str(parameter.annotation))
+                    if "None" in alternatives and not alternatives <= VALUES:
+                        yield f"{cls.__name__}.{name}"
+
+
+def outer_alternatives(annotation: str) -> set[str]:
+    """Return the members of a union, without those inside brackets."""
+    parts, depth = [""], 0
+    for character in annotation:
+        depth += (character == "[") - (character == "]")
+        if character == "|" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return {part.strip() for part in parts}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_constructor_takes_an_optional_collaborator(room: str) -> None:
+    assert set(optional_parameters(room)) <= OPTIONAL.keys()
