@@ -1,4 +1,4 @@
-"""Directories of single brokers, and stores that fail where a test says."""
+"""Data directories of single brokers, and a store that fails at a given transaction."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OFFSET = OffsetRecord(offset=7, metadata="here", commit_ms=5)
 
 
 def records() -> dict[str, bytes]:
-    """Return one record of each kind, and offsets."""
+    """Return one record of each kind and `OFFSETS` committed offsets, encoded, by key."""
     found: dict[str, Any] = {
         keys.CLUSTER: ClusterRecord(cluster_id=CLUSTER_ID),
         keys.CONTROLLER: ControllerRecord(broker_id=BROKER, epoch=9),
@@ -87,7 +87,7 @@ async def fill(path: Path, values: Mapping[str, bytes]) -> None:
 
 
 class Failing(EmbeddedStore):
-    """In-memory store. Write transaction number `fails_at` (from 1) gets no response, applied or not."""
+    """In-memory store. Transaction number `fails_at` (from 1) gets no response; with `is_done` it is applied first."""
 
     def __init__(self, fails_at: int = 0, is_done: bool = False) -> None:
         super().__init__(":memory:")
@@ -115,7 +115,7 @@ async def moving(path: Path, store: EmbeddedStore) -> Any:
 
 
 async def adopt(path: Path, store: EmbeddedStore) -> None:
-    """Run the whole move, as the command does."""
+    """Plan and run the move as `penstock cluster adopt` does."""
     async with moving(path, store) as mover:
         await mover.run(await mover.plan())
 

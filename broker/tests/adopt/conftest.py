@@ -1,4 +1,4 @@
-"""Makes the kits importable (of clusters, of etcd and broker processes), and stores that end with their test."""
+"""Import paths of the kits for adoptions, clusters, etcd and broker processes, and an empty store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adopt_kit import Failing
 
 @pytest.fixture
 async def store() -> AsyncIterator[Failing]:
-    """An empty store for the cluster."""
+    """Yield an empty store for the cluster."""
     made = Failing()
     yield made
     await made.close()

@@ -29,7 +29,7 @@ def etcd(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """The broker's port, which it reuses: its clients reconnect to it."""
+    """Yield a port that the broker keeps after a restart, so that its clients can reconnect."""
     with reserved_port() as reserved:
         yield port_of(reserved)
 
@@ -60,7 +60,7 @@ def transactional(bootstrap: str) -> Producer:
 
 
 def read(bootstrap: str, group: str, count: int) -> list[bytes]:
-    """Read `count` messages from the group's position, then commit."""
+    """Read `count` messages from the group's committed offset, then commit."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
     consumer.subscribe(["flights"])
     values: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The move of a single broker's records: complete or no cluster, however it is interrupted; and its errors."""
+"""The move of a single broker's records into a cluster: interruptions and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.state.store import PutOp, StoreError
 
 
 async def whole(path: Path) -> tuple[dict[str, bytes], int]:
-    """Return what an uninterrupted move writes, without epochs, and its number of transactions."""
+    """Return the store's contents after an uninterrupted move, and the number of transactions."""
     store = Failing()
     await make_directory(path)
     await adopt(path, store)
@@ -32,7 +32,7 @@ async def whole(path: Path) -> tuple[dict[str, bytes], int]:
 
 
 def without_epochs(values: dict[str, bytes]) -> dict[str, bytes]:
-    """Remove revisions, which differ between attempts."""
+    """Return the values of all keys except those that hold epochs, which differ between attempts."""
     return {k: v for k, v in values.items() if not k.startswith((keys.PARTITIONS, keys.METADATA + "broker-pasts/"))}
 
 
@@ -180,7 +180,7 @@ async def test_a_copy_from_before_the_move_is_refused(tmp_path: Path, store: Fai
 
 async def test_where_another_was_faster_the_directory_is_given_back(tmp_path: Path) -> None:
     class Overtaken(Failing):
-        """Another client creates a cluster just before the move does."""
+        """A store in which another client creates a cluster just before the move does."""
 
         async def txn(self, compares, then, otherwise=()):  # type: ignore[no-untyped-def]
             if any(operation.key == keys.CLUSTER for operation in then):

@@ -1,4 +1,4 @@
-"""How records are converted, and that the controller then recognises the broker."""
+"""Conversion of a single broker's records, and the controller's treatment of the adopted broker."""
 
 from __future__ import annotations
 

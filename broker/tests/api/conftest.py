@@ -1,4 +1,4 @@
-"""A cluster of one broker on a real store, queried through the codec as by a client."""
+"""A cluster of one broker on an in-memory store; requests and responses pass through the codec."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class FixedClock:
 
 
 class Waits:
-    """A connected client."""
+    """The exchange of a connected client."""
 
     gone = False
 
 
 class Asker:
-    """Send requests of any version to the handlers, encoded and decoded as on the wire."""
+    """Sends requests of any version to the handlers, encoded and decoded as on the wire."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = {route.request: route for route in routes}
@@ -104,7 +104,7 @@ class Broker:
 
 @pytest.fixture
 def settings() -> dict[str, str]:
-    """Settings of the broker; tests parametrise it."""
+    """Return the broker's settings; tests override them by parametrization."""
     return {}
 
 

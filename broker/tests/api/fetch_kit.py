@@ -27,7 +27,7 @@ MUCH = 1 << 20
 
 
 def request(wire: Wire, version: int, offsets: dict[tuple[str, int], int] | None = None, **more: Any) -> FetchRequest:
-    """Return a request for (topic, partition) → offset; `each` are fields of every partition."""
+    """Return a request for (topic, partition) → offset; `each` has fields of every partition."""
     each = {"partition_max_bytes": MUCH, **more.pop("each", {})}
     topics: dict[str, FetchTopic] = {}
     for (name, index), offset in ({("t", 0): 0} if offsets is None else offsets).items():

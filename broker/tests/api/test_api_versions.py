@@ -115,7 +115,7 @@ async def test_a_body_that_is_none_breaks_the_protocol(wire: Wire, version: int)
 
 
 def test_exchanges_know_what_an_answer_is() -> None:
-    """The recorder rejects a second response, as a connection does."""
+    """A recorded exchange rejects a second response, as the exchange of a connection does."""
     exchange = RecordedExchange()
     exchange.reply([b"abc"])
     with pytest.raises(AssertionError, match="once"):

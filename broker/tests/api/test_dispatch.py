@@ -35,7 +35,7 @@ def heartbeat_failure(request: HeartbeatRequest, error: int) -> HeartbeatRespons
 
 
 def serve(wire: Wire, handler: Any, failure: Any = heartbeat_failure, first: int = 0, last: int = 4) -> None:
-    """A route that serves Heartbeat with `handler`."""
+    """Make Heartbeat, served with `handler`, the dispatcher's only route."""
     route = Route(HeartbeatRequest, handler, failure, first=first, last=last)
     wire.dispatcher = wire.make_dispatcher([route])
 
@@ -54,7 +54,7 @@ def head(api_key: int, version: int, client_id: str | None = "tester") -> bytear
     return request_head(api_key, version, 9, client_id)[4:]
 
 
-# Answers
+# Responses
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -200,7 +200,7 @@ async def test_one_failure_leaves_the_dispatcher_sound(wire: Wire) -> None:
     assert [error_in(wire, beat(wire, name)) for name in ("bad", "good")] == [ErrorCode.UNKNOWN_SERVER_ERROR, 0]
 
 
-# What is no request
+# Invalid frames
 
 
 @pytest.mark.parametrize("api_key", [17, 24, 71, 999, -1])
@@ -261,7 +261,7 @@ async def test_metadata_for_all_topics_is_understood_as_librdkafka_asks_for_it(w
 async def test_an_empty_body_is_a_request_or_breaks_the_protocol_in_every_version(
     wire: Wire, api_key: int, api: Any
 ) -> None:
-    """The data path's dispatcher serves eight APIs; none of them may fail in another way."""
+    """The dispatcher raises no other exception for any API of the data path."""
     for version in range(api.first, api.last + 1):
         frame = head(api_key, version)
         if api_key in (ApiKey.API_VERSIONS,) and version < 3:

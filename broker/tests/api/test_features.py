@@ -1,4 +1,4 @@
-"""UpdateFeatures at every version: all or nothing, and the error where every version's clients look."""
+"""UpdateFeatures at every version: all updates or none, with errors in the field that clients of the version read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def update(feature: str = FEATURE, level: int = 1, **more) -> FeatureUpdateKey:
     ids=str,
 )
 async def test_one_bad_update_is_the_error_of_the_whole_response(ask, broker, version: int, updates) -> None:
-    """The responses of Apache Kafka 4.3.1."""
+    """Apache Kafka 4.3.1 returns the same responses."""
     before = broker.view.feature_level
     response = await ask(UpdateFeaturesRequest(feature_updates=updates), version)
     assert (response.error_code, response.results) == (INVALID, [])

@@ -1,4 +1,4 @@
-"""Fetch in every version: records, size limits and errors."""
+"""Fetch at every version: records, size limits and errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
         yield opened
 
 
-# Every version
+# All versions
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -110,7 +110,7 @@ async def test_a_client_that_poses_as_a_replica_is_served_nothing(wire: Wire, ve
         assert not only(response).records
 
 
-# Where reading begins
+# Fetch offset
 
 
 async def test_an_offset_within_a_batch_gets_the_whole_batch(wire: Wire) -> None:
@@ -158,7 +158,7 @@ async def test_reading_on_goes_through_all_segments(wire: Wire, offset: int) -> 
     assert not found or found[-1][1] == 59
 
 
-# Bounds
+# Size limits
 
 
 async def test_a_partition_gives_no_more_than_it_is_asked_for(wire: Wire) -> None:
@@ -274,7 +274,7 @@ async def test_a_reader_whose_log_parted_from_ours_is_told_where(
         assert not data.records
 
 
-# Isolation
+# Isolation level
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -311,7 +311,7 @@ async def test_a_partition_that_could_not_be_recovered_is_a_storage_error(wire: 
     assert only(await fetch(wire, max_wait_ms=LONG_MS)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-# Counting
+# Statistics
 
 
 async def test_bytes_and_times_are_counted(wire: Wire) -> None:

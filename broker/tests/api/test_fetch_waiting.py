@@ -1,4 +1,4 @@
-"""Fetch: when a response is sent, what sessions send, and that no memory stays held."""
+"""Fetch: time of the response, contents of session responses, and release of log slices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
         yield opened
 
 
-# Waiting
+# Long polling
 
 
 async def test_a_reader_waits_and_is_woken_by_data(wire: Wire) -> None:
@@ -134,7 +134,7 @@ async def test_a_connection_that_goes_takes_its_request_along(wire: Wire) -> Non
 async def test_a_connection_that_goes_just_when_data_comes_leaves_nothing_held(wire: Wire) -> None:
     partition = await filled(wire, flush_messages="1000")
     exchange = waiting(wire)
-    accepted(partition)  # the response is due at the end of this iteration
+    accepted(partition)  # the response is sent at the end of this iteration of the event loop
     exchange.lose()
     await wire.path.flushed()
     assert wire.path.pins() == 0
@@ -229,7 +229,7 @@ async def test_a_session_costs_what_its_busy_partitions_cost(wire: Wire, monkeyp
     partitions = {name: await filled(wire, 3, name=name) for name in names}
     reader = Reader(wire, 12)
     await reader({(name, 0): 3 for name in names})
-    await reader({})  # the session has sent all of them
+    await reader({})  # the first response of the session had all partitions
     looked_at: list[str | UUID] = []
     find = PendingFetch.find
 
@@ -252,7 +252,7 @@ async def test_a_session_costs_what_its_busy_partitions_cost(wire: Wire, monkeyp
 
 
 async def test_who_waits_in_vain_is_told_what_is_new_without_data(wire: Wire) -> None:
-    """A new partition, a new log start offset, a new last stable offset."""
+    """Changes without records: a new partition, log start offset or last stable offset."""
     old, new, undecided = [await filled(wire, 3, name=name) for name in ("old", "new", "undecided")]
     reader = Reader(wire, 11)
     await reader({("old", 0): 3, ("undecided", 0): 3}, isolation_level=1)

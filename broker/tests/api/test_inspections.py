@@ -1,4 +1,4 @@
-"""Batches that take long to inspect go to a thread and keep their order within the connection."""
+"""Large batches are inspected in a thread and keep their order within the connection."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ async def change(broker, kind: int, name: str, *changes: tuple[str, int, str | N
 
 
 async def test_a_broker_describes_what_holds_for_settings_that_it_has_no_use_for(broker) -> None:
-    """Settings that dashboards and client tests read."""
+    """Dashboards and client test suites read these settings."""
     expected = {
         "log.cleaner.backoff.ms": ("15000", SettingType.LONG),
         "offsets.topic.num.partitions": ("64", SettingType.INT),

@@ -1,4 +1,4 @@
-"""How long Metadata names a broker that is no longer registered."""
+"""Retention of unregistered brokers in Metadata responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.state.view import BrokerView, ClusterView, ShardView
 
 
 def cluster(owner: int) -> ClusterView:
-    """Three brokers, one of which owns the coordinator shards."""
+    """Return a view of three brokers, one of which owns the coordinator shards."""
     view = ClusterView()
     view.brokers.update({broker: BrokerView(broker, [], epoch=1) for broker in (1, 2, 3)})
     view.shards[0] = ShardView(broker_id=owner, broker_epoch=1, epoch=1, revision=1)

@@ -150,7 +150,7 @@ async def test_an_empty_log_has_a_beginning_and_an_end_and_no_times(wire: Wire) 
     assert place(await listing(wire, 0)) == NONE
 
 
-# ListOffsets: by time
+# ListOffsets: by timestamp
 
 
 @pytest.mark.parametrize("version", LISTING)
@@ -182,7 +182,7 @@ async def test_times_are_found_across_segments_and_where_they_do_not_rise(wire: 
     assert len(partition.log.segments) > 3
     for number in range(40):
         found = await listing(wire, START_MS + 100 * number)
-        # the later of each pair comes first: it is the first record at or after both timestamps
+        # The later record of each pair has the lower offset, so it is the first one at or after both timestamps.
         pair = number & ~1
         later_first = START_MS + 100 * (pair + 1)
         assert place(found) == (later_first, 3 * pair, 0), number
@@ -262,12 +262,12 @@ async def epoch_end(wire: Wire, epoch: int, version: int = 4, current: int = -1,
 @pytest.mark.parametrize(
     ("epoch", "answer"),
     [
-        (7, (7, 8)),  # leads and has written nothing yet
+        (7, (7, 8)),  # the current epoch, which has no records yet
         (5, (5, 8)),
         (3, (3, 5)),
-        (4, (3, 5)),  # not an epoch of this log: the end of the epoch before it
+        (4, (3, 5)),  # not an epoch of this log: the end of the previous epoch
         (2, (2, 3)),
-        (1, (1, 0)),  # before the first known epoch
+        (1, (1, 0)),  # older than the first epoch of the log
         (8, (-1, -1)),
         (-1, (-1, -1)),
     ],

@@ -1,4 +1,4 @@
-"""Requests about many partitions, and searches by timestamp: other clients wait for them only a moment."""
+"""Requests for many partitions and searches by timestamp do not block the event loop for other clients."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
 
 
 def many_of(api: str, count: int = MANY) -> tuple[Payload, type[Payload], int]:
-    """(request for `count` partitions of "t", response type, version)."""
+    """Return a request for `count` partitions of topic t, the response type and the version."""
     numbers = range(count)
     if api == "ListOffsets":
         listed = [ListOffsetsPartition(partition_index=i, timestamp=LATEST) for i in numbers]
@@ -116,7 +116,7 @@ async def test_producers_are_described_up_to_a_bound_and_the_rest_is_to_be_asked
 
 
 class HeldSearches:
-    """Block searches by timestamp until they are released."""
+    """Blocks searches by timestamp until `gate` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gate = threading.Event()

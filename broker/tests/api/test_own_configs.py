@@ -1,4 +1,4 @@
-"""Penstock's own additions to DescribeConfigs: settings of the resource itself, and the release."""
+"""Penstock's extensions of DescribeConfigs: the resource's own settings, and the release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that has its acknowledgement finds its record, although acks=0 and acks=1 do not wait for the flush."""
+"""A client finds a record once it is acknowledged, although acks=0 and acks=1 do not wait for the flush."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
 
 
 async def acknowledged(wire: Wire, count: int = 2, acks: int = 1, name: str = "t") -> Leader:
-    """Write three flushed records, and `count` acknowledged ones while no flush can complete."""
+    """Write three flushed records, then `count` acknowledged ones while no flush can complete."""
     leader = await filled(wire, 3, name=name)
     wire.path.files.hold()
     frame = wire.produce_request(9, {(name, 0): batch_of(count, timestamp_ms=START_MS + 1000)}, acks=acks)
@@ -71,7 +71,7 @@ def sent(wire: Wire, message: Any, version: int) -> RecordedExchange:
 
 
 async def turns(count: int = 20) -> None:
-    """Run all callbacks that are ready."""
+    """Run `count` iterations of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Produce in every version: responses and their time for each `acks`."""
+"""Produce at every version: responses, and when they are sent for each `acks`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def held(wire: Wire, version: int = 9, **more: object) -> RecordedExchange
     return exchange
 
 
-# Every version
+# All versions
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -109,7 +109,7 @@ async def test_the_leader_elsewhere_is_named_where_the_version_can(wire: Wire, v
 
 @pytest.mark.parametrize("version", [9, 13])
 async def test_what_was_sent_behind_a_batch_for_a_topic_not_known_yet_waits_for_it(wire: Wire, version: int) -> None:
-    """A topic's leader may learn of it after the producer, which has several batches in flight."""
+    """The leader may apply a topic's creation after the producer has sent several batches."""
     topic_id = await wire.path.create()
     view = wire.path.replicas.view
     by_id = version >= 13
@@ -284,7 +284,7 @@ async def test_several_batches_for_one_partition_in_a_request_are_written_in_ord
     assert partition.log.end_offset == 6
 
 
-# Repeats, timeouts, failures
+# Duplicates, timeouts, failures
 
 
 async def test_a_repeat_is_answered_when_the_original_counts_and_with_its_offset(wire: Wire) -> None:
@@ -299,7 +299,7 @@ async def test_a_repeat_is_answered_when_the_original_counts_and_with_its_offset
 
 
 async def test_a_gap_is_for_the_next_leader_to_judge_where_there_may_be_one(wire: Wire) -> None:
-    """An idempotent producer that comes back from a successor; a sequence error from this broker would end it."""
+    """The producer may have written to a newer leader, and a sequence error would be fatal to it."""
     await wire.path.create()
     await wire.produced(9, {("t", 0): batch_of(1, producer=(7, 0, 0))})
     wire.produce.waits.leaderships = Leaderships(wire.path.topics.store, wire.path.replicas)
@@ -329,7 +329,7 @@ async def test_what_does_not_count_in_time_is_answered_as_timed_out(
     }
     assert not wire.produce.waits.waiting
     wire.path.files.let_go()
-    await wire.path.flushed()  # the response is sent: a later commit changes nothing
+    await wire.path.flushed()  # the response is sent, so a later commit changes nothing
     partition = wire.path.replicas.find("strict", 0)
     assert partition is not None
     assert partition.high_watermark == 3
@@ -342,7 +342,7 @@ async def test_what_came_to_count_before_the_time_was_up_is_not_timed_out(
     for name in ("one", "two"):
         await wire.path.create(name)
     exchange = await held(wire, batches={("one", 0): batch_of(), ("two", 0): batch_of()}, timeout_ms=60_000)
-    await wire.path.alter("one", "flush.messages", "1000")  # its records are committed when written from now on
+    await wire.path.alter("one", "flush.messages", "1000")  # its records are now committed when written
     loop = asyncio.get_running_loop()
     real_time = loop.time
     loop.time = lambda: real_time() + 61  # type: ignore[method-assign]
@@ -449,7 +449,7 @@ async def test_a_client_that_left_is_forgotten_when_its_batch_counts(wire: Wire)
 
 
 async def test_a_request_is_freed_with_its_last_batch(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No cycle of references waits for the garbage collector, even if the batch is committed after the timeout."""
+    """The request is in no reference cycle, even if the batch is committed after the timeout."""
     monkeypatch.setattr(produce_wait, "EXPIRY_INTERVAL_S", 0.01)
     await wire.path.create()
     freed = asyncio.Event()
@@ -468,7 +468,7 @@ async def test_a_request_is_freed_with_its_last_batch(wire: Wire, monkeypatch: p
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("cleanup", ["delete", "compact"])
 async def test_nothing_of_the_frame_is_referenced_after_the_call(wire: Wire, version: int, cleanup: str) -> None:
-    """`Wire.send` overwrites and frees the frame at once, which Python refuses while anything refers to it."""
+    """`Wire.send` clears the frame, which raises BufferError while a view of it exists."""
     await wire.path.create(cleanup_policy=cleanup)
     exchange = await held(wire, version=version, batches={("t", 0): batch_of(2, producer=(1, 0, 0))})
     assert not exchange.completed

@@ -224,7 +224,7 @@ async def test_several_batches_for_a_new_partition_in_one_request_are_written_in
     assert [p.base_offset for p in response.responses[0].partition_responses] == [0, 1, 3]
 
 
-# What happens meanwhile
+# Events while requests wait
 
 
 async def test_of_a_connection_that_is_lost_only_what_wants_no_answer_is_written(wire: Wire) -> None:

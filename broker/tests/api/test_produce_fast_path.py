@@ -49,7 +49,7 @@ def results(wire: Wire, exchange: RecordedExchange) -> list[tuple[int, int, int,
 
 
 async def send(wire: Wire, batches: Batches, acks: int) -> RecordedExchange:
-    """Send two requests with these acks and return the second, which matches the template if it can."""
+    """Send two requests with these acks and return the second, which matches the template if `wire` uses one."""
     await wire.produced(9, {("t", 2): batch_of(1)}, acks=acks or 1)
     if not acks:
         wire.send(wire.produce_request(9, {("t", 2): batch_of(1)}, acks=0), 9)

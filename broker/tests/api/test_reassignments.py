@@ -23,7 +23,7 @@ from penstock.wire.messages.describe_configs import DescribeConfigsRequest, Desc
 
 @pytest.fixture
 async def cluster(broker):
-    """Brokers 0, 1 and 2; requests go to the first. No broker is controller, so requests stay recorded."""
+    """Return brokers 0, 1 and 2 without a controller; requests go to broker 0 and stay recorded."""
     for number in (1, 2):
         record = BrokerRecord(broker_id=number, incarnation=UUID(int=70 + number), endpoints=[])
         await broker.store.txn([], [PutOp(keys.broker(number), encode(record))])
@@ -39,7 +39,7 @@ async def cluster(broker):
 
 
 def wish(topic: str, **replicas: list[int] | None) -> alter.ReassignableTopic:
-    """Request a reassignment; p0=[1, 2] is for partition 0."""
+    """Return a requested reassignment; `p0=[1, 2]` names the replicas of partition 0."""
     partitions = [
         alter.ReassignablePartition(partition_index=int(name[1:]), replicas=wanted) for name, wanted in replicas.items()
     ]
@@ -105,7 +105,7 @@ async def test_a_request_that_names_a_partition_twice_or_too_many_is_refused_as_
 
 @pytest.mark.parametrize("version", range(3))
 async def test_elections_are_told_partition_by_partition(cluster, version: int) -> None:
-    await altered(cluster, 1, wish("t", p0=[1, 0]))  # only the order changes: 1 becomes leader at once
+    await altered(cluster, 1, wish("t", p0=[1, 0]))  # same replicas in another order: broker 1 becomes leader at once
     assert cluster.view.topics["t"].partitions[0].leader == 1
     asked = [elect.TopicPartitions(topic="t", partitions=[0, 5]), elect.TopicPartitions(topic="x", partitions=[0])]
     response = await cluster.ask(elect.ElectLeadersRequest(topic_partitions=asked), version)

@@ -86,7 +86,6 @@ class RecordedExchange:
         self.callbacks.append(callback)
 
     def lose(self) -> None:
-        """Lose the connection."""
         self.is_disconnected = True
         for callback in self.callbacks:
             callback()
@@ -205,7 +204,7 @@ async def opened_transactions(path: DataPath) -> AsyncIterator[TransactionServic
 
 @contextlib.asynccontextmanager
 async def opened_wire(home: Path, **more: Any) -> AsyncIterator[Wire]:
-    """Open a data path with a wire; at the end, no slice may be held and no request may wait."""
+    """Open a data path with a wire; at its end, assert that no log slice is held and no request waits."""
     async with opened_data_path(home, state=":memory:") as path, opened_transactions(path) as transactions:
         wire = Wire(path, transactions, **more)
         yield wire

@@ -1,4 +1,4 @@
-"""Addresses in the forms that people write them in."""
+"""Parsing of bootstrap servers, hosts and listeners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every known setting takes what it may, refuses what it may not, and arrives in the typed configuration."""
+"""Every setting accepts valid values, rejects invalid ones, and sets its field of the typed configuration."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_every_field_of_the_typed_configuration_has_its_setting() -> None:
 
 
 def good_and_bad(setting: Setting) -> tuple[list[str], list[str]]:
-    """Values at the edges of what a broker setting takes, and beyond them."""
+    """Return valid and invalid values of a broker setting, including those at its bounds."""
     if setting.name in TOPIC_SETTING_OF and TOPIC_SETTING_OF[setting.name][1] == 1:
         good, bad = TOPIC_EXAMPLES[TOPIC_SETTING_OF[setting.name][0]]
         return [good], bad

@@ -1,4 +1,4 @@
-"""A value in the store that is not valid has no effect, is returned with its reason, and leaves all others alone."""
+"""An invalid value in the store has no effect, is reported with a reason, and does not affect other settings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ values = texts | st.none() | st.booleans() | st.integers() | st.floats() | st.li
 
 
 def is_in_range(setting: Setting, value: Any) -> bool:
-    """Whether a parsed value is one that the definition allows, by its definition alone."""
+    """Return whether the definition allows a parsed value, independently of the parser."""
     if setting.kind in NUMBER_TYPES:
         low, high = setting.bounds
         return low <= value <= high and value not in setting.excluded

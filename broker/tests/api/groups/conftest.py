@@ -51,8 +51,6 @@ class FakeExchange:
 
 
 class Broker:
-    """The handlers, called through the codec as by a connection."""
-
     def __init__(self, store, replicas):
         self.config = BrokerConfig()
         self.config.group_initial_rebalance_delay_ms = 0
@@ -122,7 +120,7 @@ class Broker:
         assert not (await self.call(0, lg.LeaveGroupRequest(group_id="g", member_id=member_id))).error_code
 
     async def commit(self, version, topic="t", partition=0, offset=7, group_id="g", **more):
-        """Return the error of the only partition."""
+        """Commit one offset; return the partition's error code."""
         part = oc.OffsetCommitRequestPartition(
             partition_index=partition,
             committed_offset=offset,
@@ -142,7 +140,7 @@ class Broker:
         return answer.partitions[0].error_code
 
     async def fetch(self, version, topics, group_id="g"):
-        """Return {topic: {partition: (offset, epoch, metadata, error)}} and the group's error."""
+        """Fetch offsets; return {topic: {partition: (offset, epoch, metadata, error)}} and the group's error code."""
         if version < 8:
             asked = (
                 None

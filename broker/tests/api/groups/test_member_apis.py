@@ -1,4 +1,4 @@
-"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat and LeaveGroup at every version, from bytes to bytes."""
+"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat and LeaveGroup at every version, through the codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete at every version, from bytes to bytes."""
+"""OffsetCommit, OffsetFetch and OffsetDelete at every version, through the codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InitProducerId at every version, from bytes to bytes."""
+"""InitProducerId at every version, through the codec."""
 
 from __future__ import annotations
 
