@@ -1,4 +1,4 @@
-"""What tests of commands look at, whether a command was a process of its own or ran in this one."""
+"""The outcome of a command that ran as a process or in the test's process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str

@@ -24,7 +24,7 @@ Cli = Callable[..., Outcome]
 
 
 def run_cli(*arguments: str, stdin: str | bytes = b"", bootstrap: str = "127.0.0.1:1") -> Outcome:
-    """`penstock ARGUMENTS`, as a script would call it."""
+    """Run `penstock ARGUMENTS` as a process."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
     environment = {**os.environ, "PENSTOCK_BOOTSTRAP": bootstrap, "COLUMNS": "100", "TERM": "dumb"}
     done = subprocess.run(
@@ -35,14 +35,14 @@ def run_cli(*arguments: str, stdin: str | bytes = b"", bootstrap: str = "127.0.0
 
 @pytest.fixture(scope="session")
 def bootstrap() -> Iterator[str]:
-    """The address of a broker."""
+    """Yield the address of a broker."""
     with address_of_broker("group.initial.rebalance.delay.ms=0") as address:
         yield address
 
 
 @pytest.fixture
 def cli(bootstrap: str) -> Cli:
-    """The command line, against the broker."""
+    """Return a function that runs the command line against the broker."""
 
     def call(*arguments: str, stdin: str | bytes = b"") -> Outcome:
         return run_cli(*arguments, stdin=stdin, bootstrap=bootstrap)
@@ -52,19 +52,19 @@ def cli(bootstrap: str) -> Cli:
 
 @pytest.fixture
 def alone() -> Cli:
-    """The command line where there is no broker."""
+    """Return a function that runs the command line without a broker."""
     return run_cli
 
 
 @pytest.fixture
 def name() -> str:
-    """A name that nothing else has."""
+    """Return a unique name."""
     return f"t-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def topic(bootstrap: str, name: str) -> Iterator[str]:
-    """A topic of two partitions."""
+    """Yield a topic with two partitions."""
 
     async def create() -> None:
         async with Admin(bootstrap) as admin:

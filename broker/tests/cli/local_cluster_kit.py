@@ -1,8 +1,8 @@
-"""A local cluster to test: the real supervisor and a real etcd, with brokers that are real or small stand-ins.
+"""A local cluster under test: the real supervisor and a real etcd, with real brokers or stand-ins.
 
-Run as a program it is the supervisor (`run DIR BROKERS [FLAGS]`) or a stand-in broker (`broker OPTIONS`). A stand-in
-does what the supervisor can see of a broker: the ready line, lines on standard error, an end at SIGTERM. How one
-misbehaves is in the environment, STANDIN_<id>=fail, hang (does not end at SIGTERM) or slow (is never ready).
+Run as a program, this module is the supervisor (`run DIR BROKERS [FLAGS]`) or a stand-in broker (`broker OPTIONS`). A
+stand-in prints a ready line, writes to standard error and exits at SIGTERM. The environment variable STANDIN_<id> makes
+it misbehave: fail (exits at once), hang (ignores SIGTERM) or slow (is never ready).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.cli.local_cluster.supervisor import ClusterSupervisor
 from penstock.config.options import UpOptions
 
 DEADLINE_S = 60.0
-"""Generous: only a test that fails reaches it."""
+"""Upper bound of every wait; only a failing test reaches it."""
 
 
 def stand_in(options: UpOptions) -> list[str]:
@@ -52,7 +52,7 @@ def be_broker(broker_id: str, etcd: str, port: int) -> None:
     if manner == "fail":
         sys.exit("no good")
     listener = socket.create_server(("127.0.0.1", port))
-    # Waited for, not handled: a handler that sets an event hangs where the wait for it holds the event's lock.
+    # A signal handler that sets an event could deadlock: the interrupted wait holds the event's lock.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     if manner != "slow":
         sys.stdout.write(f"ready kafka=127.0.0.1:{listener.getsockname()[1]} http=off\n")
@@ -71,7 +71,7 @@ def tell(line: str) -> None:
 
 
 class Running:
-    """A supervisor as a process, its lines taken in as they come; a context manager that leaves nothing behind."""
+    """A supervisor process whose output is read as it arrives; leaving the context kills it and its children."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -99,7 +99,7 @@ class Running:
         self._news.put(None)
 
     def until(self, true: Callable[[], bool]) -> None:
-        """Returns when `true` is, looking whenever a line has come. Raises AssertionError with all lines."""
+        """Wait until `true()` holds. Raises AssertionError with the output at the deadline or if the process exits."""
         deadline = time.monotonic() + DEADLINE_S
         while not true():
             with contextlib.suppress(queue.Empty):
@@ -111,7 +111,7 @@ class Running:
         return any(reader.is_alive() for reader in self._readers)
 
     def until_said(self, *words: str, times: int = 1) -> str:
-        """The last line on standard error that has all the words, when there are so many."""
+        """Wait for `times` lines with all words on standard error; return the last one."""
         self.until(lambda: len(self.lines_with(*words)) >= times)
         return self.lines_with(*words)[-1]
 
@@ -119,14 +119,14 @@ class Running:
         return [line for line in list(self.err) if all(word in line for word in words)]
 
     def ready(self) -> dict[str, str]:
-        """What the ready line says."""
+        """Wait for the ready line; return its fields."""
         self.until(lambda: len(self.out) > 0)
         words = self.out[0].split()
         assert words[0] == "ready", self.out
         return dict(word.split("=", 1) for word in words[1:])
 
     def pids(self) -> dict[str, int]:
-        """The processes below this one, by name: brokers by id, etcd."""
+        """Return the process ids of the children by name (`broker-ID`, `etcd`)."""
         found: dict[str, int] = {}
         for pid, command in children_of(self.process.pid):
             if command[0].endswith("etcd"):
@@ -138,12 +138,12 @@ class Running:
         return found
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """The exit code after a signal, when all lines are there."""
+        """Send a signal; return the exit code once all output is read."""
         self.process.send_signal(number)
         return self.ended()
 
     def ended(self) -> int:
-        """The exit code, when it has ended and all lines are there. Raises AssertionError with them if it does not."""
+        """Return the exit code once all output is read. Raises AssertionError if the process does not exit in time."""
         try:
             code = self.process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
@@ -157,14 +157,14 @@ class Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()  # its children go with it
+        self.process.kill()  # its children exit with it
         self.process.wait()
         for reader in self._readers:
             reader.join(DEADLINE_S)
 
 
 def children_of(parent: int) -> list[tuple[int, list[str]]]:
-    """(process id, command) of the processes that a process has started."""
+    """Return (process id, command) of each child process."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -173,12 +173,12 @@ def children_of(parent: int) -> list[tuple[int, list[str]]]:
             if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
                 found.append((int(entry.name), (entry / "cmdline").read_text().rstrip("\0").split("\0")))
         except (OSError, ValueError):
-            continue  # it has ended
+            continue  # the process has exited
     return found
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Return whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

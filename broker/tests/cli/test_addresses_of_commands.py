@@ -1,4 +1,4 @@
-"""Addresses from end to end: what a broker prints is what the command line takes, and the wrong port is named."""
+"""The command line accepts the addresses that a broker prints, and its errors name a wrong port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READY = re.compile(r"ready kafka=(\S+) http=(\S+)\n")
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The addresses that a broker on IPv6 prints: for Kafka, and for HTTP."""
+    """Yield the Kafka and HTTP addresses that a broker on IPv6 prints."""
     command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(tmp_path_factory.mktemp("broker"))]
     command += ["--host", "::1", "--port", "0", "--http-host", "[::1]", "--http-port", "0", "--log-level", "warning"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:

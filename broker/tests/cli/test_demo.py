@@ -1,4 +1,4 @@
-"""The demo's verdict sees each thing that could be wrong; the demo itself runs, and leaves nothing behind."""
+"""The demo's checks detect each fault; the demo runs and leaves no files or processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Change = Callable[[DeliveryTally, dict[int, int]], object]
 
 
 def fine() -> tuple[DeliveryTally, Totals]:
-    """Two partitions of three flights each; two of partition 1 were read again after a commit at 1."""
+    """Return a valid run of two partitions with three flights each; partition 1 is read twice from offset 1."""
     tally, expected = DeliveryTally(2), Totals()
     for partition, carrier in ((0, "UA"), (1, "AA")):
         rows = [(carrier, 5), (carrier, None), (carrier, -3)]
@@ -32,7 +32,7 @@ def fine() -> tuple[DeliveryTally, Totals]:
 
 
 def failed(change: Change, lag: int = 0, reported: dict[int, int] | None = None) -> list[str]:
-    """The checks that fail once `change` was made to a run where all is well."""
+    """Return the checks that fail after `change` is made to a valid run."""
     tally, expected = fine()
     lost = {1: 1}
     change(tally, lost)
@@ -79,23 +79,23 @@ def test_totals_are_equal_only_when_all_sums_are() -> None:
 
 
 def leftovers(pid: int, home: Path) -> list[str]:
-    """Directories and processes of a demo."""
+    """Return the directories and processes of a demo."""
     return [str(path) for path in home.iterdir()] + list(processes(pid, str(home)))
 
 
 def processes(parent: int, named: str) -> Iterator[str]:
-    """The command lines of those that `parent` began, and of those that name a directory."""
+    """Yield the command lines of the children of `parent` and of all processes whose arguments contain `named`."""
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        with suppress(FileNotFoundError, ProcessLookupError):  # the process has exited
             line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            # The name of the program stands in brackets and may hold anything: what follows is state and parent.
+            # The program's name is in parentheses and may contain any character; state and parent follow it.
             _state, its_parent, *_ = (process / "stat").read_text().rpartition(")")[2].split()
             if named in line or int(its_parent) == parent:
                 yield line
 
 
 def begin(home: Path) -> subprocess.Popen[str]:
-    """A demo whose directory is in `home`, and not where other demos have theirs."""
+    """Start a demo that has its directory in `home`, apart from those of other demos."""
     return subprocess.Popen(
         [sys.executable, "-m", "penstock.cli", "demo"],
         stdout=subprocess.PIPE,

@@ -18,7 +18,7 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def group(cli: Cli, topic: str, name: str) -> Iterator[str]:
-    """A group that has read ten messages of partition 0, sent at seconds 1 to 10."""
+    """Yield a group that has read ten messages of partition 0, with timestamps of 1 to 10 s."""
     lines = "".join(f'{{"value": "{n}", "timestamp_ms": {1000 * (n + 1)}}}\n' for n in range(10))
     cli("produce", topic, "--format", "json", "--partition", "0", stdin=lines)
     assert len(cli("consume", topic, "--group", name).lines) == 10

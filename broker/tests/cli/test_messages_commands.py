@@ -231,7 +231,7 @@ def test_a_brokers_files_are_shown_and_checked_without_a_broker(alone: Cli, tmp_
 
 
 async def put(bootstrap: str, topic: str, batch: bytes) -> None:
-    """Writes a batch to partition 0 as it is."""
+    """Write a batch to partition 0 unchanged."""
     cluster = ClusterConnections(
         bootstrap, client_id="t", request_timeout_ms=30_000, metadata_max_age_ms=60_000, security=None
     )
@@ -247,7 +247,7 @@ async def put(bootstrap: str, topic: str, batch: bytes) -> None:
 
 
 def garbage() -> bytes:
-    """A batch of three records whose content is none, under a CRC that is right."""
+    """Return a batch of three records with invalid contents and a valid CRC."""
     batch = bytearray(build_batch([Record(n, 1000, b"k", b"v%d" % n) for n in range(3)], base_offset=0))
     batch[22] |= Codec.GZIP
     CRC.pack_into(batch, 17, checksum(memoryview(batch), 0, len(batch)))
@@ -288,7 +288,7 @@ def test_a_damaged_batch_is_named_and_cut_out_of_a_brokers_files(alone: Cli, tmp
 
 
 def test_a_member_has_not_finished_while_its_group_is_divided_anew(bootstrap: str, topic: str) -> None:
-    """It has given up what it read by then, and what will be its share is not told yet."""
+    """The member's partitions are revoked, and its new assignment is not known yet."""
 
     def member() -> Consumer:
         return Consumer(bootstrap, group_id=f"{topic}-readers", heartbeat_interval_ms=100, assignors=["range"])

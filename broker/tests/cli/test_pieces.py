@@ -1,4 +1,4 @@
-"""The command line's small parts, without a broker: times, tables, lines, plans."""
+"""Helpers of the command line, without a broker: times, tables, lines, plans."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_sizes_are_shown_in_units() -> None:
 
 
 def read(chunks: list[bytes]) -> list[bytes]:
-    """What `read_lines` makes of bytes that come through a pipe piece by piece."""
+    """Return the lines that `read_lines` reads from a pipe into which the chunks are written one by one."""
 
     async def work() -> list[bytes]:
         reading, writing = os.pipe()

@@ -1,4 +1,4 @@
-"""What a cluster snapshot shows, which moves are planned from it and when that is refused; how moves are limited."""
+"""Cluster snapshots, moves planned from them, rejected plans, and limits on moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line itself: help, errors, completion, and what `up` does not import."""
+"""The root command: help, errors, completion, and the modules that `up` does not import."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_address_that_is_none_is_explained(alone: Cli) -> None:
 
 
 def printing_to(out: int, *command: str, buffered: bool) -> tuple[int, str]:
-    """Exit code and messages. What is buffered, as it is by default, is written when the program ends."""
+    """Return exit code and standard error. Buffered output, the default, is written when the program exits."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     unbuffered = [] if buffered else ["-u"]
     line = [sys.executable, *unbuffered, "-m", "penstock.cli", *command]

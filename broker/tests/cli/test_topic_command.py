@@ -1,4 +1,4 @@
-"""`penstock topic` against a broker: what it prints, and how it ends."""
+"""`penstock topic` against a broker: output and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock up` for clusters: which flags go together, the options each broker gets, how lines are printed."""
+"""`penstock up` for clusters: combinations of flags, the options of each broker, the format of lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ URL = "http://127.0.0.1:1"
 
 @pytest.fixture
 def up(monkeypatch: pytest.MonkeyPatch) -> Up:
-    """`penstock up FLAGS` in this process, which it must not come to leave: (exit code, what it complains of)."""
+    """Return a function that runs `penstock up` in this process and fails the test if a broker would start."""
 
     def begin(*what: object) -> NoReturn:
         pytest.fail(f"it would have started {what}")

@@ -1,4 +1,4 @@
-"""`penstock up --brokers N` as its processes show it: a real etcd, brokers that are stand-ins."""
+"""`penstock up --brokers N` with a real etcd and stand-in brokers."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ exec {etcd} "$@"
 
 
 def etcd_whose_port_is_taken(directory: Path, times: int) -> tuple[Path, dict[str, str]]:
-    """Where it writes down how it was called, and the environment in which it is found."""
+    """Return the file in which a fake etcd records its calls, and an environment with it on PATH."""
     seen, program = directory / "seen", directory / "bin" / "etcd"
     program.parent.mkdir()
     program.write_text(ETCD_WHOSE_PORT_IS_TAKEN.format(seen=seen, times=times, etcd=find_etcd().path))
@@ -202,7 +202,7 @@ def test_a_signal_while_etcd_starts_ends_it(tmp_path: Path) -> None:
     with started(tmp_path) as cluster:
         cluster.until(lambda: "etcd" in cluster.pids())
         pids = cluster.pids()
-        # A broker may be there by now: told to end before it can take it in good order, it counts as failed.
+        # A broker that gets SIGTERM before it blocks the signal counts as failed.
         assert cluster.end() in (0, 1)
         until_gone(list(pids.values()))
 

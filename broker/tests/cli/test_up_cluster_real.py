@@ -1,4 +1,4 @@
-"""`penstock up --brokers 3` with real brokers and another client: what the README's second tour promises."""
+"""`penstock up --brokers 3` with real brokers and another client, as the README shows it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def up(directory: Path, *flags: str) -> Running:
 
 
 class Reader:
-    """A consumer that reads on through whatever happens, and keeps what it has seen."""
+    """A consumer that reads on through broker failures and collects the messages."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         self.consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
@@ -45,13 +45,13 @@ class Reader:
         self.values: list[bytes] = []
 
     def until(self, count: int) -> None:
-        """Returns when so many different messages were read."""
+        """Read until `count` different messages have arrived."""
         deadline = time.monotonic() + DEADLINE_S
         while len(self.places) < count:
             assert time.monotonic() < deadline, f"{len(self.places)} of {count} messages came"
             message = self.consumer.poll(0.2)
             if message is None or message.error() is not None:
-                continue  # a broker is gone: the client says so, and finds its way
+                continue  # a broker is down; the client reports it and reconnects
             place = message.partition(), message.offset()
             if place not in self.places:
                 self.places.add(place)
@@ -59,7 +59,7 @@ class Reader:
 
 
 def produce(producer: Producer, numbers: range) -> Callable[[], None]:
-    """Sends; what is returned waits until all are acknowledged."""
+    """Send messages; return a function that waits until all are acknowledged."""
     failed: list[object] = []
 
     def delivered(error: object, _: object) -> None:

@@ -1,4 +1,4 @@
-"""Three real brokers on a real etcd, for as long as this folder's tests run, each in a zone of its own."""
+"""Three real brokers in different zones on a real etcd, for the test session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from etcd_process import EtcdCluster
 from trio_kit import Trio
 
 GUARD = [sys.executable, "-m", "penstock.cli.local_cluster.guard", str(os.getpid()), signal.SIGKILL.name]
-"""A run of tests that is killed leaves no brokers."""
+"""Command prefix that kills the broker when the test process dies."""
 START = [*GUARD, sys.executable, "-m", "penstock.cli", "up", "--port=0", "--http-port=-1"]
 
 
@@ -53,7 +53,7 @@ def trio() -> Iterator[Trio]:
 
 @pytest.fixture
 def cli(trio: Trio) -> Callable[..., Outcome]:
-    """The command line, in this process: each of its own would take longer than what it does here."""
+    """Return a function that runs the command line in this process; a process per command would be slower."""
 
     def call(*arguments: str) -> Outcome:
         done = CliRunner().invoke(app, arguments, env={"PENSTOCK_BOOTSTRAP": trio.bootstrap}, catch_exceptions=False)

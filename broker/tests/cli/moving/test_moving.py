@@ -1,4 +1,4 @@
-"""`penstock cluster` and `penstock broker` on three brokers: to see, balance, throttle, empty, and call it off."""
+"""`penstock cluster` and `penstock broker` on three brokers: status, rebalance, throttle, drain, cancel."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from penstock.client import AlterConfig
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("trio")]
 
 SLOW = "1"
-"""Bytes a second: with this a replica with two batches does not catch up while a test runs."""
+"""Bytes per second; a replica with two batches does not catch up at this rate while a test runs."""
 RATES = [f"{b} {side}.replication.throttled.rate" for b in (1, 2, 3) for side in ("follower", "leader")]
 
 
 @pytest.fixture
 def lopsided(trio: Trio, name: str) -> Iterator[str]:
-    """A topic that broker 3 has nothing of."""
+    """Yield a topic without replicas on broker 3."""
     trio.create(name, *[[1, 2]] * 6)
     yield name
     trio.delete(name)
 
 
 def begin(trio: Trio, *arguments: str) -> subprocess.Popen[str]:
-    """The command line, going on beside the test."""
+    """Start a command without waiting for it."""
     environment = {**os.environ, "PENSTOCK_BOOTSTRAP": trio.bootstrap, "TERM": "dumb"}
     return subprocess.Popen(
         [sys.executable, "-m", "penstock.cli", *arguments],

@@ -1,4 +1,4 @@
-"""Three brokers, and what tests ask of them beside the command line."""
+"""Three broker processes and queries of them with an admin client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass
 class Trio:
-    """Brokers 1, 2 and 3."""
+    """The processes of brokers 1, 2 and 3."""
 
     commands: dict[int, list[str]]
     directory: Path
@@ -31,7 +31,7 @@ class Trio:
         return self.directory / f"{number}.log"
 
     def start(self, *numbers: int) -> None:
-        """Returns when they serve."""
+        """Start brokers; return once they are ready."""
         for number in numbers:
             with self.log(number).open("ab") as errors:
                 self.processes[number] = subprocess.Popen(
@@ -45,7 +45,7 @@ class Trio:
             self.addresses[number] = ready[1].removeprefix("kafka=")
 
     def restart(self, number: int) -> None:
-        """In good order: others lead meanwhile, and afterwards."""
+        """Restart a broker with a controlled shutdown, so that its leaders move to other brokers."""
         self.processes[number].terminate()
         assert self.processes[number].wait(60) == 0
         self.start(number)
@@ -64,7 +64,7 @@ class Trio:
         return self.do(lambda admin: admin.describe_topics([topic]))[topic].partitions[index]
 
     def do(self, work: Callable[[Admin], Awaitable[T]]) -> T:
-        """Runs something on an admin client."""
+        """Run `work` with an admin client."""
 
         async def run() -> T:
             async with Admin(self.bootstrap) as admin:
@@ -73,12 +73,12 @@ class Trio:
         return asyncio.run(run())
 
     def replicas(self, topic: str) -> list[tuple[int, ...]]:
-        """As any one of the brokers knows them, which may be a moment behind what the controller has answered."""
+        """Return the replicas of each partition as one of the brokers knows them; it may lag behind the controller."""
         found = self.do(lambda admin: admin.describe_topics([topic]))[topic].partitions
         return [found[index].replicas for index in sorted(found)]
 
     def create(self, topic: str, *assignment: Sequence[int], batches: int = 2) -> None:
-        """A topic whose partitions have these replicas and so many batches of records each."""
+        """Create a topic with these replicas for each partition and `batches` batches in each partition."""
 
         async def run() -> None:
             async with Admin(self.bootstrap) as admin:
@@ -100,7 +100,7 @@ class Trio:
         return [found[tp] for tp in wanted]
 
     def own_settings(self, topic: str | None = None) -> dict[str, str | None]:
-        """What is set at run time, for a topic or (as `BROKER name`) for brokers."""
+        """Return the dynamic settings of a topic, or of all brokers by `BROKER name`."""
 
         async def read(admin: Admin) -> dict[str, str | None]:
             if topic is not None:
