@@ -1,4 +1,4 @@
-"""A real broker for the session (or the one at PENSTOCK_BOOTSTRAP), fresh names, and a broker that fails on demand."""
+"""A real broker for the session (or the one at PENSTOCK_BOOTSTRAP), unique names, and a scripted broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from penstock.client import Admin, NewTopic
 
-# Tests are imported by file (importlib mode), so what they share is found by this entry.
+# pytest imports tests by file (importlib mode), so shared modules need this entry.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from client_doubles.scripted import ScriptedBroker
@@ -20,14 +20,14 @@ from session_broker import address_of_broker
 SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     "group.min.session.timeout.ms=500",
-    # Tests write records with old timestamps.
+    # Retention would delete the records that tests write with old timestamps.
     "log.retention.check.interval.ms=2147483647",
 )
 
 
 @pytest.fixture(scope="session")
 def bootstrap() -> Iterator[str]:
-    """The address of a broker."""
+    """Yield the address of a broker."""
     with address_of_broker(*SETTINGS) as address:
         yield address
 
@@ -40,7 +40,7 @@ async def scripted() -> AsyncIterator[ScriptedBroker]:
 
 @pytest.fixture
 def name() -> str:
-    """A name that nothing else has."""
+    """Return a unique name."""
     return f"t-{uuid.uuid4().hex[:12]}"
 
 
@@ -52,7 +52,7 @@ async def admin(bootstrap: str) -> AsyncIterator[Admin]:
 
 @pytest.fixture
 async def topic(admin: Admin, name: str) -> AsyncIterator[str]:
-    """A topic of four partitions."""
+    """Yield a topic with four partitions."""
     await admin.create_topics([NewTopic(name, 4)])
     yield name
     await admin.delete_topics([name])

@@ -1,4 +1,4 @@
-"""A real broker for as long as a session of tests lasts, of the command line and of the client alike."""
+"""A real broker for a test session of the command line or the client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 @contextmanager
 def address_of_broker(*settings: str) -> Iterator[str]:
-    """Where it serves: the one at PENSTOCK_BOOTSTRAP if there is one, else one that is started with these settings."""
+    """Yield the address of the broker at PENSTOCK_BOOTSTRAP if it is set, else of one started with these settings."""
     given = os.environ.get("PENSTOCK_BOOTSTRAP")
     if given:
         yield given

@@ -1,4 +1,4 @@
-"""Batches keep their order through failures; memory is bounded and handed out in turn."""
+"""Order of batches after failures, deliveries, and allocation of bounded memory in the order of requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TP = TopicPartition("t", 0)
 
 
 def full_queue(batches: int) -> Accumulator:
-    """An accumulator whose queue for `TP` holds so many batches of one record."""
+    """Return an accumulator whose queue for `TP` holds `batches` batches of one record."""
     accumulator = Accumulator(100, MemoryBudget(10_000))
     for number in range(batches):
         assert accumulator.memory.try_acquire(90)

@@ -1,4 +1,4 @@
-"""The admin client's calls for many things at once: each has an answer of its own. Against a real broker."""
+"""Batch calls of the admin client against a real broker: each item has its own result."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def failed(answer: object) -> ErrorCode:
     return answer.code
 
 
-# Chunks and repetition
+# Chunks and retries
 
 
 class Asked:
-    """Responds as configured, and records what was requested."""
+    """A request function that returns configured results and records its calls."""
 
     def __init__(self, *failures: Mapping[str, ClientError] | ClientError) -> None:
         self.failures = list(failures)
@@ -111,7 +111,7 @@ async def test_where_nobody_answers_the_time_is_spent_once_and_not_for_each_part
 
     async def ask(part: list[int]) -> dict[int, int | ClientError]:
         parts.append(part)
-        time.sleep(0.03)  # as if it had waited, with the loop's clock going on
+        time.sleep(0.03)  # lets the loop's clock advance, as a wait would
         raise gone
 
     answers = await request_each(cluster_of(timeout_ms=20), range(100), ask, chunk_size=1)
@@ -348,12 +348,12 @@ async def test_a_group_that_read_a_topic_which_is_gone_lags_nowhere(admin: Admin
     assert (await admin.lag([name]))[name] == GroupLag({}, {})
 
 
-# Brokers that know less
+# Older brokers
 
 
 @pytest.fixture
 def older(monkeypatch: Any) -> dict[int, tuple[int, int]]:
-    """Versions by API key that the broker seems to serve; to be filled in before the first connection."""
+    """Return API versions by key that override the broker's; tests fill it before the first connection."""
     versions: dict[int, tuple[int, int]] = {}
     negotiate = ClientConnection._negotiate
 

@@ -1,4 +1,4 @@
-"""Assignors: everybody's share, by properties that hold for any group."""
+"""Properties of assignors that hold for any group."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def everything(partitions: Mapping[str, int]) -> list[TopicPartition]:
 
 
 def again(members: list[AssignorMember], assignment: Assignment, generation: int) -> list[AssignorMember]:
-    """The members as they join next, owning what they were assigned."""
+    """Return the members as they rejoin, with their assignment as owned partitions."""
     return [AssignorMember(m.member_id, m.topics, tuple(assignment[m.member_id]), generation) for m in members]
 
 
 def settle(partitions: Mapping[str, int], members: list[AssignorMember]) -> tuple[list[AssignorMember], int]:
-    """Rebalance until nothing moves; return the members and the number of rounds."""
+    """Rebalance until no partition moves; return the members and the number of rounds."""
     for round_ in range(1, 10):
         assignment = CooperativeStickyAssignor().assign(partitions, members)
         after = again(members, assignment, round_)

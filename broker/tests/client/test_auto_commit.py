@@ -1,4 +1,4 @@
-"""What a group's member commits by itself, and when it had better not, against a real broker."""
+"""Automatic commits of a group member, and cases in which it must not commit, against a real broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 
 class Notes(RebalanceListener):
-    """What was revoked, and what was lost, call by call."""
+    """Records the partitions of each revocation and each loss."""
 
     def __init__(self) -> None:
         self.revoked: list[set[TopicPartition]] = []
@@ -58,7 +58,7 @@ async def test_iteration_over_one_buffer_counts_as_asking_for_records(bootstrap:
             found.append(record.offset)
             if len(found) == 250:
                 break
-            await asyncio.sleep(0.024)  # all of it takes longer than the time between two calls may be
+            await asyncio.sleep(0.024)  # in total longer than max_poll_interval_ms
     assert found == list(range(250))
     assert notes.lost == []
 
@@ -119,8 +119,8 @@ async def test_a_cooperative_member_that_was_thrown_out_neither_keeps_its_place_
         consumer.subscribe([topic], listener=notes)
         await take(consumer, 10)
         await throw_out(bootstrap, name, consumer.member_id)
-        await admin.alter_offsets(name, {tp: 100})  # as who has the partition meanwhile commits
-        consumer.subscribe([topic], listener=notes)  # a rebalance, before any heartbeat can tell
+        await admin.alter_offsets(name, {tp: 100})  # as the partition's new owner commits
+        consumer.subscribe([topic], listener=notes)  # rejoins before a heartbeat reports the removal
         generation = consumer.generation
         while consumer.generation in (-1, generation):
             await consumer.getmany(max_records=1, timeout_ms=10)

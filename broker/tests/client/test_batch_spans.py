@@ -1,4 +1,4 @@
-"""Which batches of an answer are of a range, told by their headers alone."""
+"""Selection of the batches of a response that are in an offset range, by their headers alone."""
 
 from __future__ import annotations
 

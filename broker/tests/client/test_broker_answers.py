@@ -1,4 +1,4 @@
-"""What is made of the answers of all brokers, some of which are out of date. Without brokers."""
+"""Merging of all brokers' metadata responses, some of them outdated. Needs no broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ A, B, C = 1, 2, 3
 def says(
     leader: int = A, epoch: int = 4, *, parts: int = 2, id_: UUID = ID, brokers: tuple[int, ...] = (A, B, C)
 ) -> MetadataResponse:
-    """All partitions have the same leader; without partitions the topic is missing."""
+    """Return a response with the same leader for all partitions; without partitions the topic is missing."""
     topic = MetadataResponseTopic(name="t", topic_id=id_)
     topic.error_code = 0 if parts else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     topic.partitions = [
@@ -46,7 +46,7 @@ CONTRADICTIONS = pytest.mark.parametrize(
 
 
 class Told(ClusterConnections):
-    """Its brokers say what a test has them say; those that are not known are not asked."""
+    """A cluster whose brokers return configured responses; brokers outside its metadata are not queried."""
 
     def __init__(self, answers: dict[BrokerRef, MetadataResponse], any_: MetadataResponse | None = None) -> None:
         super().__init__("bootstrap:1")
@@ -151,7 +151,7 @@ async def test_a_broker_that_refuses_to_tell_says_nothing_about_the_topic() -> N
 
 @CONTRADICTIONS
 async def test_one_brokers_word_does_not_replace_what_is_known(contradiction: MetadataResponse) -> None:
-    """Not even temporarily: another caller may read the metadata while all brokers are queried."""
+    """Another caller may read the metadata while the client queries all brokers."""
     cluster = Told({A: contradiction}, any_=contradiction)
     cluster.metadata = merge_metadata(MetadataCache(), says(B, 5), ["t"])
     with pytest.raises(BrokerError, match="1 of 3"):
@@ -160,7 +160,7 @@ async def test_one_brokers_word_does_not_replace_what_is_known(contradiction: Me
 
 
 async def test_leaders_of_what_a_pattern_takes_are_learnt_with_all_topics() -> None:
-    """Or the old ones would be asked for offsets as long as they answer."""
+    """Otherwise the client would request offsets from the previous leaders as long as they respond."""
     cluster = Told({}, any_=says(B, 5))
     cluster.metadata = merge_metadata(MetadataCache(), says(A, 4), ["t"])
     assert await queries.list_topics(cluster, None, KNOWN) == KNOWN

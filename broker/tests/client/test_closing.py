@@ -1,4 +1,4 @@
-"""A consumer that is closed, or changes its mind, while another task asks it for records, against a real broker."""
+"""A consumer that closes or unsubscribes while another task waits for records, against a real broker."""
 
 from __future__ import annotations
 

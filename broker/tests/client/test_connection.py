@@ -1,4 +1,4 @@
-"""One connection: versions are negotiated, answers find their requests, nonsense and silence end it with a reason."""
+"""One connection: version negotiation, matching of responses, and errors after invalid or missing responses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 @asynccontextmanager
 async def answering(answer: Callable[[int, bytes], bytes]) -> AsyncIterator[int]:
-    """A server that answers each frame (counted from 0) with bytes; yields its port."""
+    """Yield the port of a server that sends `answer(number, frame)` for each frame, numbered from 0."""
     tasks = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 
 async def send(bootstrap: str, topic: str, count: int, partition: int = 0) -> None:
-    """Records "0", "1", ... at times 1000, 2000, ..."""
+    """Send records "0", "1", ... with timestamps 1000, 2000, ... ms."""
     async with Producer(bootstrap) as producer:
         for number in range(count):
             await producer.send(topic, b"%d" % number, partition=partition, timestamp_ms=1000 * (number + 1))

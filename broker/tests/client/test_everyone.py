@@ -1,4 +1,4 @@
-"""A question to all brokers at once, those that are known and those that serve the bootstrap addresses."""
+"""Requests to all brokers at once: those in the metadata and those at the bootstrap addresses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 
 class Named(ScriptedBroker):
-    """Answers Metadata with its own id as the controller's, or not at all; its cluster has brokers elsewhere too."""
+    """Answers Metadata with its own id as controller and the brokers in `ports`; does not respond if `is_silent`."""
 
     def __init__(self, node_id: int) -> None:
         super().__init__()
@@ -38,14 +38,14 @@ class Named(ScriptedBroker):
 
 @pytest.fixture
 async def brokers() -> AsyncIterator[list[Named]]:
-    """1 and 2 are a cluster; 3 says that it is one by itself."""
+    """Yield brokers 1 and 2 of one cluster, and broker 3, which reports a cluster of its own."""
     async with Named(1) as one, Named(2) as two, Named(3) as three:
         one.ports = two.ports = {1: one.port, 2: two.port}
         yield [one, two, three]
 
 
 async def heard(bootstrap: str, timeout_ms: float = 10_000, silent: Named | None = None) -> dict[object, int]:
-    """Who said which id."""
+    """Return the controller id that each broker reports."""
     cluster = ClusterConnections(bootstrap)
     await cluster.start()
     try:

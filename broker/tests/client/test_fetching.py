@@ -1,4 +1,4 @@
-"""What is fetched, when, and from which broker, with scripted responses."""
+"""Which data a consumer fetches, when, and from which broker, with scripted responses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.fetch import PartitionData
 
 SMALL = FetchOptions(partition_max_bytes=1024, partition_buffer_bytes=1024)
-"""Buffers that a batch of `Replicas(..., 2_000)` fills."""
+"""Buffer sizes that one batch of `Replicas(..., 2_000)` fills."""
 
 
 class FetchedFrom(Replicas):
-    """What `Polling` wants of a cluster beside fetching."""
+    """Replicas with the listeners that `Polling` registers at a cluster."""
 
     def __init__(self, count: int, size_bytes: int = 10) -> None:
         super().__init__(count, size_bytes)
@@ -31,7 +31,7 @@ class FetchedFrom(Replicas):
 
 @asynccontextmanager
 async def polling_of(replicas: FetchedFrom, options: FetchOptions) -> AsyncIterator[Polling]:
-    """Reads the partition from its beginning."""
+    """Yield a `Polling` that reads the partition from its beginning."""
     polling = Polling(cast(ClusterConnections, replicas), options, None, "error", None)
     polling.assign([TP])
     polling.seek(TP, 0)

@@ -1,4 +1,4 @@
-"""Bytes become frames however they are cut, and a length is never believed before its bytes are there."""
+"""Chunks of any size are assembled into frames, and memory is allocated only as bytes arrive."""
 
 from __future__ import annotations
 

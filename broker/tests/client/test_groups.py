@@ -27,7 +27,7 @@ from penstock.client.rebalancing import Rebalancing
 pytestmark = pytest.mark.integration
 
 SESSION_MS = 60_000
-"""Longer than a busy machine stalls, so that no live member is removed."""
+"""Longer than the pauses of a busy machine, so that no live member is removed."""
 
 
 def consumer_of(bootstrap: str, group: str, **options: object) -> Consumer:
@@ -42,7 +42,7 @@ def consumer_of(bootstrap: str, group: str, **options: object) -> Consumer:
 
 
 class Reader:
-    """A member that reads all the time, and what came of it."""
+    """A member that polls continuously, and the records that it reads."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
@@ -77,7 +77,7 @@ async def reading(consumer: Consumer, topic: str, listener: RebalanceListener | 
 
 
 class Notes(RebalanceListener):
-    """Which partitions were revoked, call by call."""
+    """Records the partitions of each revocation."""
 
     def __init__(self) -> None:
         self.revoked: list[set[TopicPartition]] = []
@@ -87,13 +87,13 @@ class Notes(RebalanceListener):
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits; the test's own time limit is the end of it."""
+    """Wait without a deadline; the test's timeout ends the wait."""
     while not condition():
         await asyncio.sleep(0.01)
 
 
 def shared(readers: Sequence[Reader], count: int = 4) -> Callable[[], bool]:
-    """Whether these hold all partitions between them, each at least one."""
+    """Return a predicate: each reader has at least one of the `count` partitions, and together they have all."""
 
     def holds() -> bool:
         found = [p for reader in readers for p in reader.partitions]
@@ -191,7 +191,7 @@ async def test_a_member_that_dies_is_replaced_when_its_session_is_over(bootstrap
         async with reading(dead, topic) as two:
             await until(shared([one, two]))
             await two.stop()
-            # no LeaveGroup, no more heartbeats: as after a crash
+            # As after a crash: no LeaveGroup and no further heartbeats.
             await dead.close(leave=False)
         await until(shared([one]))
 

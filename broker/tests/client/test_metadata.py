@@ -1,4 +1,4 @@
-"""Addresses are checked, and metadata only ever gets newer."""
+"""Merging of metadata responses, of which newer ones take precedence, and backoff of retries."""
 
 from __future__ import annotations
 

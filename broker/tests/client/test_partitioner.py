@@ -1,4 +1,4 @@
-"""Records find the partitions where every other Kafka client would put them."""
+"""Partitioners choose the same partitions as other Kafka clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches become records: from the position on, without control batches, without aborted transactions."""
+"""Records of fetched batches, from the position, without control batches and aborted transactions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
 
 
 def damaged(base: int, count: int) -> bytes:
-    """A batch with a right checksum over compressed records that are nonsense."""
+    """Return a batch with a valid CRC over invalid compressed records."""
     data = bytearray(batch(base, count, codec=1))
     data[-12:-8] = b"\xff\xff\xff\xff"
     struct.pack_into(">I", data, 17, checksum(memoryview(data), 0, len(data)))

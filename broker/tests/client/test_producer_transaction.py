@@ -1,4 +1,4 @@
-"""The rules of a producer's transactions, without a broker."""
+"""States of a producer's transaction, without a broker."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 
 async def read_all(bootstrap: str, topic: str) -> dict[int, list[Record]]:
-    """Everything in a topic, by partition."""
+    """Return all records of a topic by partition."""
     found: dict[int, list[Record]] = {}
     async with Consumer(bootstrap, isolation="read_committed") as consumer:
         partitions = await consumer.partitions(topic)

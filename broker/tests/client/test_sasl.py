@@ -1,4 +1,4 @@
-"""SASL without a socket: the RFCs' own examples, and a broker whose word does not hold."""
+"""SASL without a socket: the examples of the RFCs, and brokers that do not prove their identity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
 def scram() -> Scram:
-    """The user of RFC 7677's example, who has said the first message."""
+    """Return the exchange of RFC 7677's example after the client's first message."""
     made = Scram(Sasl("SCRAM-SHA-256", "user", "pencil"), "sha256", lambda: NONCE)
     assert made.first_message() == b"n,,n=user,r=" + NONCE.encode()
     return made

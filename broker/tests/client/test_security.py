@@ -1,4 +1,4 @@
-"""Connections with TLS and credentials: they work, and errors name the reason."""
+"""Connections with TLS and SASL, and the reasons that their errors name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def signed(authority: Authority) -> Signed:
 
 
 def serving(signed: Signed, clients_of: Authority | None = None) -> ssl.SSLContext:
-    """A broker's; with an authority, it wants its clients' certificates."""
+    """Return a broker's TLS context; with an authority, it requires client certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(signed.certificate, signed.key)
     if clients_of is not None:
@@ -54,7 +54,7 @@ def serving(signed: Signed, clients_of: Authority | None = None) -> ssl.SSLConte
 
 
 async def round_trip(address: str, security: Security | None) -> None:
-    """Produces one record."""
+    """Produce one record."""
     async with Producer(address, security=security) as producer:
         await (await producer.send("t", b"v"))
 
@@ -176,7 +176,7 @@ async def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None
 
 
 async def test_a_refused_user_is_not_tried_again() -> None:
-    """Brokers, or what is behind them, lock out users after some attempts."""
+    """Brokers or their authentication backends lock out users after failed attempts."""
     async with GuardedBroker(mechanisms=MECHANISMS) as broker:
         admin = Admin(broker.address, security=Security(sasl=Sasl("PLAIN", "alice", "falsch")))
         with pytest.raises(AuthenticationFailed):
@@ -185,7 +185,7 @@ async def test_a_refused_user_is_not_tried_again() -> None:
 
 
 async def test_a_session_that_ends_soon_is_replaced_and_loses_nothing() -> None:
-    """Sessions of half a second, over which a producer goes on: each record once, in order (KIP-368)."""
+    """A producer continues over several sessions of 300 ms: each record arrives once, in order (KIP-368)."""
     security = Security(sasl=Sasl("SCRAM-SHA-256", "alice", "secret"))
     async with GuardedBroker(mechanisms=MECHANISMS, lifetime_ms=300) as broker:
         async with Producer(broker.address, security=security, linger_ms=0) as producer:
@@ -222,7 +222,7 @@ async def test_a_session_without_end_keeps_its_connection() -> None:
 
 
 async def test_a_listener_that_closes_at_the_first_request_may_want_sasl() -> None:
-    """As Kafka's do where a client does not say who it is."""
+    """A SASL listener of Kafka closes the connection of a client that does not authenticate."""
 
     class Mute(GuardedBroker):
         def _answer(self, frame: bytes) -> bytes | None:

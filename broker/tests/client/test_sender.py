@@ -1,4 +1,4 @@
-"""A producer whose broker fails: nothing lost, nothing doubled, order kept, and failures told to whom they concern."""
+"""A producer whose broker fails: no loss, no duplicates, order kept, and errors raised for the affected records."""
 
 from __future__ import annotations
 

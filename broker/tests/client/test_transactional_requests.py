@@ -1,4 +1,4 @@
-"""What a transactional producer asks of its coordinator, in which order, and after which failures."""
+"""Requests of a transactional producer to its coordinator: their order, and retries after failures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def producer_of(broker: CoordinatingBroker, **options: object) -> Producer:
 
 
 def coordinated(broker: CoordinatingBroker) -> list[tuple[str, int]]:
-    """All calls but look-ups of the coordinator."""
+    """Return the broker's calls without FindCoordinator."""
     return [call for call in broker.calls if call[0] != "find"]
 
 

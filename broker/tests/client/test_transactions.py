@@ -1,4 +1,4 @@
-"""Transactions of a producer at a real broker, as readers of committed records and other clients see them."""
+"""Transactions of a producer on a real broker, as read_committed consumers and other clients observe them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 async def values(
     bootstrap: str, topic: str, isolation: str = "read_committed", is_open: bool = False
 ) -> list[bytes | None]:
-    """All values in a topic, once the markers of all transactions are there, unless one `is_open`."""
+    """Return all values of a topic once every transaction has ended; `is_open` skips that wait."""
     found: list[bytes | None] = []
     async with (
         Consumer(bootstrap, isolation=isolation) as consumer,  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ async def test_a_loop_reads_processes_and_writes_exactly_once(bootstrap: str, ad
         for number in range(100):
             await producer.send(source, b"%d" % number)
     done, attempts = 0, 0
-    while done < 100:  # each life of the loop fails at a transaction, which the next one repeats
+    while done < 100:  # each run of the loop fails at a transaction, which the next run repeats
         attempts += 1
         async with (
             Consumer(bootstrap, group_id=name, offset_reset="earliest") as consumer,

@@ -1,1 +1,1 @@
-"""Brokers that fail on demand, for what a real one cannot be made to do."""
+"""Test doubles of brokers, for failures that a real broker does not produce on demand."""

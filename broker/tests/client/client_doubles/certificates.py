@@ -1,4 +1,4 @@
-"""Certificates for tests, made by the `openssl` program (3.0 or newer): an authority, and what it signs."""
+"""A certificate authority for tests, based on the `openssl` program (3.0 or newer)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
 
 @dataclass(frozen=True)
 class Signed:
-    """A certificate and its private key, PEM files."""
+    """Paths of a certificate and its private key, as PEM files."""
 
     certificate: Path
     key: Path
 
     @property
     def together(self) -> Path:
-        """Both in one file, key first."""
+        """A file with the key followed by the certificate."""
         path = self.key.with_suffix(".both.pem")
         path.write_text(self.key.read_text() + self.certificate.read_text())
         return path
 
 
 class Authority:
-    """Signs for as long as a test session lasts; its files are in `home`."""
+    """A certificate authority whose files are in `home`."""
 
     def __init__(self, home: Path, name: str = "authority") -> None:
         self.home, self.name = home, name
@@ -35,11 +35,11 @@ class Authority:
 
     @property
     def file(self) -> Path:
-        """Its certificate: what has to be trusted."""
+        """The authority's certificate, for peers to trust."""
         return self._own.certificate
 
     def sign(self, name: str, hosts: str = "DNS:localhost,IP:127.0.0.1", password: str | None = None) -> Signed:
-        """A certificate for these hosts; with a password, its key is encrypted."""
+        """Return a certificate for these hosts; a password encrypts its key."""
         by = ("-CA", str(self._own.certificate), "-CAkey", str(self._own.key))
         extensions = ("-addext", f"subjectAltName={hosts}", "-addext", "basicConstraints=CA:FALSE")
         return self._make(f"{self.name}-{name}", name, *by, *extensions, password=password)

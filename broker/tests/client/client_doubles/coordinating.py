@@ -1,4 +1,4 @@
-"""A scripted broker that coordinates transactions as well, and fails on request."""
+"""A scripted broker that is also a transaction coordinator."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ COORDINATING: tuple[type[Payload], ...] = (
 
 
 class CoordinatingBroker(ScriptedBroker):
-    """`codes` are used up one for each request of a class; `calls` has what was asked of the coordinator and produced:
-    names of requests, and the epoch."""
+    """Each request takes the next error code of its class from `codes`, or 0. `calls` lists the requests to the
+    coordinator and the Produce requests, by name, with their producer epoch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A broker that wants TLS, or to know who it speaks with: PLAIN and the broker's side of SCRAM."""
+"""A broker that requires TLS or SASL: PLAIN, and the broker's side of SCRAM."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SASL: dict[int, type[Payload]] = {c.KEY: c for c in (SaslHandshakeRequest, SaslA
 
 
 class GuardedBroker(ScriptedBroker):
-    """Takes one user. `tampers` has the broker's SCRAM signature spoilt; `authentications` counts those that held.
+    """Accepts one user. `tampers` corrupts the broker's SCRAM signature; `authentications` counts the successful ones.
 
-    Sessions last `lifetime_ms`, 0 forever.
+    Sessions last `lifetime_ms`; 0 means no limit.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class GuardedBroker(ScriptedBroker):
 
 
 class ScramServer:
-    """RFC 5802, the broker's side, for one exchange."""
+    """The broker's side of one SCRAM exchange (RFC 5802)."""
 
     def __init__(self, mechanism: str, password: str, tampers: bool) -> None:
         self.digest = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[mechanism]

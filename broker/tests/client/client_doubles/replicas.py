@@ -1,4 +1,4 @@
-"""A partition of several replicas, in place of the cluster that a fetcher asks."""
+"""A partition with several replicas, in place of the cluster that a fetcher queries."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Answer = Callable[[PartitionData], None]
 
 
 class Replicas:
-    """`log` has batches of one record each, all of which a fetch is given that fit into what it asks for, at least one.
+    """`log` has batches of one record each. A fetch returns the batches within its size limit, but at least one.
 
-    `scripts` changes a broker's answers, or raises in their place. `asked` is who was fetched from.
+    `scripts` changes a broker's response or raises instead; `asked` lists the brokers of the fetches.
     """
 
     def __init__(self, count: int, size_bytes: int = 10) -> None:
@@ -41,10 +41,10 @@ class Replicas:
         self.scripts: dict[int, Answer] = {}
 
     def invalidate(self) -> None:
-        """Metadata is what it is."""
+        """Do nothing: the metadata is fixed."""
 
     def follow(self, topics: object) -> None:
-        """Metadata is what it is."""
+        """Do nothing: the metadata is fixed."""
 
     async def call(self, node_id: int, request: Payload, response: type[R], *, timeout_ms: float | None = None) -> R:
         assert isinstance(request, FetchRequest)
@@ -73,7 +73,7 @@ class Replicas:
 
 
 def prefers(replica: int) -> Answer:
-    """A leader that sends its consumers to another replica (KIP-392)."""
+    """Return a script of a leader that refers consumers to another replica (KIP-392)."""
 
     def answer(data: PartitionData) -> None:
         data.preferred_read_replica = replica

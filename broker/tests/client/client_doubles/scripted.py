@@ -1,4 +1,4 @@
-"""A broker of one topic on a real socket that checks sequence numbers as brokers do, and fails on request."""
+"""A broker with one topic on a real socket; it checks sequence numbers as brokers do, and fails on request."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ SERVED: dict[int, type[Payload]] = {
 }
 
 Fault = str | int | None
-"""For one Produce request: None works; "before" and "after" close the connection before or after the append; "silent"
-never answers; "garbage" answers nonsense; an error code refuses; ("late", code) looks like "after".
+"""Fault of one Produce request: None for success; "before" and "after" close the connection before or after the append;
+"silent" sends no response; "garbage" sends invalid bytes; an error code rejects the batches.
 """
 
 
 class ScriptedBroker:
-    """`faults` are used up one for each Produce request; `log` has the values by partition."""
+    """Each Produce request takes the next fault from `faults`, or `always`; `log` has the values by partition."""
 
     def __init__(self, partitions: int = 3, tls: ssl.SSLContext | None = None) -> None:
         self.partitions, self.tls = partitions, tls
@@ -92,7 +92,7 @@ class ScriptedBroker:
             writer.close()
 
     def _answer(self, frame: bytes) -> bytes | None:
-        """The answer with its length; b"" for none, None to close the connection."""
+        """Return the response with its size field; b"" for no response, None to close the connection."""
         key, version, correlation_id, id_size = struct.unpack_from(">hhih", frame)
         request_class = SERVED[key]
         flexible = version >= request_class.FLEXIBLE_FROM
