@@ -51,7 +51,7 @@ def test_what_is_set_at_run_time_counts_before_what_was_given_at_the_start() -> 
 
 @pytest.fixture
 async def reports(cluster):
-    """A lone broker's registration, kept up with its settings."""
+    """Yield the reports of a single broker, which follow its settings."""
     reports = BrokerReports(cluster.config, lambda reported: report_embedded(cluster.store, 0, reported))
     reports.start(ReportedSettings.from_config(cluster.config))
     yield reports

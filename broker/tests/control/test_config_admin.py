@@ -1,4 +1,4 @@
-"""Changing settings at run time."""
+"""Changes of settings at run time."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ async def test_a_broker_that_does_not_know_it_cannot_join(cluster: Cluster) -> N
 
 
 class JoinedMeanwhile:
-    """The store, in which an old broker joins just before the level is written."""
+    """A store in which an old broker joins just before the level is written."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.joined = cluster, False

@@ -1,4 +1,4 @@
-"""Values in the store that are not valid, where single settings are read from their records."""
+"""Invalid values in the store, where single settings are parsed from their records."""
 
 from __future__ import annotations
 

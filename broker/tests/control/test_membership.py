@@ -1,4 +1,4 @@
-"""The records that a broker writes at its start."""
+"""Records that a broker writes at its start."""
 
 from __future__ import annotations
 

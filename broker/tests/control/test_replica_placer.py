@@ -1,4 +1,4 @@
-"""The representative partitions that placement gets have the differences of all partitions."""
+"""The counts of representative partitions differ between brokers as those of all partitions do."""
 
 from __future__ import annotations
 

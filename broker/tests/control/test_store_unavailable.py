@@ -37,14 +37,14 @@ from penstock.wire.errors import ErrorCode
 
 DEADLINE_S = 60.0
 WRITTEN_S = 0.5
-"""etcd writes to its database every 100 ms; etcd 3.5.1, the oldest version that tests may get, can lose the last writes
-when it is killed."""
+"""Wait before etcd is killed. etcd writes to its database every 100 ms; version 3.5.1, the oldest that tests may run,
+can lose the last writes when it is killed."""
 RETENTION = ConfigChange("retention.ms", ConfigOperation.SET, "5000")
 RETRIABLE = {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE}
 
 
 class AwayStore(EmbeddedStore):
-    """Does not respond while it `is_away`; its watches deliver nothing while they are `silent`."""
+    """Does not respond while it `is_away`; its watches deliver no changes while they are `silent`."""
 
     is_away = False
     silent = False
@@ -121,7 +121,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def persistently(call: Callable[[], object]) -> None:
-    """Call as a client that retries as long as errors are retriable."""
+    """Retry a call as long as its errors are retriable."""
     async with asyncio.timeout(DEADLINE_S):
         while (error := await call()) is not ErrorCode.NONE:
             assert error in RETRIABLE, error
@@ -131,13 +131,13 @@ async def persistently(call: Callable[[], object]) -> None:
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
     made = await Broker(AwayStore(":memory:")).start()
-    await until(lambda: len(made.view.shards) == keys.SHARD_COUNT)  # the controller has no initial work left
+    await until(lambda: len(made.view.shards) == keys.SHARD_COUNT)  # the controller has finished its initial work
     yield made
     await made.close()
 
 
 async def every_change(broker: Broker) -> list[ErrorCode]:
-    """Return one change of each kind; the topic `there` exists."""
+    """Make one change of each kind, with the existing topic `there`; return the errors."""
     there = broker.view.topics["there"]
     return [
         await broker.create("new"),
@@ -241,14 +241,14 @@ async def test_with_a_real_etcd_nothing_hangs_and_nothing_is_lost(how: str) -> N
         await until(lambda: len(broker.view.shards) == keys.SHARD_COUNT)
         await asyncio.sleep(WRITTEN_S)
         reached = broker.view.revision
-        store.caller.timeout_s = 0.3  # not before: an etcd that answers may take longer on a busy machine
+        store.caller.timeout_s = 0.3  # only now: the start above may take longer on a busy machine
         (member.pause if how == "paused" else member.kill)()
         async with asyncio.timeout(DEADLINE_S):
             assert set(await every_change(broker)) == {ErrorCode.REQUEST_TIMED_OUT}
         store.caller.timeout_s = options.request_timeout_s
         (member.resume if how == "paused" else member.start)()
         member.wait_ready()
-        # Requests that got no response may have succeeded: a retry shows it.
+        # A request without a response may have succeeded; a retry shows it.
         await persistently(lambda: tried_again(broker.create("after")))
         assert (await broker.store.range(keys.ROOT)).revision > reached, "etcd has lost what it had acknowledged"
         await persistently(lambda: tried_again(broker.create("new")))

@@ -1,4 +1,4 @@
-"""Deleting topics and adding partitions to them."""
+"""Deletion of topics and addition of partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Creating topics: refusals and their reasons, races, and leftovers of crashes."""
+"""Creation of topics: rejected requests, races, and leftovers of crashes."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ from controller_kit import World, opened_world
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    """A cluster without brokers."""
+    """Yield a cluster without brokers."""
     async with opened_world() as opened:
         yield opened
 
 
 @pytest.fixture
 async def three(world: World) -> World:
-    """Brokers 1, 2 and 3; broker 1 is the controller."""
+    """Yield brokers 1, 2 and 3; broker 1 is the controller."""
     await world.start(1, 2, 3)
     await world.time.until(lambda: world.controllers() == [1])
     return world

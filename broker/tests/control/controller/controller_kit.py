@@ -1,6 +1,6 @@
-"""A cluster without data: brokers as members and candidates, on one real store, in virtual time.
+"""A cluster without data: brokers as members and candidates, on one store, in virtual time.
 
-The kit does what other packages do beside the controller (leaders that admit followers, tasks that ping).
+The kit does the work of other packages: it admits followers as leaders do, and provides probes of brokers.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from penstock.state.watcher import Watcher
 LEASE_MS = 9000
 STEP_S = 0.02
 PATIENCE_S = 10.0
-"""How long a thread may stop virtual time."""
+"""Maximum wait for a thread, in real time, during which virtual time stands still."""
 
 
 class Time:
-    """The event loop's clock, advanced by the tests, and a matching `Clock`. It stops while a thread works."""
+    """The event loop's clock, advanced by the tests, and a matching `Clock`. It stands still while a thread works."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self.store = store
@@ -112,7 +112,7 @@ class FakeProbe:
 
 @dataclass
 class Network:
-    """Reachability of brokers. Probes of `dead` brokers are refused, probes of `silent` ones hang."""
+    """Reachability of brokers. Probes of `dead` brokers are refused; probes of `silent` ones time out."""
 
     dead: set[int] = field(default_factory=set)
     silent: set[int] = field(default_factory=set)
@@ -197,7 +197,7 @@ class Node:
 
 
 class World:
-    """A cluster. `topic` writes a topic directly; `brokers` has the running processes."""
+    """A cluster. `topic` writes a topic directly to the store; `brokers` has the running processes."""
 
     def __init__(self) -> None:
         self.store = EmbeddedStore(":memory:")
@@ -213,7 +213,7 @@ class World:
         self._next = 0
 
     async def start(self, *broker_ids: int, was_unclean: bool = False) -> None:
-        """Start brokers, with their earlier directories."""
+        """Start brokers; those that ran before keep their directories."""
         for broker_id in broker_ids:
             self.network.dead.discard(broker_id)
             node = Node(self, broker_id, self.record(broker_id, was_unclean), self.settings)
@@ -234,7 +234,7 @@ class World:
         )
 
     async def kill(self, broker_id: int, notice: bool = False) -> None:
-        """End the process; with `notice` its connections break and new ones are refused, else they hang."""
+        """End the process. With `notice` its connections break and new ones are refused; otherwise probes time out."""
         node = self.brokers.pop(broker_id)
         (self.network.dead if notice else self.network.silent).add(broker_id)
         await node.stop()
@@ -296,12 +296,12 @@ class World:
         return found
 
     async def change(self, name: str, index: int, change: Callable[[PartitionRecord], PartitionRecord]) -> None:
-        """Write a partition's record as a leader does, on the condition of the present one."""
+        """Write a partition's record as a leader does, conditional on its revision."""
         key = keys.partition(self.view.topics[name].topic_id, index)
         while True:
             entry = await self.store.get(key)
             assert entry is not None
-            new = change(decoder(PartitionRecord).decode(entry.value))  # also an inconsistent one, to repair it
+            new = change(decoder(PartitionRecord).decode(entry.value))  # unchecked: tests repair invalid records
             if (await self.store.txn([Compare.unchanged(entry)], [PutOp(key, msgspec.json.encode(new))])).succeeded:
                 break
         await self.time.settle()
@@ -318,7 +318,7 @@ class World:
         await self.change(name, index, admitted)
 
     async def create(self, name: str, partitions: int, factor: int):
-        """Create a topic by the first broker's service."""
+        """Create a topic through the first broker's service."""
         admin = next(iter(self.brokers.values())).topics
         assert admin is not None
         return await self.finish(admin.create([TopicRequest(name, partitions, factor)]))

@@ -16,7 +16,7 @@ SETTING = "broker.draining"
 
 
 async def ask(world, broker: int, operation: ConfigOperation, value: str | None) -> None:
-    """Alter the setting as IncrementalAlterConfigs does on another broker; nodes apply what they see in the store."""
+    """Alter the setting through another broker as IncrementalAlterConfigs does, then update the registration."""
     other = world.brokers[1]
     admin = ConfigService(world.store, other.view, other.watcher, other.config, SystemClock())
     change = [ConfigChange(SETTING, operation, value)]

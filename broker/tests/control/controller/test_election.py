@@ -112,7 +112,7 @@ async def test_a_candidate_ends_when_it_is_cancelled_whatever_it_is_at(world) ->
     for turns in range(12):
         campaign = asyncio.ensure_future(election.run())
         await world.time.advance(1)
-        election._suspicion.set()  # of a past epoch: it reads the key again
+        election._suspicion.set()  # of an earlier epoch, so the election reads the key again
         for _ in range(turns):
             await asyncio.sleep(0)
         campaign.cancel()

@@ -1,4 +1,4 @@
-"""A managed etcd stays small; an unmanaged one is only read."""
+"""Compaction and defragmentation of a managed etcd; an unmanaged etcd is only read."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def care_of(etcd: Etcd, clock: HandClock, policy: CompactionPolicy = POLICY, is_
 
 
 async def minutes(upkeep: EtcdUpkeep, etcd: Etcd, clock: HandClock, count: int, writes: int = 100) -> None:
-    """Let minutes pass, each with so many writes and one sample."""
+    """Advance by `count` minutes, each with `writes` writes and one sample."""
     for _ in range(count):
         clock.now_ms += MINUTE_MS
         for status in etcd.members.values():
@@ -144,7 +144,7 @@ async def test_members_are_defragmented_when_it_pays_the_leader_last(three: Etcd
     upkeep = care_of(three, clock)
     for status in three.members.values():
         status.db_size_bytes = 400 * MB
-    three.members["http://3"].db_in_use_bytes = 250 * MB  # little would be freed
+    three.members["http://3"].db_in_use_bytes = 250 * MB  # defragmentation would free little
     await minutes(upkeep, three, clock, 1)
     assert three.defragmented == ["http://2", "http://1"]
 

@@ -1,4 +1,4 @@
-"""The controller at work: brokers that die, come back, stop cleanly, or seem to."""
+"""The controller's reaction to brokers that crash, restart, stop cleanly or are unreachable."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_broken_connection_alone_is_no_suspicion(three) -> None:
 
 
 async def test_a_broker_that_was_fenced_learns_that_it_is_no_longer_a_member(three) -> None:
-    three.network.dead.add(2)  # it lives, but no broker can connect to it
+    three.network.dead.add(2)  # the process runs, but no broker can connect to it
     three.network.break_connections(2)
     registration = three.brokers[2].registration
     await three.time.until(registration.lost.is_set)
@@ -169,7 +169,7 @@ async def test_a_last_replica_that_relied_on_the_page_cache_and_lost_it_leads_on
     await three.kill(3, notice=True)
     await three.time.until(lambda: three.partition("t").isr == [2])
     assert three.partition("t").eligible == [3]
-    await three.time.advance(10)  # else the second death within a lease would be too many at once
+    await three.time.advance(10)  # a second failure within a lease would count as simultaneous
     await three.kill(2, notice=True)
     await three.time.until(lambda: three.partition("t").leader == -1, limit_s=20)
     assert three.partition("t").last_isr == [2, 3]
@@ -223,10 +223,10 @@ async def test_a_last_replica_that_may_lack_something_is_elected_uncleanly_and_c
 
 
 async def test_a_controller_that_was_replaced_without_noticing_writes_nothing(three) -> None:
-    """Its watch lags, so only the conditions of its writes prevent them."""
+    """Its watch lags, so only the conditions of its transactions prevent the writes."""
     await three.topic("t", [2, 3, 1])
     term = three.the_controller().term
-    term.leadership.revision -= 1  # as if another had been elected since
+    term.leadership.revision -= 1  # as if another controller had been elected
     await three.store.txn([], [DeleteOp(keys.broker(2))])
     await three.time.until(term.leadership.lost.is_set)
     assert (term.writer.written, term.writer.transactions) == (0, 1)

@@ -1,4 +1,4 @@
-"""The controller's index of partitions follows the view and reports what was removed."""
+"""The controller's index of partitions follows the view and reports removed partitions."""
 
 from __future__ import annotations
 

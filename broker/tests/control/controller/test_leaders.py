@@ -175,13 +175,13 @@ def test_the_preferred_replica_leads_again_when_it_is_in_sync() -> None:
 
 
 def test_a_record_without_epochs_belongs_to_whoever_is_registered() -> None:
-    """Records have no epochs without a cluster."""
+    """A broker without a cluster writes records without epochs."""
     assert leaders.reconcile(record_of([1], isr_epochs=[]), facts_of({1: 99})) is None
 
 
 @st.composite
 def situations(draw):
-    """Any record of at most five replicas, with any state of the brokers."""
+    """Draw a record of at most five replicas and any state of the brokers."""
     replicas = draw(st.permutations(range(5)))[: draw(st.integers(1, 5))]
     isr = draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True))
     outside = [broker for broker in replicas if broker not in isr]

@@ -1,4 +1,4 @@
-"""A broker's membership: registering, renewing, detecting its end, and leaving."""
+"""A broker's registration: creation, renewal, detection of its loss, and removal."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_broker_stops_serving_before_its_lease_can_end_while_the_store_i
 
 @pytest.mark.parametrize("refusal", [StoreError("permission denied"), StoreUnavailable("away"), TimeoutError()])
 async def test_a_refusal_does_not_end_the_renewal_of_a_lease(world, refusal: Exception) -> None:
-    """For example while passwords are changed: otherwise all brokers would have to be restarted at once."""
+    """etcd may reject requests while its passwords change; brokers must not need a restart then."""
     registration = registration_of(world)
     task = await kept(world, registration)
     real = world.store.keep_alive
@@ -151,7 +151,7 @@ async def test_a_machine_that_was_suspended_does_not_serve_when_it_wakes(world) 
     task = await kept(world, registration)
     await world.time.advance(1)
     assert registration.may_serve()
-    world.time.passed_s += 20  # nothing ran meanwhile
+    world.time.passed_s += 20  # no task ran during the suspension
     assert not registration.may_serve()
     await world.time.until(registration.lost.is_set)
     task.cancel()
@@ -227,7 +227,7 @@ async def test_a_broker_that_nobody_controls_is_not_told_to_go(world) -> None:
 
 
 def history_of(*incarnations: tuple[int, int, str, bool], **more) -> BrokerHistory:
-    """(epoch, directory, boot, whether the run before was unclean)."""
+    """Return a history of (epoch, directory, boot, whether the previous run ended uncleanly)."""
     return BrokerHistory([Incarnation(e, UUID(int=d), b, u) for e, d, b, u in incarnations], **more)
 
 

@@ -1,4 +1,4 @@
-"""Virtual time does not run ahead of threads: a slow machine does not change results."""
+"""Virtual time does not run ahead of threads, so a slow machine does not change results."""
 
 from __future__ import annotations
 

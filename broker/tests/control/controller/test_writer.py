@@ -1,4 +1,4 @@
-"""Many partitions are written in few transactions, and none overwrites a concurrent change."""
+"""The writer changes many partitions in few transactions, and overwrites no concurrent change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.state.store import DeleteOp, StoreUnavailable
 
 
 async def proposals_of(world, count: int) -> list[StoreProposal]:
-    """A new leader epoch for each partition of a topic."""
+    """Return proposals of a new leader epoch for each partition of a topic."""
     topic_id = await world.topic("t", *[[1, 2, 3]] * count)
     return [
         StoreProposal(PartitionId(topic_id, p.index), p.revision, replace(record_of(p), leader_epoch=9))

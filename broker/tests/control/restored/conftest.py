@@ -19,7 +19,7 @@ from penstock.control.restored import restored
 
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
-    """A cluster without brokers, with short check intervals."""
+    """Yield a cluster without brokers and with short check intervals."""
     monkeypatch.setattr(restored, "CHECK_S", 0.05)
     monkeypatch.setattr(restored, "POLL_S", 0.02)
     monkeypatch.setattr(election, "RESTORED_POLL_S", 0.02)
@@ -30,7 +30,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 @pytest.fixture
 async def two(cluster: Cluster) -> Cluster:
-    """Brokers 1 and 2, one of which is the controller."""
+    """Return a cluster of brokers 1 and 2, one of which is the controller."""
     await cluster.start(1, 2)
     await cluster.controlled()
     return cluster

@@ -1,7 +1,7 @@
 """An etcd that is restored from a backup under running brokers: memberships, controllers and logs, without requests.
 
-`Etcd` is an embedded store that is replaced by an older copy of itself; brokers notice it by broken connections, as
-with the real store. Tests append to the logs what a leader would.
+`Etcd` replaces its embedded store by an older copy. Connections to it break, as with the real etcd. Tests append to the
+logs in place of a leader.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from penstock.state.watcher import Watcher
 
 DEADLINE_S = 60.0
 LEASE_MS = 9_000
-"""Longer than a busy machine stalls: the renewal shares its event loop with everything else."""
+"""Longer than the pauses of a busy machine: the renewal shares its event loop with all other tasks."""
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -65,7 +65,7 @@ class Backup:
 
 
 class Etcd:
-    """`store` is its present content; `cluster_id` changes with a restore unless the test keeps it."""
+    """`store` has the current contents; a restore may change `cluster_id`."""
 
     def __init__(self) -> None:
         self.store = EmbeddedStore(":memory:")
@@ -81,7 +81,7 @@ class Etcd:
         return Backup(list(contents.committed.values()), contents.committed_revision)
 
     async def restore(self, backup: Backup, cluster_id: str | None = None, bump: int = 0) -> None:
-        """Break all connections and serve the old state; leases have expired."""
+        """Break all connections and serve the backup, in which all leases have expired."""
         before, self.store = self.store, EmbeddedStore(":memory:")
         revision = backup.revision + bump
         entries = [e for e in backup.entries if not e.lease]
@@ -94,7 +94,7 @@ class Etcd:
 
 
 class Connection:
-    """One broker's store client: refuses another etcd cluster than before, and reports new connections."""
+    """One broker's store client: rejects an etcd with another cluster id, and notifies listeners of new connections."""
 
     def __init__(self, etcd: Etcd) -> None:
         self.etcd = etcd
@@ -127,7 +127,7 @@ class Connection:
         return await self.there().txn(compares, then, otherwise)
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
-        """Resumes at the next revision, also where the server is not as far yet."""
+        """Watch; after a restore, resume at the next revision, even if the new server has not reached it."""
         while True:
             store, broken = self.there(), asyncio.ensure_future(self.etcd.restored.wait())
             stream = store.watch(prefix, from_revision)
@@ -261,7 +261,7 @@ class Broker:
 
 
 class Cluster:
-    """Brokers on one etcd. Reports log ends to the controller."""
+    """Brokers on one etcd; reports log ends to the controller."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.etcd = home, Etcd()
@@ -273,7 +273,7 @@ class Cluster:
         return self.brokers[broker_id]
 
     def begin(self, broker_id: int) -> asyncio.Task[None]:
-        """A start that may take long, as the broker is frozen."""
+        """Start a broker in the background, for tests in which the start waits because the broker is frozen."""
         self.brokers[broker_id] = Broker(self, broker_id)
         return asyncio.ensure_future(self.brokers[broker_id].start())
 
@@ -291,7 +291,7 @@ class Cluster:
         await self.etcd.store.close()
 
     async def controlled(self) -> int:
-        """Returns the controller, once there is one."""
+        """Return the controller's id once there is a controller."""
         await until(lambda: any(b.is_controller for b in self.brokers.values()))
         return next(i for i, b in self.brokers.items() if b.is_controller)
 
@@ -302,7 +302,7 @@ class Cluster:
         return {(topic_id, index): broker.end(names[topic_id], index) for topic_id, index in partitions}
 
     async def topic(self, name: str, *replicas: list[int], overrides: dict[str, str] | None = None) -> UUID:
-        """All replicas in sync, the first leads."""
+        """Create a topic with these replicas for each partition, all in sync; the first one leads."""
         topic_id = self.topics[name] = uuid4()
         puts: list[Operation] = []
         for index, brokers in enumerate(replicas):
@@ -316,7 +316,7 @@ class Cluster:
         return topic_id
 
     async def write(self, *puts: PutOp) -> None:
-        """Directly, as some other broker would; returns when all that are not frozen have seen it."""
+        """Write to the store directly; return once all brokers that are not frozen have applied the write."""
         result = await self.etcd.store.txn([], list(puts))
         for broker in self.brokers.values():
             if not broker.restored.is_frozen:
@@ -334,7 +334,7 @@ class Cluster:
         return found
 
     async def frozen(self, *broker_ids: int) -> None:
-        """Returns when these are, and have reported."""
+        """Return once these brokers are frozen and have reported."""
         for broker_id in broker_ids:
             await until(lambda broker_id=broker_id: self[broker_id].restored.is_frozen)
             async with asyncio.timeout(DEADLINE_S):

@@ -1,4 +1,4 @@
-"""A restored store freezes the brokers that have seen more than it has."""
+"""A restored store freezes brokers that have observed later writes than it contains."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_an_election_in_the_midst_of_a_look_at_the_store_is_no_reason_to_f
 async def test_a_store_that_lacks_the_newest_election_freezes_running_brokers(two: Cluster) -> None:
     backup = two.etcd.backup()
     await elect_again(two)
-    await two.etcd.restore(backup, bump=1000)  # so that no revision goes back
+    await two.etcd.restore(backup, bump=1000)  # so that no revision decreases
     await two.frozen(1, 2)
     assert "which the store does not have" in two[1].restored.reason + two[2].restored.reason
     assert "cluster recover" in two[1].restored.reason
@@ -124,7 +124,7 @@ async def test_one_that_has_seen_nothing_newer_is_frozen_by_the_one_that_has(two
     await elect_again(two)
     await two.stop(1)
     await two.etcd.restore(backup, bump=1000)
-    await two.start(2)  # absent since before the backup: nothing has changed for it
+    await two.start(2)  # stopped before the backup, so it has observed nothing later
     await until(lambda: two[2].is_controller)
     starting = two.begin(1)
     await two.frozen(1, 2)
@@ -140,7 +140,7 @@ async def test_nobody_is_elected_while_the_store_is_not_recovered(two: Cluster) 
     await two.etcd.restore(backup)
     await two.frozen(1, 2)
     assert await two.etcd.store.get(keys.CONTROLLER) is None
-    starting = two.begin(3)  # new, so it has seen nothing: the mark freezes it nevertheless
+    starting = two.begin(3)  # a new broker has observed nothing, but the mark in the store freezes it
     await two.frozen(3)
     assert await two.etcd.store.get(keys.CONTROLLER) is None
     starting.cancel()
@@ -153,7 +153,7 @@ async def test_the_view_of_a_frozen_broker_stands_still(two: Cluster) -> None:
     await two.etcd.restore(backup)
     await two.frozen(1, 2)
     revision = two[1].view.revision
-    for _ in range(revision):  # beyond all that it has seen, with a deletion of the topic
+    for _ in range(revision):  # beyond the broker's revision, with a deletion of the topic
         record = TopicRecord(name="kept", topic_id=topic_id, partition_count=1, deleting=True)
         await two.etcd.store.txn([], [PutOp(keys.topic(topic_id), encode(record))])
     for _ in range(20):

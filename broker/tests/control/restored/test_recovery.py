@@ -1,4 +1,4 @@
-"""`penstock cluster recover`: its plan, its writes, and that brokers continue without loss."""
+"""`penstock cluster recover`: its plan and its writes; brokers continue without loss."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from penstock.txn.state_machine import MAX_PRODUCER_EPOCH, needs_new_id
 
 
 async def restored(cluster: Cluster, backup: Backup, *broker_ids: int) -> None:
-    """Restore the store as another etcd, and wait until the brokers notice."""
+    """Restore the store with another cluster id, and wait until the brokers freeze."""
     await cluster.etcd.restore(backup, cluster_id="e2")
     await cluster.frozen(*broker_ids)
 
 
 async def run_recovery(cluster: Cluster, without: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Recover as the command does; return the document that it shows."""
+    """Recover as the command does; return the document that it prints."""
     summary: dict[str, Any] = {}
 
     def decide(document: dict[str, Any]) -> bool:
@@ -47,7 +47,7 @@ async def run_recovery(cluster: Cluster, without: tuple[int, ...] = ()) -> dict[
 
 
 async def begin_anew(cluster: Cluster, *broker_ids: int) -> None:
-    """Restart the broker as its process does at the end of a run."""
+    """Restart the brokers as their processes do at the end of a run."""
     for broker_id in broker_ids:
         await asyncio.wait_for(cluster[broker_id].restored.over.wait(), 60)
         await cluster.stop(broker_id)
@@ -95,7 +95,7 @@ async def test_the_replica_with_the_most_leads_above_every_epoch_that_was_seen(t
     two[1].append("t", 3, epoch=0)
     two[2].append("t", 3, epoch=0)
     backup = two.etcd.backup()
-    # Lost by the store: broker 2 led in epoch 40, and only it has the records of that epoch.
+    # Missing from the backup: broker 2 led in epoch 40, and only it has the records of that epoch.
     record = await two.record("t")
     newer = PartitionRecord(replicas=[1, 2], leader=2, leader_epoch=41, isr=[2], isr_epochs=[record.isr_epochs[1]])
     await two.write(PutOp(keys.partition(two.topics["t"], 0), encode(newer)))
@@ -179,7 +179,7 @@ async def test_data_that_the_store_does_not_know_is_told_and_put_aside(two: Clus
     backup = two.etcd.backup()
     later = await two.topic("later", [1, 2])
     two[1].append("later", 6, epoch=0)
-    # Broker 2 has an older copy than broker 1: it is not needed, but must not be deleted.
+    # Broker 2's copy is older than broker 1's: recovery does not need it, but must not delete it.
     two[1].append("t", 4, epoch=0)
     two[2].append("t", 2, epoch=0)
     await restored(two, backup, 1, 2)
@@ -202,7 +202,7 @@ async def test_what_was_not_put_aside_yet_at_a_crash_is_at_the_next_start(two: C
     await two.topic("later", [1])
     await restored(two, backup, 1, 2)
     await run_recovery(two)
-    await asyncio.wait_for(two[2].restored.over.wait(), 60)  # accepted, and then the process dies
+    await asyncio.wait_for(two[2].restored.over.wait(), 60)  # the process dies after it has accepted the recovery
     await two.stop(2)
     await two.start(2)
     assert len(two[2].aside) == 1
@@ -285,7 +285,7 @@ async def test_a_broker_that_starts_right_after_a_recovery_accepts_it(two: Clust
     backup = two.etcd.backup()
     await two.stop(2)
     await two.topic("later", [1])
-    await restored(two, backup, 1)  # broker 2 has seen nothing that the store lacks
+    await restored(two, backup, 1)  # broker 2 has observed nothing that the backup lacks
     await run_recovery(two)
     await two.start(2)
     assert not two[2].restored.is_frozen
