@@ -44,7 +44,7 @@ def subscription(*topics: str, user_data: bytes = b"") -> bytes:
 
 
 class Call:
-    """A request to a group, possibly unanswered."""
+    """A request to a group, with its responses."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = []
@@ -81,7 +81,7 @@ class GroupUnderTest:
     # --- time
 
     def pass_ms(self, duration_ms: float) -> None:
-        """Advance the clock, calling `tick` when the group asks for it."""
+        """Advance the clock, calling `tick` at the times that the group requests."""
         until_ms = self.now_ms + duration_ms
         wakes = 0
         while self.group.phases.wake_ms is not None and self.group.phases.wake_ms <= until_ms:
@@ -160,10 +160,10 @@ class GroupUnderTest:
         self.group.abandon(call, self.now_ms)
         self.settle()
 
-    # --- scenes
+    # --- stable groups
 
     def stable(self, *instances: str | None, **more: Any) -> list[JoinResult]:
-        """Return the members of a stable group, one per name (None for a dynamic one); the first is the leader."""
+        """Form a stable group and return its members, one per name (None: dynamic); the first is the leader."""
         self.config.group_initial_rebalance_delay_ms = 5
         calls = [self.join(instance_id=instance, **more) for instance in instances]
         self.pass_ms(5)
@@ -176,7 +176,7 @@ class GroupUnderTest:
         return joined
 
     def sync_all(self, joined: list[JoinResult]) -> list[SyncResult]:
-        """Sync all members. Each is assigned its own id and the generation."""
+        """Sync all members; the leader assigns each its id and the generation."""
         plan = {j.member_id: f"{j.member_id}@{j.generation}".encode() for j in joined}
         calls = [self.sync(j, plan if j.leader == j.member_id else None) for j in joined]
         return [call.answer for call in calls]
@@ -197,11 +197,11 @@ def subscribe() -> Callable[..., bytes]:
     return subscription
 
 
-# --- a loop whose time passes only when nothing is to be done
+# --- virtual time
 
 
 class VirtualSelector(selectors.DefaultSelector):
-    """Advances the loop's time instead of waiting, unless a store or a thread is working in real time."""
+    """A selector that advances the loop's time instead of waiting, unless a store or a thread works in real time."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class VirtualSelector(selectors.DefaultSelector):
             return events
         if self.loop.busy():
             return super().select(0.01)
-        if timeout is None:  # no timer: a thread is about to report
+        if timeout is None:  # without a timer, only another thread can wake the loop
             events = super().select(20)
             assert events, "the loop waits for something that never comes"
             return events
@@ -242,7 +242,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """Follows the loop's time; `leap_ms` shifts the wall clock."""
+    """A clock that follows the loop's time; `leap_ms` shifts the wall clock."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
@@ -281,7 +281,7 @@ class World:
         return self.groups
 
     async def restart(self) -> GroupCoordinator:
-        """Restart as after kill -9: only the store's file is closed."""
+        """Restart as after `kill -9`: close only the store's file."""
         self.groups.retention.close()
         self.groups._settings.close()
         for shard in self.groups.ownership:
@@ -363,7 +363,7 @@ def run_world(tmp_path: Path) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def virtual_loop() -> Iterator[VirtualLoop]:
-    """A loop that advances its time only when idle. Stores that it must wait for are added to `stores`."""
+    """Yield a loop that advances its time only when it and the stores in `stores` are idle."""
     loop = VirtualLoop()
     yield loop
     loop.run_until_complete(loop.shutdown_asyncgens())

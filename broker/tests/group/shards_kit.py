@@ -1,4 +1,4 @@
-"""The group coordinators of several brokers over one store, in virtual time."""
+"""Group coordinators of several brokers on one store, in virtual time."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Broker:
         await self.groups.start()
 
     async def kill(self):
-        """Stop as by kill -9: without notifying anything, and without later side effects."""
+        """Stop as by `kill -9`: without notifications and without later writes."""
         await self.freeze()
         self.line.is_cut = True
         self.groups.offsets.cache.close()
@@ -117,7 +117,7 @@ class Broker:
         return error
 
     async def commit_unanswered(self, group_id, topic_id, offset):
-        """Commit, with the write delayed without an answer until `line.deliver`."""
+        """Commit an offset whose write gets no response and reaches the store at `line.deliver`."""
         self.line.delays = True
         assert await self.commit(group_id, topic_id, offset) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         self.line.delays = False
@@ -143,7 +143,7 @@ class Cluster:
         for broker in [*self.dead, *self.brokers.values()]:
             await broker.groups.close()
             await broker.watcher.stop()
-        await asyncio.sleep(0.1)  # outstanding reads complete
+        await asyncio.sleep(0.1)  # pending reads complete before the store closes
         await self.store.close()
 
     async def assign(self, draining=(), only=None):

@@ -1,4 +1,4 @@
-"""A generation's assignments and how members stay: syncs, heartbeats, sessions, leaving, commits."""
+"""SyncGroup, Heartbeat, session timeouts, LeaveGroup and commits of the members of a generation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SESSION_MS = 10_000
 
 
 def two_joined(g):
-    """Return (leader, follower) that have joined and not synced."""
+    """Return a leader and a follower that have joined and not synced."""
     g.config.group_initial_rebalance_delay_ms = 5
     calls = [g.join(), g.join()]
     g.pass_ms(10)

@@ -1,4 +1,4 @@
-"""Fatal errors: returned by the group's coordinator, never by a deposed one."""
+"""The group's coordinator returns fatal errors; a deposed coordinator never does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Waits:
 
 
 async def ask(broker, message):
-    """Return the response's error."""
+    """Send a request as a client and return the response's error."""
     apis = [GroupsApi(broker.groups, broker.view, None), OffsetsApi(broker.groups, broker.view)]
     route = next(r for api in apis for r in api.routes() if r.request is type(message))
     version = OLDEST_WITH_INSTANCES[type(message)]
@@ -94,7 +94,7 @@ FINAL_ANSWERS = [
 
 
 async def full_group(broker):
-    """Create a stable group whose maximum size is its one static member."""
+    """Create a stable group with one static member and a maximum size of one."""
     broker.config.group_max_size = 1
     return await stable(broker, "g", instance_id="i")
 

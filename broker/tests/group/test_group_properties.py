@@ -1,5 +1,5 @@
-"""Under any sequence of member, connection, store and timer events, generations are exclusive and every request is
-answered."""
+"""Properties of a group under any sequence of member, connection, store and timer events: only the current generation
+commits, and every request gets one response."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REBALANCE_MS = 9_000
 
 @dataclass
 class Client:
-    """A client's state; `old` are its earlier generations."""
+    """State of a client; `old` holds its member ids and generations."""
 
     instance_id: str | None
     two_step: bool
@@ -103,7 +103,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule(chosen=st.lists(clients, min_size=1, max_size=4), duration_ms=st.sampled_from([0, 500, 9000]))
     def behave(self, chosen, duration_ms):
-        """Do what a correct client does next, and advance the time."""
+        """Send each client's next request, as a correct client does, and advance the time."""
         for client in chosen:
             self.collect(client)
             if client.call is not None:
@@ -149,7 +149,7 @@ class GroupLife(RuleBasedStateMachine):
                 refused = self.g.group.check_commit(member_id, client.instance_id, generation, self.g.now_ms)
                 assert refused, "an old generation commits"
 
-    # --- the world
+    # --- time and store
 
     @rule(duration_ms=st.sampled_from([100, 500, 1500, 4000, 7000, 20_000]))
     def time_passes(self, duration_ms):
@@ -163,7 +163,7 @@ class GroupLife(RuleBasedStateMachine):
     def store_answers(self, ok):
         self.g.release(ok)
 
-    # --- what a client learns
+    # --- responses
 
     def collect(self, client):
         if client.call is None or client.call.waits:
@@ -186,7 +186,7 @@ class GroupLife(RuleBasedStateMachine):
     def forget(self, client):
         client.member_id, client.joined = "", None
 
-    # --- what always holds
+    # --- invariants
 
     @invariant()
     def nobody_is_answered_twice(self):
@@ -216,7 +216,7 @@ class GroupLife(RuleBasedStateMachine):
             assert group.phases.wake_ms is not None or self.g.held, "a group waits for members or for the store"
 
     def teardown(self):
-        """Send nothing more: timeouts alone answer all waiting requests and empty the group."""
+        """Check that timeouts alone answer all waiting requests and empty the group."""
         self.g.holds_persists = False
         self.g.release()
         self.g.pass_ms(400_000)

@@ -1,4 +1,4 @@
-"""Group settings are deleted with the group; settings of a nonexistent group expire with the offset retention time."""
+"""Group settings are deleted with the group; settings of a nonexistent group expire after the offset retention."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_settings_stay_when_a_shard_changes_hands_and_its_next_coordinator_ends_
         assert heir is not owner
         assert heir.groups.exists("g")
         assert sorted(await noted(cluster.store)) == ["alone", "g"]
-        await asyncio.sleep(60)  # its member never came back
+        await asyncio.sleep(60)  # longer than the member's session timeout
         assert await heir.groups.delete("g") is ErrorCode.NONE
         assert await noted(cluster.store) == ["alone"]
         await asyncio.sleep(DAY_S * 2)

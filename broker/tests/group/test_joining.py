@@ -1,4 +1,4 @@
-"""How a classic group adds members and agrees on a generation."""
+"""JoinGroup in a classic group: new members, protocols and generations."""
 
 from __future__ import annotations
 

@@ -189,13 +189,13 @@ def test_groups_are_spread_over_the_shards():
     assert keys.shard_of("flights") == 42, "every broker must find the same"
 
 
-# --- with the real store
+# --- embedded store
 
 
 def test_a_commit_is_in_the_store_when_it_is_answered_and_survives_a_restart(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        begun_ms = world.clock.wall_ms()  # time goes on while the store is at work
+        begun_ms = world.clock.wall_ms()  # the clock advances during the write
         assert await world.groups.commit("g", [OffsetCommit(t, 1, 42, 7, "note")]) == []
         assert (await world.store.get(keys.offset("g", t, 1))) is not None
         await world.restart()

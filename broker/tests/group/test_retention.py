@@ -220,7 +220,7 @@ def test_nothing_ends_after_the_wall_clock_leaped_until_it_is_set_right(run_worl
 @pytest.mark.parametrize("retention_ms", [(1 << 63) - 1, 1 << 62, NEVER // 2])
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_an_offset_that_is_to_stay_for_ever_does(run_world, retention_ms, is_stored):
-    """Also with a commit time beyond the maximum."""
+    """The sum of commit time and retention may exceed the largest timestamp."""
 
     async def scene(world):
         t = world.create_topic("t")

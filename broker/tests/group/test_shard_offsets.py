@@ -19,7 +19,7 @@ from penstock.wire.errors import ErrorCode
 E = ErrorCode
 
 
-# --- the store is away
+# --- store outages
 
 
 def test_a_write_without_an_answer_cannot_undo_what_was_acknowledged_later(run_cluster):
@@ -128,7 +128,7 @@ def test_what_waits_for_the_store_is_bounded(run_cluster):
     run_cluster(scene, brokers=1)
 
 
-# --- memory
+# --- cache limit
 
 
 def test_offsets_of_idle_groups_are_left_to_the_store_beyond_a_limit_and_read_when_asked_for(run_cluster):
@@ -166,7 +166,7 @@ def test_a_commit_for_a_group_that_is_being_read_is_not_overwritten_by_what_is_r
     run_cluster(scene, brokers=1)
 
 
-# --- offsets without a record of their group
+# --- offsets without a group record
 
 
 async def no_record(store):
@@ -233,7 +233,7 @@ def test_offsets_of_a_new_group_end_also_where_memory_is_full(run_cluster):
     run_cluster(scene, brokers=1)
 
 
-# --- what was in memory before a shard was another's
+# --- cached state from before a shard moved
 
 
 async def asked_for(broker, topic_id):

@@ -1,4 +1,4 @@
-"""Group coordinators of several brokers: shards move, nothing is lost and no request is answered twice."""
+"""Moves of coordinator shards between brokers: no commit is lost and no request is answered twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.wire.errors import ErrorCode
 E = ErrorCode
 
 
-# --- who serves whom
+# --- shard ownership
 
 
 def test_a_group_is_served_by_the_owner_of_its_shard_and_by_nobody_else(run_cluster):
@@ -88,7 +88,7 @@ def test_until_a_shard_is_loaded_clients_wait_and_members_stay(run_cluster):
     run_cluster(scene)
 
 
-# --- a coordinator ends
+# --- failover
 
 
 @pytest.mark.parametrize("instance_id", [None, "static"])
@@ -102,7 +102,7 @@ def test_a_group_survives_its_coordinators_kill_without_a_rebalance_or_a_lost_co
         await cluster.assign()
         new = cluster.owner("g")
         assert new is not old
-        for _ in range(10):  # longer than a session
+        for _ in range(10):  # longer than the session timeout
             assert new.groups.heartbeat("g", member.member_id, instance_id, member.generation) is E.NONE
             await asyncio.sleep(5)
         assert new.groups.check_commit("g", member.member_id, instance_id, member.generation) is E.NONE
@@ -160,7 +160,7 @@ def test_generations_of_an_empty_group_go_on_under_the_new_coordinator(run_clust
     run_cluster(scene)
 
 
-# --- a coordinator that does not know
+# --- deposed coordinators
 
 
 def test_a_coordinator_that_lost_its_shard_cannot_commit(run_cluster):
@@ -232,7 +232,7 @@ def test_many_who_ask_for_offsets_share_a_read_that_begins_after_they_asked(run_
         (broker,) = cluster.brokers.values()
         for n in range(50):
             await broker.commit(f"g{n}", t, n)
-        await asyncio.sleep(1)  # until all of them are in memory
+        await asyncio.sleep(1)  # until the cache contains all of them
         first = asyncio.ensure_future(broker.offset("g0", t))
         while broker.groups.ownership.revisions.read_count == 0:
             await asyncio.sleep(0)

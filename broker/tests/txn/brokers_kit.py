@@ -157,7 +157,7 @@ class Ways:
 
 
 class TxnBroker(Broker):
-    """One process of a broker."""
+    """One incarnation of a broker."""
 
     cluster: TxnCluster
 
@@ -227,7 +227,7 @@ class TxnCluster(Cluster):
         self.holds: list[Hold] = []
         self.lost_ways: set[tuple[int, int]] = set()
         self.straying: tuple[type[Payload], int] | None = None
-        """The next request of this type to this broker fails for its sender, but is still in flight."""
+        """Type and target of a request whose next call fails for its sender while the request is still in flight."""
         self.strays: list[tuple[int, Any]] = []
 
     def __getitem__(self, broker_id: int) -> TxnBroker:
@@ -280,7 +280,7 @@ class TxnCluster(Cluster):
     # Controller actions
 
     async def give(self, number: int, broker_id: int, *, waits: bool = True) -> None:
-        """Assign a shard to a broker. Returns once it is served."""
+        """Assign a shard to a broker; with `waits`, wait until the broker owns it."""
         entry = await self.store.get(keys.shard(number))
         epoch = decode(ShardRecord, entry.key, entry.value).epoch + 1 if entry is not None else 1
         record = ShardRecord(broker_id=broker_id, broker_epoch=self.epoch_of(broker_id), epoch=epoch)
@@ -335,7 +335,7 @@ class TxnCluster(Cluster):
         return values
 
     async def committed(self, group_id: str, name: str = "t", index: int = 0, *, stable: bool = True) -> int | E:
-        """What the group's coordinator tells, or its error."""
+        """Return the committed offset that the group's coordinator reports, or its error."""
         broker = next(b for b in self.brokers.values() if b.owns(keys.shard_of(group_id)))
         topics = [OffsetFetchRequestTopics(name=name, partition_indexes=[index])]
         asked = OffsetFetchRequestGroup(group_id=group_id, topics=topics)
@@ -348,7 +348,7 @@ class TxnCluster(Cluster):
 
 
 class Client:
-    """A transactional producer with given brokers for each request."""
+    """A transactional producer; the test chooses the broker of each request."""
 
     def __init__(self, cluster: TxnCluster, transactional_id: str, coordinator: int) -> None:
         self.cluster, self.transactional_id, self.coordinator = cluster, transactional_id, coordinator
@@ -356,7 +356,7 @@ class Client:
         self.sequences: dict[tuple[str, int], int] = {}
 
     async def init(self, claimed: bool = False) -> E:
-        """As often as the one before is still being ended."""
+        """Send InitProducerId, repeated while the previous transaction is completing."""
         before = self.producer if claimed else ProducerIdentity(-1, -1)
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
@@ -386,7 +386,7 @@ class Client:
         return ErrorCode(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 
     async def retried(self, request: Payload, response: type[R], version: int) -> R:
-        """While the transaction before is being ended."""
+        """Send a request, repeated while the previous transaction is completing."""
         async with asyncio.timeout(30):
             while True:
                 answer = await self.cluster[self.coordinator].ask(request, response, version)
@@ -406,7 +406,7 @@ class Client:
     async def produce(
         self, leader: int, value: bytes, name: str = "t", index: int = 0, sequence: int | None = None
     ) -> E:
-        """One record, once; `sequence` for one that is sent again."""
+        """Send one record without retries; `sequence` is given for a duplicate."""
         at = self.sequences.get((name, index), 0) if sequence is None else sequence
         error, _ = await self.outcome(leader, self.send_batch(leader, value, at, name, index))
         if not error and sequence is None:
@@ -414,14 +414,14 @@ class Client:
         return error
 
     def send_batch(self, leader: int, value: bytes, sequence: int, name: str = "t", index: int = 0) -> RecordedExchange:
-        """A batch of one record that arrives now; `outcome` waits for its answer."""
+        """Send a batch of one record in this iteration of the event loop; `outcome` waits for the response."""
         batch = batch_of(1, value=value, producer=(*self.producer, sequence), attributes=TRANSACTIONAL)
         data = TopicProduceData(name=name, partition_data=[PartitionProduceData(index=index, records=batch)])
         request = ProduceRequest(transactional_id=self.transactional_id, acks=-1, timeout_ms=30_000, topic_data=[data])
         return self.cluster[leader].send(request, 12)
 
     async def outcome(self, leader: int, exchange: RecordedExchange) -> tuple[E, str]:
-        """The error of a batch, and its message."""
+        """Return the error of a batch, and its message."""
         answer = await self.cluster[leader].answer(exchange, ProduceResponse, 12)
         told = answer.responses[0].partition_responses[0]
         return ErrorCode(told.error_code), told.error_message or ""

@@ -19,7 +19,7 @@ from brokers_kit import TxnCluster  # noqa: E402
 
 @pytest.fixture
 async def brokers(tmp_path: Path) -> AsyncIterator[TxnCluster]:
-    """Three registered, running brokers, 1 to 3. No broker owns a shard."""
+    """Yield brokers 1 to 3, registered and running; no broker owns a shard."""
     made = TxnCluster(tmp_path)
     for broker_id in (1, 2, 3):
         await made.start(broker_id)

@@ -12,7 +12,8 @@ async def begun(cluster: TxnCluster, coordinator: int = 1, transactional_id: str
 
 
 async def scene(cluster: TxnCluster) -> Client:
-    """Broker 1 coordinates x, 2 leads t, 3 leads u and coordinates g; a transaction has written to all of them."""
+    """Return a client whose open transaction has written to t, u and g. Broker 1 coordinates x, broker 2 leads t, and
+    broker 3 leads u and coordinates g."""
     await cluster.coordinate(1, "x")
     await cluster.coordinate(3, "g")
     await cluster.create("t", [2, 3, 1])
@@ -23,7 +24,7 @@ async def scene(cluster: TxnCluster) -> Client:
 
 
 async def work(client: Client, number: int = 1, t: int = 2, u: int = 3, g: int = 3) -> None:
-    """Run one transaction up to its end. The arguments are the ids of the leaders and the coordinator."""
+    """Run one transaction up to its end. `t`, `u` and `g` are the ids of the leaders and the coordinator."""
     assert await client.add("t") is E.NONE
     assert await client.add("u") is E.NONE
     assert await client.add_group("g") is E.NONE

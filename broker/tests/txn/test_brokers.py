@@ -11,7 +11,7 @@ from penstock.state import keys
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
-# --- at rest, everybody in his place
+# --- without failures
 
 
 async def test_what_other_brokers_hold_of_a_transaction_counts_with_its_end(brokers: TxnCluster) -> None:
@@ -78,7 +78,7 @@ async def test_a_transaction_is_complete_when_its_markers_are_on_all_replicas_th
     await check_whole(brokers, [1])
 
 
-# --- the coordinator of the transaction changes
+# --- moves of the transaction coordinator
 
 
 async def test_an_open_transaction_goes_on_at_the_next_coordinator(brokers: TxnCluster) -> None:
@@ -179,7 +179,7 @@ async def test_after_all_brokers_were_killed_what_was_decided_is_completed(broke
     await check_whole(brokers, [1])
 
 
-# --- the coordinator of the group changes
+# --- moves of the group coordinator
 
 
 async def test_pending_offsets_are_pending_at_the_next_coordinator_of_the_group(brokers: TxnCluster) -> None:

@@ -31,7 +31,7 @@ def producer(address: str, transactional_id: str = "pay", **more: Any) -> Produc
 
 
 def values(address: str, topic: str, isolation: str = "read_committed", group: str = "reader") -> list[bytes]:
-    """Return all values of partition 0 that the reader sees until it is stuck or at the end."""
+    """Return all values of partition 0 that a consumer reads to the end; fail if it gets stuck."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -171,7 +171,7 @@ def with_kafka_python(address: str) -> None:
     one.close()
     found = kafka_python_reads(address)
     if not found:
-        # Seen once, unexplained. Another client shows whether the broker or this client is stuck.
+        # This failed once, without a known cause. Another client shows whether the broker or this client is stuck.
         assert values(address, "t") == [b"yes"], "the committed record is not visible"
         found = kafka_python_reads(address)
     assert found == [b"yes"]
@@ -200,7 +200,7 @@ async def test_kafka_python_commits_and_aborts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [-1, 2**60])
 async def test_a_marker_from_a_stranger_does_not_stop_the_transactions_after_it(tmp_path: Path, number: int) -> None:
-    """Whatever epoch and transaction number it claims."""
+    """The partition accepts later transactions whatever transaction number the foreign marker has."""
     async with running(tmp_path) as (node, address):
         one = await in_thread(producer, address)
         await in_thread(commit, one, b"1")

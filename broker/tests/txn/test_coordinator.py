@@ -35,7 +35,7 @@ LONG_MS = 600_000
 
 
 class Parts:
-    """Records the markers that the coordinator sends. `error` is the partitions' error."""
+    """A marker sender that records acknowledged markers. `error` is the error of all partitions."""
 
     def __init__(self) -> None:
         self.acknowledged: list[tuple[TransactionEnding, TransactionPartition]] = []
@@ -61,7 +61,7 @@ class Parts:
 
 
 class LosesAnswers:
-    """A store whose next writes get no response, whether they take effect or not."""
+    """A store whose next writes get no response: one per entry of `lose`, true if the write takes effect."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self.store = store
@@ -69,7 +69,7 @@ class LosesAnswers:
         self.holds = False
         self.is_away = False
         self.reads = 0
-        """Transactions of the store that only compare."""
+        """Number of store transactions without writes."""
         self.held: list[tuple[Sequence[Compare], Sequence[Operation]]] = []
         self.get, self.range = store.get, store.range
 
@@ -96,14 +96,14 @@ class LosesAnswers:
 
 
 class OwnerGuard(ShardGuard):
-    """Guards all shards with one key."""
+    """A guard of all shards by one key."""
 
     def ownership_compares(self) -> list[Compare]:
         return [Compare("owner", CompareTarget.MOD_REVISION, self.revision)]
 
 
 class Loads:
-    """Loads the coordinator's shards."""
+    """A loader of the coordinator's shards."""
 
     prefixes = (keys.TRANSACTIONS,)
 
@@ -130,7 +130,7 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def coordinator(self, epoch: int = 0, owner_revision: int = 0) -> AsyncIterator[TransactionCoordinator]:
-        """Own all shards, and with `owner_revision` only while the key "owner" has it."""
+        """Yield a coordinator of all shards; with `owner_revision`, it owns them while the key "owner" has it."""
         ownership = LocalShardOwnership(self.embedded, 0)
         made = TransactionCoordinator(
             self.store,
@@ -236,7 +236,7 @@ async def test_a_write_without_an_answer_is_read_again_before_anything_is_decide
             bench.store.lose = [took_effect]
             assert await coordinator.end_transaction("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE
             assert coordinator.verify("x", producer, T, 0).error is E.CONCURRENT_TRANSACTIONS
-            # If it were still considered open, this would turn a commit into an abort.
+            # If the coordinator considered the transaction open, this would turn a commit into an abort.
             error = await coordinator.end_transaction("x", producer, False)
             assert error is (E.INVALID_TXN_STATE if took_effect else E.NONE)
             await bench.until("CompleteCommit" if took_effect else "CompleteAbort")

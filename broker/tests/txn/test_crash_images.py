@@ -1,5 +1,4 @@
-"""After a crash at any point, recovery finds the open and aborted transactions and fenced producers of the log's
-end."""
+"""After a crash at any point, recovery restores the open transactions, aborted transactions and fenced producers."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def data(pid: int, epoch: int, sequence: int) -> bytearray:
 
 
 async def work(files: MemoryFiles, rng: random.Random, steps: int) -> tuple[dict[int, Known], list[tuple[int, int]]]:
-    """Return (state by log end; the trace's length and flushed end at that point)."""
+    """Write transactions. Returns the state by log end offset, and (trace length, flushed offset) after each flush."""
     directory = opened(files)
     state = ProducerState()
     log = directory.open_or_create(TOPIC, "events", 0, SMALL, state)

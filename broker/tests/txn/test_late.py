@@ -1,4 +1,4 @@
-"""Late messages between brokers never affect another transaction than their own."""
+"""Late messages between brokers affect no other transaction than their own."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from penstock.wire.messages.write_txn_markers import (
 
 
 async def done(cluster: TxnCluster) -> Client:
-    """Complete a transaction."""
+    """Return a client whose first transaction is complete."""
     client = await scene(cluster)
     assert await client.end() is E.NONE
     await cluster.reaches("x", "CompleteCommit")
     return client
 
 
-# --- verified before the end, written after it
+# --- writes that were verified before the end of the transaction
 
 
 async def test_a_batch_whose_transaction_ended_after_it_was_verified_is_refused(brokers: TxnCluster) -> None:
@@ -67,7 +67,7 @@ async def test_offsets_whose_transaction_ended_after_they_were_verified_are_refu
 async def test_offsets_that_were_verified_in_an_earlier_ownership_term_of_the_shard_are_refused(
     brokers: TxnCluster,
 ) -> None:
-    """Another coordinator received the end in between; this one did not."""
+    """Another coordinator ended the transaction in the meantime; this one does not know it."""
     client = await done(brokers)
     assert await client.add_group("g") is E.NONE
     answer = brokers.hold(AddPartitionsToTxnRequest, 1, answers=True)
@@ -113,7 +113,7 @@ async def test_batches_of_one_producer_that_are_verified_together_keep_their_ord
     assert await brokers.visible(3, "u") == [b"1", b"0", b"1", b"2", b"3", b"4"]
 
 
-# --- requests that were given up on
+# --- requests that arrive after their sender has failed
 
 
 async def test_the_end_of_one_transaction_never_ends_the_next(brokers: TxnCluster) -> None:
@@ -170,7 +170,7 @@ async def test_an_answer_that_is_lost_is_made_up_for_and_nothing_is_written_twic
     await check_whole(brokers, [1])
 
 
-# --- producers and topics that are others by now
+# --- fenced producers and recreated topics
 
 
 async def test_a_second_producer_fences_the_first_at_every_broker(brokers: TxnCluster) -> None:
@@ -209,13 +209,13 @@ async def test_a_topic_made_anew_under_its_name_shares_nothing_with_the_transact
 
 
 async def recreate(brokers: TxnCluster) -> None:
-    """Recreate topic t for the brokers that still follow the store."""
+    """Recreate topic t while broker 1's view is frozen."""
     frozen = brokers.brokers.pop(1)
     await brokers.create("t", [2, 3])
     brokers.brokers[1] = frozen
 
 
-# --- by hand, and what should not be
+# --- manual markers, and pending offsets
 
 
 async def test_what_hangs_can_be_ended_by_hand_in_groups_too(brokers: TxnCluster) -> None:

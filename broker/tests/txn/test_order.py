@@ -1,4 +1,4 @@
-"""Batches of one producer in a partition keep their order, whatever each waits for."""
+"""Batches of one producer in a partition keep their order, even if some wait for verification."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.wire.schema import Payload
 
 
 async def in_transaction(cluster: TxnCluster, transactional_id: str = "x") -> Client:
-    """Broker 1 coordinates x, and broker 3 leads u, which is in the transaction but has no batch of it."""
+    """Return a client with an open transaction. Broker 1 coordinates x; broker 3 leads u, which has no batch yet."""
     await cluster.coordinate(1, transactional_id)
     await cluster.create("u", [3, 1, 2])
     client = await begun(cluster, transactional_id=transactional_id)
@@ -59,7 +59,7 @@ async def test_producers_do_not_wait_for_each_other(brokers: TxnCluster) -> None
 
 
 async def test_what_was_sent_behind_a_batch_that_could_not_be_verified_waits_for_it(brokers: TxnCluster) -> None:
-    """The producer is new to the partition: the second batch would be accepted, and the first never."""
+    """The producer is new to the partition, which would otherwise accept the second batch and then never the first."""
     client = await in_transaction(brokers)
     brokers.lost_ways.add((3, 1))
     error, message = await client.outcome(3, client.send_batch(3, b"0", 0, "u"))

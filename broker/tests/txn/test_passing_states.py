@@ -1,6 +1,6 @@
-"""The error of each API of the group and transaction coordinators in each passing state, as Kafka 4.3.1 answers it.
+"""The errors of the APIs of group and transaction coordinators in each transient state, compared with Kafka 4.3.1.
 
-Clients know a passing error only where Kafka returns it for that API; others end a consumer or a producer for good.
+Clients retry a transient error only if Kafka returns it for that API; any other error ends the consumer or producer.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ OK, LOADING, UNAVAILABLE, ELSEWHERE = (
     E.NOT_COORDINATOR,
 )
 NAME = "x"
-"""Of a group and of a transactional id: both belong to one coordinator shard."""
+"""Name of a group and of a transactional id, which belong to the same coordinator shard."""
 SHARD = keys.shard_of(NAME)
 
 
@@ -129,10 +129,10 @@ def requests() -> dict[str, tuple[Payload, type[Payload], int]]:
 
 
 ALL = (LOADING, ELSEWHERE, ELSEWHERE, ELSEWHERE)
-"""While the shard loads, at another broker, without a lease, while the broker stops."""
+"""Errors while the shard loads, at another broker, without a lease, and while the broker stops."""
 ANSWERS: dict[str, tuple[E, E, E, E]] = {
     "JoinGroup": ALL,
-    # Kafka 4 answers 14, which no client expects of SyncGroup (Java's consumer fails); Kafka 3 answered 27.
+    # Kafka 4 returns 14, which no client expects from SyncGroup (Java's consumer fails); Kafka 3 returned 27.
     "SyncGroup": (E.REBALANCE_IN_PROGRESS, ELSEWHERE, ELSEWHERE, ELSEWHERE),
     "Heartbeat": (OK, ELSEWHERE, ELSEWHERE, ELSEWHERE),
     "LeaveGroup": ALL,

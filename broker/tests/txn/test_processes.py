@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 PARTITIONS = 3
 CLIENT_S = 40
-"""What a client's call may take."""
+"""Timeout of a client's call."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def read(brokers: Brokers, topic: str) -> list[int]:
 
 
 class Work(threading.Thread):
-    """Runs until its work is done, restarting it as needed; `done` counts the committed records."""
+    """A thread that runs `work`, again after each Kafka error; `done` counts the committed records."""
 
     def __init__(self, work: Callable[[Work], bool]) -> None:
         super().__init__(daemon=True)
@@ -137,7 +137,8 @@ def kill_and_go_on(brokers: Brokers, work: Work, victim: int) -> None:
 def test_a_loop_of_librdkafka_copies_exactly_once_while_the_coordinators_of_its_transactions_are_killed(
     brokers: Brokers,
 ) -> None:
-    """The group's coordinator is spared: librdkafka 2.16 hangs once it has left the metadata (issue 5511)."""
+    """The test does not kill the group's coordinator: librdkafka 2.16 hangs once that broker has left the metadata
+    (issue 5511)."""
     filled(brokers, 600)
     spared = brokers.coordinator("copy")
     transactional_id = next(f"copier {n}" for n in range(100) if brokers.coordinator(f"copier {n}") != spared)
@@ -182,7 +183,7 @@ def pairs(brokers: Brokers, count: int, outcomes: dict[int, bool | None]) -> Cal
 
 
 def pairs_of_own_producer(brokers: Brokers, count: int, outcomes: dict[int, bool | None]) -> Callable[[Work], bool]:
-    """As `pairs`, with the project's client; the offset of the group "pairs" is the number of the last commit."""
+    """As `pairs`, with the project's client; each transaction also commits an offset of the group "pairs"."""
 
     async def write(self: Work) -> None:
         async with AsyncProducer(
@@ -210,7 +211,7 @@ def pairs_of_own_producer(brokers: Brokers, count: int, outcomes: dict[int, bool
 
 
 class Aborted(Exception):
-    """Ends a transaction that is to be aborted."""
+    """Raised in a transaction to abort it."""
 
 
 def test_the_projects_own_producer_goes_on_in_whole_transactions_while_coordinators_are_killed(

@@ -45,7 +45,7 @@ async def test_brokers_that_share_a_store_never_give_the_same_id(store):
 
 async def test_a_block_is_taken_by_compare_and_swap():
     class Rival:
-        """Has another broker reserve a block between the read and the write."""
+        """A store in which another broker reserves a block between the read and the write."""
 
         def __init__(self, store):
             self.store = store

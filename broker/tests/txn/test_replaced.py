@@ -1,4 +1,4 @@
-"""A deposed coordinator with a valid lease never makes a producer of the shard give up."""
+"""A deposed coordinator with a valid lease never returns a fatal error to a producer of the shard."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ WEEK_S = 604_800.0
 
 
 class Hours:
-    """The event loop's time, set by the test; fires the timers that became due."""
+    """Event loop time that the test advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Producers whose ids the cluster does not know, expired, unassigned or empty, are never fenced."""
+"""Producers with an expired, unassigned or empty id are never fenced."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_producer_whose_transactional_id_has_expired_goes_on_after_it_wa
 
 
 async def test_a_commit_is_not_answered_as_done_after_its_transactional_id_has_expired(brokers: TxnCluster) -> None:
-    """Whether the transaction was committed is no longer known: a client that retries must not count it twice."""
+    """The coordinator no longer knows the outcome; a client that retries must not count the transaction twice."""
     client = await expired(brokers)
     assert await client.end(True) is E.INVALID_PRODUCER_ID_MAPPING
 

@@ -19,7 +19,7 @@ DEADLINE_S = 30.0
 
 @contextlib.asynccontextmanager
 async def running(home: Path, **settings: str) -> AsyncIterator[tuple[BrokerNode, str]]:
-    """A started node and its address."""
+    """Yield a started node and its address."""
     given = {name.replace("_", "."): value for name, value in settings.items()}
     given.setdefault("group.initial.rebalance.delay.ms", "0")
     options = UpOptions(data_dir=str(home), host="127.0.0.1", port=0, http_port=None, settings=given)
