@@ -1,4 +1,4 @@
-"""A file system that fails on demand: errors on write or sync, short writes, syncs without effect."""
+"""A file system with injected faults: errors on write or sync, short writes, syncs without effect."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FaultyFiles(OsFiles):
         self.faults: dict[str, tuple[int, Callable[[str], bool], int]] = {}
         self.synced: list[str] = []
         self.made_by: dict[str, str] = {}
-        """The threads that created directories and files of logs, by path."""
+        """Name of the thread that created each directory and log file, by path."""
         self.failures = 0
         self.held: dict[str, threading.Event] = {}
 

@@ -1,4 +1,4 @@
-"""Helpers of the log tests: batches, a manual clock, a state that digests all batches, an open directory."""
+"""Helpers of the log tests: batches, a manual clock, a digest of batches, and an open log directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNFLUSHED = TopicConfig(flush_messages=FOREVER, retention_ms=-1)
 
 
 class HandClock:
-    """Two clocks that advance on request only."""
+    """Wall clock and boot clock, advanced by the test."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.now_ms = now_ms
@@ -128,7 +128,7 @@ def read_all(
 
 
 def headers_in(data: bytes) -> list[BatchHeader]:
-    """Return the headers of whole batches; fail on anything else."""
+    """Return the headers of whole batches; fail on other bytes."""
     found, position = [], 0
     while position < len(data):
         assert position + HEADER_SIZE <= len(data), "a slice ends within a header"
@@ -151,7 +151,7 @@ async def opened(
     compaction: CompactionRunner | None = None,
     clean: bool = True,
 ) -> AsyncIterator[LogDirectory]:
-    """A started log directory; with `clean` False it is abandoned like by a killed process."""
+    """Yield a started log directory. With `clean` False, close it without a write, as after `kill -9`."""
     directory = LogDirectory(
         files,
         path,
@@ -200,7 +200,7 @@ def open_log(
 
 
 async def settle(directory: LogDirectory) -> None:
-    """Return when no flush and no background work is running."""
+    """Wait until no flush and no background work runs."""
     for _ in range(1000):
         await directory.flusher.wait_idle()
         tasks = [t for t in [*directory.maintenance.tasks, directory.compactor.task] if t is not None]
@@ -214,10 +214,10 @@ async def settle(directory: LogDirectory) -> None:
 
 
 def note_seed(seed: int) -> None:
-    """Print the seed with which a random test can be repeated; pytest shows it if the test fails."""
+    """Print the seed, which pytest shows if a random test fails."""
     sys.stdout.write(f"PENSTOCK_TEST_SEED={seed}\n")
 
 
 def any_seed() -> int:
-    """Return the seed from the environment, or a new one."""
+    """Return the seed from `PENSTOCK_TEST_SEED`, or a random one."""
     return int(os.environ.get("PENSTOCK_TEST_SEED", random.randrange(1 << 30)))

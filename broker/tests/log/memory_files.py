@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from penstock.runtime.files import Buffer
 
 PAGE = 64
-"""The unit that is written or lost; small, so that short logs have many pages."""
+"""Unit of writes that a crash can lose (bytes); small, so that short logs have many pages."""
 
 
 class Op(NamedTuple):
@@ -27,7 +27,7 @@ class Op(NamedTuple):
     offset: int = 0
     data: bytes = b""
     upto: int = 0
-    """For syncs: the number of steps that came before the sync began."""
+    """For syncs: number of steps before the sync began."""
     note: Any = None
 
 
@@ -214,13 +214,13 @@ def apply_truncate(content: bytearray, size: int) -> None:
 
 
 class CrashImages:
-    """The possible disk contents when the machine stops after some steps of a trace."""
+    """Possible disk contents after a crash at any step of a trace."""
 
     def __init__(self, trace: list[Op]) -> None:
         self.trace = trace
 
     def image(self, steps: int, rng: random.Random) -> MemoryFiles:
-        """Return an image after `steps` steps: everything synced, and a random subset of the other pages and names."""
+        """Return an image after `steps` steps: all synced data, and a random subset of the other pages and names."""
         trace = self.trace[:steps]
         synced: dict[int, int] = {}
         synced_dirs: dict[str, int] = {}

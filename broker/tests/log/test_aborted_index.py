@@ -1,4 +1,4 @@
-"""The aborted transactions of a partition: found again after they moved to files, and never lost in a crash."""
+"""The aborted transaction index: searches in memory and in files, and recovery after a crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.runtime.disk import OsFiles
 
 
 def history(rng: random.Random, count: int, producers: int = 5) -> list[AbortedTransaction]:
-    """Return aborted transactions of overlapping producers."""
+    """Return aborted transactions that overlap between producers."""
     opened: dict[int, int] = {}
     found: list[AbortedTransaction] = []
     offset = 0
@@ -101,7 +101,7 @@ async def test_an_older_snapshot_and_what_came_after_it_make_the_same_index(smal
     stopped = rng.randrange(300)
     await add_all(index, entries[:stopped])
     snapshot = index.snapshot()
-    await add_all(index, entries[stopped : stopped + rng.randrange(100)])  # then the crash
+    await add_all(index, entries[stopped : stopped + rng.randrange(100)])  # lost in the crash
     again = AbortedIndex()
     again.restore(snapshot)
     again.attach(OsFiles(), str(tmp_path))

@@ -1,4 +1,4 @@
-"""What is appended is read again, byte for byte, in runs of whole batches below a limit."""
+"""Reads return the appended bytes, as whole batches within a size limit."""
 
 from __future__ import annotations
 

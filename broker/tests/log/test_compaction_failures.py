@@ -1,4 +1,4 @@
-"""A failed compaction is postponed: no log is harmed, no file is left over, and the directory continues."""
+"""A failed compaction is retried later. It damages no log, leaves no files, and does not stop the log directory."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_a_swap_that_cannot_be_ended_once_it_counts_stops_the_directory(tm
 
 
 class DyingWorker(ThreadRunner):
-    """Write part of a job, like a worker that the kernel kills for its memory."""
+    """A worker that dies after a part of its job, as if the OOM killer had ended it."""
 
     async def run(self, job: CompactionJob) -> CompactionResult:
         for source in job.sources[:2]:

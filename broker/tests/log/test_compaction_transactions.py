@@ -1,4 +1,4 @@
-"""Transactions in a compacted log: committed records count like others, and aborted ones are removed."""
+"""Transactions in a compacted log: compaction removes aborted records and treats committed ones as others."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_a_deletion_in_a_transaction_goes_after_delete_retention_like_othe
 
 
 async def test_a_deletion_for_which_nothing_was_dropped_stays() -> None:
-    """Data compacted by a release that ignored outcomes may still contain earlier values."""
+    """A log compacted by a release that ignored outcomes may still contain earlier values of the key."""
     clock = HandClock()
     async with opened(MemoryFiles(), "/data", clock) as directory:
         log = open_log(directory, NEVER)

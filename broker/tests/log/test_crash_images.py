@@ -1,7 +1,7 @@
 """Acknowledged data survives a crash at any step, whichever unsynced pages and names the disk lost.
 
-A workload runs on a file system that records each step; then every prefix of its trace, with random subsets of unsynced
-data, is opened as a broker opens it.
+A workload runs on a file system that records each step. The tests then open every prefix of the trace, with random
+subsets of unsynced data, as a broker does.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class History:
 
 @dataclass
 class Promises:
-    """The guarantees given to clients at each step of a trace, by partition."""
+    """Guarantees given to clients at each step of a trace, by partition."""
 
     histories: dict[int, History]
     files: MemoryFiles
 
     def at(self, steps: int) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-        """(acknowledged ends, durable starts, highest starts ever requested) after `steps` steps."""
+        """Return (acknowledged ends, durable starts, highest requested starts) after `steps` steps."""
         ends: dict[int, int] = {}
         starts: dict[int, int] = {}
         requested: dict[int, int] = {}
@@ -79,7 +79,7 @@ class Promises:
 
 
 async def work(files: MemoryFiles, rng: random.Random, steps: int) -> Promises:
-    """Many producers, rolls, checkpoints, retention by size, DeleteRecords, on three partitions."""
+    """Run appends, rolls, checkpoints, retention by size and DeleteRecords on three partitions."""
     histories = {p: History() for p in range(len(CONFIGS))}
     async with opened(files, PATH, clean=False) as directory:
         drop = directory.retention.drop
@@ -142,7 +142,7 @@ async def delete_some(files: MemoryFiles, log: PartitionLog, rng: random.Random)
 
 
 async def check(promises: Promises, steps: int, image: MemoryFiles) -> None:
-    """Open an image as a broker would and compare its content with the promises."""
+    """Open an image as a broker does and compare its content with the promises."""
     ends, starts, requested = promises.at(steps)
     async with opened(image, PATH, HandClock()) as directory:
         assert not directory.corrupt, f"{directory.corrupt}"

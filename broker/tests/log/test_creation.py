@@ -24,7 +24,7 @@ FIRST = f"{0:020d}.log"
 
 
 class HeldFiles(FaultyFiles):
-    """The real file system, whose new directories wait while they are `held`."""
+    """The real file system; threads that create directories wait for `released`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,14 +43,14 @@ class HeldFiles(FaultyFiles):
 
 
 async def made(*logs: PartitionLog) -> None:
-    """Return when no creation is pending for the logs."""
+    """Wait until no creation is pending for the logs."""
     for log in logs:
         while log.creation is not None:
             await asyncio.wait([log.creation])
 
 
 async def described(*logs: PartitionLog) -> None:
-    """Return when all descriptions are written."""
+    """Wait until all descriptions are written."""
     async with asyncio.timeout(DEADLINE_S):
         while any(log.host.creations.pending_descriptions or log.host.creations.running for log in logs):  # type: ignore[attr-defined]
             await asyncio.sleep(0.001)
@@ -262,7 +262,7 @@ async def test_a_directory_whose_file_could_not_be_made_is_deleted(tmp_path: Pat
 
 
 async def gone(directory: LogDirectory, log: PartitionLog) -> None:
-    """Assert that nothing is left of a partition."""
+    """Wait until the topic has no files."""
     deadline = asyncio.get_running_loop().time() + 60
     while True:
         await settle(directory)

@@ -1,4 +1,4 @@
-"""A lack of descriptors is transient; any other failure of a flush is final: no caller waits forever."""
+"""A lack of descriptors is transient; any other flush error fails the log directory. No caller waits forever."""
 
 from __future__ import annotations
 

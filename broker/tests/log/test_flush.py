@@ -1,4 +1,4 @@
-"""When records count as flushed, and the effects of a failed flush."""
+"""The flushed offset, and the effects of a failed flush."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from penstock.log.partition_log import PartitionLog
 
 @dataclass
 class Model:
-    """The expected content of the log."""
+    """Expected content of the log."""
 
     batches: list[bytes] = field(default_factory=list)
     start_offset: int = 0
@@ -71,7 +71,7 @@ def test_a_log_is_a_list_of_batches(actions: list[tuple[Any, ...]], index_interv
 
 
 class Play:
-    """One run of a log beside its model."""
+    """A log and its model under the same operations."""
 
     def __init__(self, config: Any) -> None:
         self.config, self.files, self.model = config, MemoryFiles(), Model()

@@ -49,7 +49,7 @@ class Crashed:
         return self.files.inodes[self.files.names[path]]
 
     async def check(self, lost: int = 0) -> None:
-        """Check that the log has all batches but the last `lost`, and accepts more."""
+        """Check that the log has all batches but the last `lost`, and accepts appends."""
         batches = self.batches[: len(self.batches) - lost]
         async with opened(self.files, "/data") as directory:
             assert not directory.corrupt
@@ -70,7 +70,7 @@ class Crashed:
 
 @pytest.fixture
 async def crashed() -> Crashed:
-    """A log with a checkpoint in the middle: as many batches before it as after."""
+    """Return a crashed log with as many batches before its checkpoint as after it."""
     crash = Crashed()
     async with opened(crash.files, "/data", clean=False) as directory:
         log = open_log(directory)
@@ -98,7 +98,7 @@ async def test_only_what_no_checkpoint_vouches_for_is_read(crashed: Crashed) -> 
 
 
 async def test_what_no_checkpoint_vouches_for_is_written_again_before_it_counts(crashed: Crashed) -> None:
-    """After a failed sync, pages that are not on disk may be marked clean: another sync would not write them."""
+    """After a failed sync, the kernel may consider lost pages clean: another sync would not write them."""
     files, before = crashed.files, len(crashed.files.trace)
     log_inodes = {files.names[path]: path for path in crashed.names(LOG)}
     state = Digest()
@@ -301,7 +301,7 @@ async def test_a_log_that_may_have_gaps_keeps_them() -> None:
 
 @pytest.mark.slow
 async def test_the_name_of_a_new_segment_is_made_durable_though_nothing_is_in_it_yet() -> None:
-    """After a kill between a roll and the flush, later appends sync the file and rely on its name."""
+    """After a kill between a roll and the flush, later flushes sync only the file and not its directory."""
     files = MemoryFiles()
     async with opened(files, "/data", clean=False) as directory:
         log = open_log(directory)

@@ -1,4 +1,4 @@
-"""A damaged batch is overwritten by one that every client skips, and nothing else in the directory changes."""
+"""Repair replaces a damaged batch by one that every client skips, and changes nothing else in the directory."""
 
 from __future__ import annotations
 

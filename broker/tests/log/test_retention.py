@@ -1,4 +1,4 @@
-"""Old segments are dropped by age and size, never above the high watermark or while the clock is untrusted."""
+"""Retention by age and size never drops segments above the high watermark or while the clock is untrusted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WEEK = replace(SMALL, retention_ms=7 * DAY_MS)
 
 
 async def fill(log: PartitionLog, segments: int, step_ms: int = 1000) -> None:
-    """Append until the log has that many segments; each batch is `step_ms` younger than the previous one."""
+    """Append until the log has that many segments; each batch is `step_ms` newer than the previous one."""
     count = 0
     while len(log.segments) < segments:
         append(log, batch_of(2, timestamp_ms=START_MS + count * step_ms))

@@ -1,4 +1,4 @@
-"""When a new segment starts, and the content of its indexes."""
+"""Segment rolls, and the content of the indexes."""
 
 from __future__ import annotations
 

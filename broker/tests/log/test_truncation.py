@@ -1,4 +1,4 @@
-"""Truncation keeps everything below its offset, also after a crash in the middle."""
+"""Truncation keeps all records below its offset, even if a crash interrupts it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_cutting_below_the_first_segment_starts_the_log_over_at_that_offse
 
 
 def as_it_is(log: Any) -> tuple[Any, ...]:
-    """Return everything that a truncation changes."""
+    """Return all state that a truncation changes."""
     return (
         (log.start_offset, log.end_offset, log.flushed_offset, log.latest_epoch, log.size_bytes, len(log.segments)),
         log.epochs.entries(),
@@ -251,7 +251,7 @@ async def test_what_must_be_done_once_a_cut_counts_waits_for_a_descriptor(tmp_pa
 
 
 def reading_when_prepared(directory: Any, read: Callable[[], None]) -> None:
-    """Let a reader arrive while the thread prepares a truncation."""
+    """Call `read` each time the maintenance thread is about to prepare a truncation."""
     run = directory.maintenance.run
 
     async def slow(function: Callable[..., Any], *arguments: Any) -> Any:

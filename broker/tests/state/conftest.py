@@ -1,4 +1,4 @@
-"""Stores under test: each implementation of `Store` is one way to open one."""
+"""Fixtures with a store of each implementation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.state.etcd.store import EtcdStore
 from penstock.state.store import DeleteOp, Store
 
 ETCD_SECOND_S = 0.3
-"""Real time of one test second with etcd, whose leases expire in real time."""
+"""Real duration of one test second with etcd, whose leases expire in real time."""
 
 
 class HastyEtcdStore(EtcdStore):
@@ -32,14 +32,14 @@ class HastyEtcdStore(EtcdStore):
 
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    """One etcd for all tests that do not damage it."""
+    """Yield one etcd for all tests that do not damage it."""
     with EtcdCluster(tmp_path_factory.mktemp("etcd")) as running:
         yield running
 
 
 @asynccontextmanager
 async def emptied(etcd: EtcdCluster) -> AsyncIterator[EtcdStore]:
-    """Return a store on the shared etcd without keys; revisions continue from the previous test."""
+    """Yield a store without keys on the shared etcd; revisions continue from the previous test."""
     store = HastyEtcdStore(EtcdOptions(endpoints=etcd.endpoints))
     await store.txn([], [DeleteOp("/", prefix=True)])
     assert (await store.range("")).entries == [], "a test left something outside of /"
@@ -49,14 +49,14 @@ async def emptied(etcd: EtcdCluster) -> AsyncIterator[EtcdStore]:
 
 @pytest.fixture
 async def etcd_store(etcd: EtcdCluster) -> AsyncIterator[EtcdStore]:
-    """The store on etcd, for tests of its own behaviour."""
+    """Yield a store on etcd, for tests that are specific to etcd."""
     async with emptied(etcd) as store:
         yield store
 
 
 @pytest.fixture(params=["embedded in a file", "embedded in memory", "etcd"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    """A store of each kind, without keys."""
+    """Yield a store of each kind, without keys."""
     if request.param == "etcd":
         async with emptied(request.getfixturevalue("etcd")) as on_etcd:
             yield on_etcd
@@ -68,7 +68,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def advance(request: pytest.FixtureRequest) -> Callable[[float], Awaitable[None]]:
-    """Advance the loop's clock and run what is due; with etcd, wait."""
+    """Return a function that advances the loop's clock and runs due callbacks; with etcd, it waits."""
     if kind_of_store(request) == "etcd":
 
         async def wait(seconds: float) -> None:

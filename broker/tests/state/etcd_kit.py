@@ -1,4 +1,4 @@
-"""Shared helpers of the tests on etcd: a proxy that cuts connections, and waits."""
+"""Helpers of the etcd tests: a proxy that disturbs connections, and waits with a timeout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.state.store import StoreUnavailable
 
 T = TypeVar("T")
 DEADLINE_S = 60.0
-"""Generous: only a test that fails reaches it."""
+"""Generous timeout, which only a failing test reaches."""
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -41,10 +41,10 @@ class Proxy:
         self.connections = 0
         self.swallowed_bytes = 0
         self.is_swallowing = False
-        """Requests go through, answers do not."""
+        """Whether requests pass and responses are dropped."""
         self.is_refusing = False
         self.is_silent = False
-        """Connections are taken, and nothing more happens."""
+        """Whether connections are accepted and then ignored."""
 
     @property
     def url(self) -> str:

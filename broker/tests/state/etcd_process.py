@@ -4,8 +4,7 @@
         store = EtcdStore(EtcdOptions(endpoints=etcd.endpoints))
         etcd.members[0].pause()
 
-For tests of other rooms and of whole clusters too: put this file's folder on `sys.path`, as `conftest.py` beside it
-does.
+Tests of other packages import it by putting this folder on `sys.path`, as `conftest.py` of this folder does.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from types import TracebackType
 from penstock.state.etcd.binary import find_etcd
 
 START_DEADLINE_S = 60.0
-"""Generous: only a member that fails to start reaches it."""
+"""Generous timeout, which only a member that fails to start reaches."""
 
 
 class ReservedPorts:
-    """Ports of 127.0.0.1 that no other process gets by chance until `release`. On Linux, only a process that binds one
-    explicitly with SO_REUSEADDR, as etcd does, can listen on it; until then, connections are refused."""
+    """Ports of 127.0.0.1 that the kernel assigns to no other process until `release`. Only a process that binds one
+    explicitly with SO_REUSEADDR, as etcd does, can listen on it (on Linux); until then, connections are refused."""
 
     def __init__(self, count: int) -> None:
         self._sockets = [socket.socket() for _ in range(count)]
@@ -54,7 +53,7 @@ class ReservedPorts:
 
 
 class EtcdMember:
-    """One etcd process. It can be paused, killed, and restarted on its data; it keeps its ports meanwhile."""
+    """An etcd process. It can be paused, killed, and restarted on its data; it keeps its ports meanwhile."""
 
     def __init__(self, name: str, directory: Path, scheme: str) -> None:
         self.name, self.directory = name, directory
@@ -101,17 +100,17 @@ class EtcdMember:
             connection.close()
 
     def pause(self) -> None:
-        """Stop the process with SIGSTOP: connections stay open, and do not respond."""
+        """Stop the process with SIGSTOP: connections stay open without responses."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         while not self._has_stopped():
-            time.sleep(0.001)  # each of its threads stops when it is its turn to run
+            time.sleep(0.001)  # each thread stops only when the kernel schedules it
         self.is_paused = True
 
     def _has_stopped(self) -> bool:
         assert self.process is not None
         for thread in Path(f"/proc/{self.process.pid}/task").glob("*/stat"):
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
                 if thread.read_text().rpartition(")")[2].split()[0] != "T":
                     return False
         return True
@@ -122,7 +121,7 @@ class EtcdMember:
         self.is_paused = False
 
     def kill(self) -> None:
-        """Kill with SIGKILL; `start` restarts it with its data."""
+        """Kill the process with SIGKILL; `start` restarts it on its data."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -164,7 +163,7 @@ class EtcdCluster:
                 f"--initial-cluster={initial}",
                 f"--initial-cluster-token={folder}",
                 "--log-level=warn",
-                # A single member elects itself even on a slow machine: faster, and allows leases of one second.
+                # A single member elects itself even on a slow machine; a short timeout permits leases of one second.
                 *(["--heartbeat-interval=20", "--election-timeout=200"] if self._size == 1 else []),
                 # Enough without power loss: writes survive a killed process.
                 *([] if self._is_durable else ["--unsafe-no-fsync"]),
@@ -179,7 +178,7 @@ class EtcdCluster:
             member.kill()
 
     def end(self) -> None:
-        """As `kill`, and the ports are anybody's again."""
+        """Kill all members and release their ports."""
         self.kill()
         for member in self.members:
             member.ports.release()
@@ -196,7 +195,7 @@ class EtcdCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
-        for member in self.members:  # 64 MB each at least; the logs stay for failed tests
+        for member in self.members:  # at least 64 MB each; the logs stay for failed tests
             shutil.rmtree(member.directory / member.name, ignore_errors=True)
         if self._own_directory is not None:
             self._own_directory.cleanup()

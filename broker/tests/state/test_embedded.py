@@ -296,7 +296,7 @@ async def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def with_a_flipped_bit(content: bytes, count: int) -> Iterator[tuple[int, bytes]]:
-    """Return so many copies, each with one flipped bit: (which one, copy)."""
+    """Yield `count` copies, each with one flipped bit, as (bit, copy)."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")  # noqa: T201
     chooser = random.Random(seed)
@@ -329,7 +329,7 @@ async def test_no_flipped_bit_changes_what_is_read(path: str) -> None:
 
 
 async def test_a_flipped_bit_in_any_byte_of_the_schema_is_refused_or_harmless(path: str) -> None:
-    """SQLite quotes a schema that it cannot parse, which need not be UTF-8."""
+    """SQLite's error message quotes the damaged schema, which may not be valid UTF-8."""
     await filled(path)
     content = Path(path).read_bytes()
     page = content[:4096]
@@ -371,7 +371,7 @@ async def keys_in(path: str) -> list[str]:
 
 @pytest.fixture
 def crashed(path: str) -> tuple[str, Path, bytes, bytes]:
-    """(database, its write-ahead log, their contents) after a kill: 20 transactions, all in the log."""
+    """Return (database, its write-ahead log, their contents) after a kill; the log has all 20 transactions."""
     subprocess.run([sys.executable, "-c", KILLED, path, "20"], check=False, timeout=60)
     log = Path(path + "-wal")
     return path, log, Path(path).read_bytes(), log.read_bytes()

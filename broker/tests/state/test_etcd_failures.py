@@ -133,7 +133,7 @@ async def test_leases_are_granted_renewed_and_ended_although_answers_are_lost(et
     async with Proxy(etcd.members[0].client_port) as proxy, opened(proxy.url, *etcd.endpoints) as store:
 
         async def losing_the_answer() -> None:
-            """The first endpoint takes the next request and its answer is lost."""
+            """Drop the first endpoint's response to the next request."""
             await eventually(lambda: proxy.swallowed_bytes > 0)
             proxy.cut()
             proxy.swallowed_bytes = 0
@@ -228,7 +228,7 @@ async def test_a_watch_goes_on_while_etcd_is_killed_and_comes_back(tmp_path: Pat
             assert await persistently(lambda: store.get("/k/0")) is not None
             last = (await persistently(lambda: store.txn([], [PutOp("/k/1", b"")]))).revision
             await following.until(last)
-            # A put that was applied but timed out was repeated.
+            # The store repeated a put that etcd had applied before the timeout.
             assert (following.seen[0], following.seen[-1]) == ((start, ("/k/0",)), (last, ("/k/1",)))
             assert {names for _, names in following.seen[1:]} == {("/k/1",)}
             await following.close()
@@ -270,7 +270,7 @@ async def test_nothing_is_decided_by_a_member_that_has_lost_its_majority(three: 
         for member in others:
             member.pause()
         try:
-            # It has the key and could serve a stale read: another member may have changed it since.
+            # The member's copy of the key may be stale: the majority may have changed it since.
             with pytest.raises(StoreUnavailable):
                 await store.txn([Compare("/fence", CompareTarget.VALUE, b"1")], [])
             with pytest.raises(StoreUnavailable):

@@ -29,7 +29,7 @@ async def followed() -> AsyncIterator[Followed]:
 
 @pytest.fixture
 def events() -> Iterator[list[Event]]:
-    """The log events, however another test has configured the log."""
+    """Yield the log events, whichever log configuration another test has left."""
     before = structlog.get_config()
     structlog.reset_defaults()
     with structlog.testing.capture_logs() as captured:

@@ -1,4 +1,4 @@
-"""The contract of every `Store`: brokers rely on exactly this."""
+"""The contract of every `Store`, on which brokers rely."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def put(store: Store, key: str, value: bytes = b"v") -> int:
 
 
 async def collect(store: Store, prefix: str, from_revision: int, until: int) -> list[StoreChanges]:
-    """Return what a watch yields up to revision `until`."""
+    """Return the changes that a watch yields up to revision `until`."""
     found = []
     async with asyncio.timeout(10):
         async for changes in store.watch(prefix, from_revision):

@@ -1,4 +1,4 @@
-"""The view follows the store: completely, in order, at the cost of the change, and with any content."""
+"""The view follows the store completely and in order, at a cost proportional to the change, with any content."""
 
 from __future__ import annotations
 

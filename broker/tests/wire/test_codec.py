@@ -1,4 +1,4 @@
-"""What the codec reads it bounds: bytes that are no message are refused, whatever they claim."""
+"""The codec rejects malformed messages, whatever sizes and lengths they declare."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def test_mutated_bytes_are_a_message_or_malformed_and_nothing_else(cls: type[Pay
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality in which a NaN, which bytes may well be, is itself."""
+    """Return whether two messages are equal, with NaN equal to NaN."""
     return bool(one == other) or repr(one) == repr(other)
 
 
 @pytest.mark.parametrize("cls", [c for c in payloads() if c.VERSIONS[1] >= c.FLEXIBLE_FROM], ids=name_of_case)
 def test_unknown_tagged_fields_are_skipped(cls: type[Payload]) -> None:
-    """KIP-482: in each flexible version, at the end of the message and, where they can be found, inside of it."""
+    """KIP-482: each structure of a flexible version can have unknown tagged fields."""
     for version in range(max(cls.FLEXIBLE_FROM, cls.VERSIONS[0]), cls.VERSIONS[1] + 1):
         rng = random.Random(f"tags {cls.__name__} {version}")
         for _ in range(5):
@@ -78,7 +78,7 @@ def test_unknown_tagged_fields_are_skipped(cls: type[Payload]) -> None:
 
 
 def encode_with_unknown_tags(message: Payload, version: int, out: bytearray) -> int:
-    """Writes `message` by its schema, field by field, with an unknown tagged field in each structure."""
+    """Encode `message` with unknown tagged fields in each structure. Returns the number of structures."""
     inserted = 0
     cls = type(message)
     for field in cls.FIELDS:

@@ -1,4 +1,4 @@
-"""kio, an independent implementation made from Kafka's own schemas, writes and reads the same bytes as our codec."""
+"""The codec writes and reads the same bytes as kio, an independent implementation generated from Kafka's schemas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.wire.schema import Payload
 
 
 def oracle(cls: type[Payload], version: int) -> Any:
-    """kio's class for the same message."""
+    """Return kio's class for the same message."""
     name = cls.__name__
     kind = "request" if name.endswith("Request") else "response" if name.endswith("Response") else "data"
     stem = re.sub("(Request|Response)$", "", name)

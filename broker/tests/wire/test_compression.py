@@ -1,4 +1,4 @@
-"""Each codec in the framings that clients use, and nothing that takes more memory than it was given."""
+"""Each compression codec in the framings that clients use, within the given memory limit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_no_more_than_the_bound_is_ever_made(codec: Codec) -> None:
         try:
             with pytest.raises(MalformedMessage, match=f"more than {bound} bytes"):
                 decompress(codec, bomb, bound)
-            # the interpreter is shared with whatever other tests left running, which takes some too
+            # threads of earlier tests may allocate memory too
             assert tracemalloc.get_traced_memory()[1] < 1.5 * bound + MIB // 2 + len(bomb)
         finally:
             tracemalloc.stop()
@@ -140,7 +140,7 @@ def test_an_unknown_codec_is_named(number: int) -> None:
 
 
 def test_blocks_of_an_lz4_frame_do_not_refer_to_each_other() -> None:
-    """Java clients refuse a frame whose descriptor does not say so."""
+    """Java clients reject a frame whose descriptor does not declare independent blocks."""
     frame = bytes(compress(Codec.LZ4, b"records " * 50_000))
     assert frame[:4] == b"\x04\x22\x4d\x18"
     assert frame[4] & 0b0010_0000

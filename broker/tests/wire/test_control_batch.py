@@ -1,4 +1,4 @@
-"""Markers as batches: what is written is read again, and what is none is refused."""
+"""Control batches: encoded markers are decoded unchanged, and invalid markers are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Fetch response laid out by hand reads as the general codec would have written it."""
+"""Fetch responses of `encode_fetch_response`, decoded by the general codec."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.wire.messages.fetch import (
 
 
 class Elsewhere:
-    """Records that only their size is known of."""
+    """Records of which the encoder knows only the size."""
 
     def __init__(self, content: bytes) -> None:
         self.content, self.size = content, len(content)

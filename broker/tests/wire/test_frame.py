@@ -1,4 +1,4 @@
-"""The heads of requests and responses, and the table of what is served."""
+"""The headers of requests and responses, and the table of served APIs."""
 
 from __future__ import annotations
 

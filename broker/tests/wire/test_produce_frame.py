@@ -1,4 +1,4 @@
-"""A Produce request is read in place exactly as the general codec would read it."""
+"""The Produce parser, which reads requests in place, agrees with the general codec."""
 
 from __future__ import annotations
 

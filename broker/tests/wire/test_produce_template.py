@@ -1,4 +1,4 @@
-"""A Produce request that begins as one before it did is read, and answered, as the general parser and encoder would."""
+"""Produce templates: parsed requests and encoded responses are the same as those of the general parser and encoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.wire.schema import MalformedMessage
 
 VERSIONS = range(9, 14)
 SIZES = (1, 61, 126, 127, 128, 16_382, 16_383, 16_384, 2_097_150, 2_097_151, 2_097_152)
-"""Around the lengths at which the size of a batch takes one byte more."""
+"""Batch sizes around the values at which the encoded size takes one more byte."""
 
 
 def frame_of(
@@ -42,7 +42,7 @@ def known(version: int, topic: str = "flights") -> ProduceTemplate:
 
 
 def read(template: ProduceTemplate, frame: memoryview) -> list[BatchSlice] | None:
-    """Where the batches lie. One that is alone is found in the short way too, and nothing else is."""
+    """Return the slices of the batches; check that `read_single` finds the batch exactly if it is the only one."""
     places = template.read_batches(frame)
     alone = places[0] if places is not None and len(places) == 1 else None
     correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
@@ -165,7 +165,7 @@ def test_it_is_learnt_anew_after_a_request_that_was_alike_or_many_that_were_not(
 
 
 def test_malformed_requests_stay_malformed_for_the_general_parser() -> None:
-    """What a likeness leaves alone is refused there, with the reason."""
+    """The general parser rejects, with the reason, a request that the template does not match."""
     frame = memoryview(frame_of(9, [bytes(80)])[:-4])
     assert known(9).read_batches(frame) is None
     with pytest.raises(MalformedMessage):

@@ -14,7 +14,7 @@ COUNTS = (1, 2, MAX_PARSED, MAX_PARSED + 1, MAX_STEPS, MAX_STEPS + 1, 64, 65, 20
 
 
 def records(count: int, value_bytes: int, seed: int = 1) -> bytes:
-    """Random records whose sizes, timestamps and headers vary."""
+    """Return encoded records with random sizes, timestamps and headers."""
     rng = random.Random(seed)
     made = [
         Record(
@@ -80,10 +80,10 @@ def test_a_length_that_no_record_has_is_malformed_among_the_first_records(record
         "0c000000030100",  # a key of -2 bytes
         "0c000000010400",  # a value of 2 bytes
         "0c000000010300",  # a value of -2 bytes
-        "0c000000010102",  # a header that is not there
+        "0c000000010102",  # one header, but no bytes for it
         "0c000000010101",  # -1 headers
         "10000000010102010100"[:18],  # a header without a key
-        "0e00000001010000",  # a byte behind the headers
+        "0e00000001010000",  # a byte after the headers
         "0c000001010100",  # the offset -1
     ],
 )
@@ -130,7 +130,7 @@ def test_the_last_record_is_found_from_behind_whatever_its_value_looks_like() ->
 def test_records_of_one_size_need_no_walk_whatever_their_bytes(
     monkeypatch: pytest.MonkeyPatch, count: int, byte: int
 ) -> None:
-    """0x76 is how the offset 59 is written."""
+    """0x76 is the encoding of the offset 59."""
     made = [Record(timestamp_ms=10**12 + index, value=bytes([byte]) * 100) for index in range(count)]
     data = memoryview(build_batch(made)[61:])
     monkeypatch.setattr(record_check, "walk_lengths", None)
@@ -144,7 +144,7 @@ def test_records_of_other_sizes_whose_values_look_like_lengths_pass(byte: int) -
 
 
 def test_a_value_that_ends_in_what_looks_like_a_record_is_no_damage() -> None:
-    """The decoy ends where the batch does, and its key is longer than it."""
+    """The decoy ends at the end of the batch, and its key length exceeds its size."""
     rng = random.Random(3)
     for offset in (59, 58):
         decoy = bytes([0, 0, 2 * offset, 0x7E]) + b"x" * 10

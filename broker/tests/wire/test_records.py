@@ -1,4 +1,4 @@
-"""Record batches are read and written as other implementations do, and hostile ones are rejected."""
+"""Record batches are compatible with other implementations, and malformed batches are rejected."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_records_come_back_as_they_were(given_records: list[Record], codec: Code
 def test_other_clients_read_what_is_written_here(given_records: list[Record], codec: Codec) -> None:
     batch = build_batch(given_records, base_offset=7, codec=codec)
     readers = [DefaultRecordBatch]
-    if codec in (Codec.NONE, Codec.GZIP):  # for which kafka-python needs no other package
+    if codec in (Codec.NONE, Codec.GZIP):  # kafka-python needs another package for each other codec
         readers.append(KafkaPythonBatch)
     for reader in readers:
         theirs = reader(batch)
@@ -168,7 +168,7 @@ def test_mutated_records_are_records_or_malformed_and_nothing_else() -> None:
 
 
 def with_fields(batch: bytes, **fields: int) -> memoryview:
-    """The batch with header fields changed and its CRC made right again."""
+    """Return the batch with changed header fields and a matching CRC."""
     header = read_header(batch)._replace(**fields)
     changed = bytearray(batch)
     struct.pack_into(">qiibIhiqqqhii", changed, 0, *header)
@@ -282,12 +282,12 @@ def test_a_count_without_records_is_refused_before_any_is_read() -> None:
 @pytest.mark.parametrize(
     ("record", "why"),
     [
-        ("0c00000001010e", "headers"),  # 7 headers that are not there
+        ("0c00000001010e", "headers"),  # 7 headers, but no bytes for them
         ("0c0000000101ff", "damaged"),  # a varint without an end
         ("0c000000010500", "a length of -3"),
         ("0c000000010800", "1 bytes left"),
         ("0c00000202010100", "in a batch with last offset delta"),  # an offset past the batch's last
-        ("0a000000010100", "add up|left"),  # a size that does not fit
+        ("0a000000010100", "add up|left"),  # a wrong size
         ("7f000000010100", "a record of -64 bytes"),
         ("fe0f000000010100", "a record of"),
     ],

@@ -1,4 +1,4 @@
-"""Variable-length integers, as the protocol and the record format have them."""
+"""Variable-length integers of the protocol and of the record format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every message of the protocol that there is here, and random instances of them."""
+"""All implemented messages of the protocol, and random instances of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LETTERS = string.ascii_letters + "äß€漢🜁"
 
 
 def payloads() -> list[type[Payload]]:
-    """All messages, by name."""
+    """Return all message classes, sorted by name."""
     found: dict[str, type[Payload]] = {}
     for module in pkgutil.iter_modules(penstock.wire.messages.__path__):
         for thing in vars(importlib.import_module(f"penstock.wire.messages.{module.name}")).values():
@@ -41,13 +41,13 @@ def name_of_case(value: object) -> str:
 
 
 OWN_TAGS = 10_001
-"""Tags from here on are Penstock's own."""
+"""First tag of Penstock's own fields."""
 
 
 def random_message(cls: type[Message], version: int, rng: random.Random, most: int = 3, *, own: bool = True) -> Any:
-    """An instance in which only what the version has differs from the defaults; arrays of up to `most` elements.
+    """Return an instance with random fields of the version and up to `most` elements per array.
 
-    Without `own`, fields that are not Kafka's stay as they are.
+    Without `own`, fields that Kafka does not have keep their defaults.
     """
     message = cls()
     for field in cls.FIELDS:
@@ -71,7 +71,7 @@ def random_value(field: Field, version: int, rng: random.Random, most: int, *, o
         return random_message(kind, version, rng, most, own=own)
     if field.name.endswith("error_code") or field.name == "error_codes":
         return int(rng.choice(list(ErrorCode)))
-    if field.name == "transaction_start_time_ms":  # the oracle has no time before 1970
+    if field.name == "transaction_start_time_ms":  # kio has no times before 1970
         return abs(random_integer(64, rng))
     if kind in INTEGERS:
         return random_integer(INTEGERS[kind], rng)
@@ -90,7 +90,7 @@ def random_value(field: Field, version: int, rng: random.Random, most: int, *, o
 
 
 def random_integer(bits: int, rng: random.Random) -> int:
-    """64-bit numbers stay where the oracle can make times of them."""
+    """Return a random integer; 64-bit values are such that kio can convert them to times."""
     if bits == 64:
         return rng.choice([-1, 0, 1, rng.randrange(1 << 31), rng.randrange(1 << 40)])
     edge = 1 << (bits - 1)
