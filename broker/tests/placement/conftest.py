@@ -1,4 +1,4 @@
-"""A second, slow implementation of the placement rules, and strategies that draw brokers and clusters."""
+"""Reference implementation of the placement rules, and strategies that draw brokers and clusters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.placement.model import PartitionKey, PlacementBroker
 
 
 class Spec:
-    """The placement rules, in a slow and simple implementation."""
+    """Reference implementation of the placement rules, slow and simple."""
 
     Key = PartitionKey
 
@@ -25,7 +25,7 @@ class Spec:
 
     @classmethod
     def is_spread(cls, brokers, replicas):
-        """Siblings differ by at most one, unless the one with fewer is full; from the top down."""
+        """Return whether sibling domains differ by at most one replica at each level, unless the lesser is full."""
         members = [(broker.failure_domain, broker.broker_id) for broker in cls.usable(brokers).values()]
         return set(replicas) <= set(cls.usable(brokers)) and cls._is_spread(members, set(replicas))
 
@@ -47,7 +47,7 @@ class Spec:
 
     @classmethod
     def is_fair(cls, brokers, counts, factors):
-        """Each broker has its fair share, rounded down or up, of partitions with these factors."""
+        """Return whether each broker has its fair share, rounded down or up, of partitions with these factors."""
         usable = sorted(cls.usable(brokers).values(), key=lambda broker: broker.broker_id)
         due = [Fraction(0)] * len(usable)
         for factor, partitions in Counter(factors).items():
@@ -56,7 +56,7 @@ class Spec:
 
     @staticmethod
     def counts(cluster, topic=None):
-        """(replicas, leaders) by broker, of one topic or of all."""
+        """Return (replicas, leaders) by broker, of one topic or of all."""
         chosen = [replicas for key, replicas in cluster.items() if topic in (None, key.topic)]
         return Counter(broker for replicas in chosen for broker in replicas), Counter(r[0] for r in chosen)
 
@@ -74,8 +74,8 @@ class Spec:
 
     @classmethod
     def fewest_copied(cls, brokers, cluster, factors, good):
-        """The fewest replicas to copy for a cluster of spread partitions of which `good` is true, topic by topic and
-        as a whole, by exhaustive search. `good(counts, factors)` gets replicas by broker."""
+        """Return the fewest replicas to copy to a cluster of spread partitions for which `good` is true, for each topic
+        and as a whole, by exhaustive search. `good(counts, factors)` gets replicas by broker."""
         ids = sorted(cls.usable(brokers))
         legal = {
             factor: [s for s in combinations(ids, factor) if cls.is_spread(brokers, s)]
@@ -115,7 +115,7 @@ class Spec:
 
     @staticmethod
     def zones(*sizes, nodes=1):
-        """Brokers in zones of these sizes, each zone spread over `nodes` nodes."""
+        """Return brokers in zones of these sizes, with `nodes` nodes per zone."""
         result = []
         for zone, size in enumerate(sizes):
             result += [PlacementBroker(len(result) + i, (f"z{zone}", f"n{zone}.{i % nodes}")) for i in range(size)]
@@ -123,7 +123,7 @@ class Spec:
 
     @classmethod
     def equal_shapes(cls, most=9):
-        """Brokers whose domains have equal shape."""
+        """Draw brokers whose domains have equal shape."""
         shapes = [(z, n, b) for z in range(1, 5) for n in range(1, 4) for b in range(1, 4) if z * n * b <= most]
         return st.sampled_from(shapes).map(
             lambda shape: [
@@ -134,7 +134,7 @@ class Spec:
 
     @staticmethod
     def any_shapes(most=9, excluded=True):
-        """Brokers in domains of any shape and depth; some may be excluded, never all."""
+        """Draw brokers in domains of any shape and depth; some may be excluded, never all."""
         path = st.lists(st.sampled_from("abc"), max_size=2).map(tuple)
         broker = st.tuples(path, st.integers(0, 4).map(lambda n: excluded and n == 0))
         return (
@@ -145,7 +145,7 @@ class Spec:
 
     @classmethod
     def clusters(cls, brokers, topics=3, partitions=6, gone=True):
-        """Arbitrary replicas, except that no partition has a broker twice."""
+        """Draw arbitrary replicas; no partition has a broker twice."""
         ids = [broker.broker_id for broker in brokers] + ([7777] if gone else [])
         most = min(4, len(cls.usable(brokers)))
         replicas = st.lists(st.sampled_from(ids), min_size=1, max_size=most, unique=True).map(tuple)

@@ -1,4 +1,4 @@
-"""Placement of new partitions: of a new topic, or added to one."""
+"""Placement of the partitions of a new topic, and of partitions added to a topic."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_topics_created_one_after_the_other_leave_replicas_and_leaders_within_on
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_what_was_placed_needs_no_moves(spec, data):
-    """This holds for domains of any shape, for a first topic."""
+    """Holds for the first topic of a cluster, in domains of any shape."""
     brokers = data.draw(spec.any_shapes(most=12, excluded=False))
     factor = data.draw(st.integers(1, min(4, len(brokers))))
     placed = cluster_of(place_partitions(brokers, {}, data.draw(st.integers(1, 60)), factor))
@@ -107,7 +107,7 @@ def test_partitions_added_to_a_lopsided_topic_go_where_it_has_least(spec):
 
 
 def test_what_a_broker_leads_and_holds_is_shared_with_many_others(spec):
-    """Many brokers then take over when it fails, and many help to replace it."""
+    """If a broker fails, many brokers share its leaderships and the copying of its replicas."""
     placed = place_partitions(spec.flat(12), {}, 1200, 3)
     for broker in range(12):
         assert len({b for replicas in placed for b in replicas if broker in replicas}) >= 9

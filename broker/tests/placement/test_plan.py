@@ -1,4 +1,4 @@
-"""Plans: their outcome, what they leave unchanged, and what they refuse."""
+"""Reassignment plans: outcome, unchanged replicas, and errors."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_joining_broker_gets_its_share_and_nothing_moves_between_the_others(sp
 @settings(max_examples=150, deadline=None)
 @given(brokers=st.integers(2, 8), partitions=st.integers(1, 60), factor=st.integers(1, 4), how=st.booleans())
 def test_of_a_leaving_broker_only_its_own_replicas_move(spec, brokers, partitions, factor, how):
-    """Unless the brokers that need more already hold its partitions: then the fewest others make room."""
+    """Exception: if the brokers that need replicas already have these partitions, the fewest possible others move."""
     factor = min(factor, brokers - 1)
     cluster = topic_on(spec.flat(brokers), partitions, factor)
     rest = spec.flat(brokers, excluded=[0]) if how else spec.flat(brokers)[1:]

@@ -1,4 +1,4 @@
-"""No plan copies more than the best of all outcomes: each is compared with an exhaustive search."""
+"""Plans copy no more replicas than the best outcome that an exhaustive search finds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_where_domains_have_one_shape_the_outcome_is_the_cheapest_within_one(spe
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_change_from_a_planned_state_copies_the_fewest_replicas(spec, data):
-    """A broker joins, leaves or drains, or a factor changes: the events of real clusters."""
+    """The changes are those of real clusters: a broker joins, leaves or drains, or a factor changes."""
     everybody = data.draw(spec.any_shapes(most=5, excluded=False))
     cut = data.draw(st.integers(1, len(everybody)))
     cluster = data.draw(spec.clusters(everybody[:cut], topics=2, partitions=5, gone=False))

@@ -1,4 +1,4 @@
-"""Makes the kits of this folder and of the log's tests importable; a broker's data path in a real directory."""
+"""Makes the kits of this folder and of the log's tests importable; fixture of a data path in a real directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts for tests of partitions and of the APIs above them: a real store, log directory and topics, a manual clock,
+"""Helpers for tests of partitions and of the APIs above them: a real store, log directory and topics, a manual clock,
 and a disk whose syncs can be held or made to fail."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DEADLINE_S = 30.0
 
 
 class GatedFiles(FaultyFiles):
-    """The real file system. Syncs wait while it is held, new directories while `hold_making` is in effect."""
+    """The real file system. `hold` makes syncs wait, `hold_making` makes new directories wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class DataPath:
         assert outcome.error is ErrorCode.NONE, outcome.message
 
     async def flushed(self) -> None:
-        """Return once everything written is flushed."""
+        """Wait until all appended records are flushed."""
         await settle(self.log_dir)
 
     def pins(self) -> int:
@@ -128,7 +128,7 @@ class DataPath:
 async def opened_data_path(
     home: Path, *, clean: bool = True, clock: HandClock | None = None, state: str | None = None
 ) -> AsyncIterator[DataPath]:
-    """An open data path. With `clean` False, it is closed as by kill -9. `state` is the store's path."""
+    """Yield an open data path. With `clean` False, close it as by `kill -9`. `state` is the store's path."""
     files, clock = GatedFiles(), clock or HandClock()
     store, view, config = EmbeddedStore(state or str(home / "state.db")), ClusterView(), BrokerConfig.from_texts({})
     cluster = await ensure_cluster(store, uuid4)
@@ -221,7 +221,7 @@ def positions(data: bytes) -> list[int]:
 
 
 class Waiter:
-    """Records the results of `when_committed`."""
+    """A callback of `when_committed` that records its results."""
 
     def __init__(self) -> None:
         self.answers: list[int] = []

@@ -59,7 +59,7 @@ async def test_a_gap_that_stays_is_one_after_a_while(path: DataPath) -> None:
 
 
 async def refused_once(path: DataPath, producer: tuple[int, int, int]) -> Leader:
-    """Return a partition that rejected this batch of a new producer when its disk was full, and is no longer full."""
+    """Return a partition that rejected a batch of a new producer because of a full disk; the disk now has space."""
     partition = await path.partition()
     path.files.fail("append", errno.ENOSPC)
     assert partition.append(batch_of(3, producer=producer)).error == ErrorCode.KAFKA_STORAGE_ERROR
@@ -114,7 +114,7 @@ def test_the_memory_is_bounded_and_forgets_who_was_refused_first() -> None:
     ] * 3
 
 
-# Partitions that are not led here
+# Partitions that this broker does not lead
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 TOPIC_ID = UUID(int=7)

@@ -1,4 +1,4 @@
-"""Readers are woken for everything that becomes visible, and the cost of inspecting a batch is bounded."""
+"""Readers are notified of all records that become visible, and the cost of inspecting a batch is bounded."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_batch_that_decompresses_to_more_than_a_multiple_of_max_message_
 
 
 async def test_the_data_of_a_deleted_topic_is_out_of_the_way_before_its_tombstone_is_gone(path: DataPath) -> None:
-    """Otherwise a crash in between would leave an orphaned directory, which is kept forever."""
+    """If the tombstone were deleted first, a crash in between would leave an orphaned directory forever."""
     topic_id = await path.create("t", partitions=2)
     for index in range(2):
         partition = path.replicas.find("t", index)

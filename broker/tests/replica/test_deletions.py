@@ -8,7 +8,7 @@ from penstock.replica.deletions import DeletionWaiter, DeletionWaiters
 
 
 def waiting(*offsets: int) -> tuple[DeletionWaiters, list[tuple[int, int]]]:
-    """Return waiters for these offsets, and the list of their results, (offset, error)."""
+    """Return waiters for these offsets, and the list that receives (offset, error) for each."""
     results: list[tuple[int, int]] = []
     deletions = DeletionWaiters()
     for offset in offsets:

@@ -164,7 +164,7 @@ async def test_an_answer_to_an_earlier_place_changes_nothing(path: DataPath) -> 
 async def test_a_log_is_cut_to_where_both_agree_on_an_epoch(
     path: DataPath, diverging: tuple[int, int], left: int
 ) -> None:
-    """The log has epoch 1 to offset 5, 2 to 10, 4 to 15. `diverging` is the leader's epoch and its end."""
+    """The log has epoch 1 up to offset 5, 2 up to 10, and 4 up to 15. `diverging` is the leader's (epoch, end)."""
     follower = following(path)
     for epoch, start in ((1, 0), (2, 5), (4, 10)):
         took(follower, answer(records(*((start + i, 1) for i in range(5)), epoch=epoch)))
@@ -191,7 +191,7 @@ class Resting:
         follower.readers[self] = None
 
     def on_data(self, grown_bytes: int) -> None:
-        """Too little data to be answered."""
+        """Keep waiting: the fetch needs more data."""
 
     def on_end(self) -> None:
         """Record the log start and high watermark of the response."""
@@ -332,7 +332,7 @@ async def test_a_partition_that_is_refused_rests_and_the_others_go_on(path: Data
     fetcher = fetcher_of(channel)
     for index in range(2):
         fetcher.add(following(path, index))
-    fetcher.partition_backoff_s = 3600.0  # longer than any machine stalls; ended explicitly below
+    fetcher.partition_backoff_s = 3600.0  # longer than a slow machine stalls; the test ends it below
     await channel.request(0)
     channel.reply(0, answer(partition_index=0, error_code=error), answer(records((0, 1)), partition_index=1))
     assert named(await channel.request(1)) == [(1, 1, 1, EPOCH)]

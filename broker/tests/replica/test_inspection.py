@@ -1,5 +1,4 @@
-"""The leader rejects batches that some consumer could not read, and recompresses those that the topic stores in another
-codec."""
+"""The leader rejects batches that a consumer could not read, and recompresses batches for the topic's codec."""
 
 from __future__ import annotations
 
@@ -122,7 +121,7 @@ async def test_snappy_without_blocks_and_gzip_in_two_members_pass(path: DataPath
     accepted(partition, assembled(gzip.compress(body[:100]) + gzip.compress(body[100:]), 40, Codec.GZIP))
 
 
-# Records by name (KIP-467)
+# Errors of single records (KIP-467)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.LZ4], ids=lambda codec: codec.name)
@@ -205,7 +204,7 @@ async def test_batches_are_stored_in_the_topics_codec(path: DataPath, target: st
 
 
 async def test_a_batch_stays_as_it_is_while_its_thread_inspects_others(path: DataPath) -> None:
-    """Decompressed records are in a buffer that the next batch overwrites."""
+    """Each inspection overwrites the thread's buffer for decompressed records."""
     partition = await path.partition(compression_type="uncompressed")
     first, second = batch_of(3, codec=Codec.LZ4), batch_of(40, codec=Codec.ZSTD)
     made = inspect_fully(first, read_header(first), partition.config, "t").batch

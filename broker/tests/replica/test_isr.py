@@ -1,4 +1,4 @@
-"""The ISR and the high watermark that it permits, without I/O and with numbers as times."""
+"""The ISR and the resulting high watermark, without I/O and with times as arguments."""
 
 from __future__ import annotations
 

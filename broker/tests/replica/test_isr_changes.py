@@ -22,7 +22,7 @@ TOPIC = UUID(int=5)
 
 
 class Unreliable(EmbeddedStore):
-    """A store whose next responses are lost, after the write took effect if `done`."""
+    """A store that loses its next responses: one per entry of `lost`, true if the write takes effect."""
 
     def __init__(self) -> None:
         super().__init__(":memory:")
@@ -164,7 +164,7 @@ async def test_where_the_store_does_not_answer_it_is_asked_until_it_is_known(kit
 async def test_of_a_change_without_an_answer_the_record_tells_also_where_who_joined_is_gone(
     kit: Kit, done: bool
 ) -> None:
-    """A leader that considered the change refused would acknowledge records that an ISR member lacks."""
+    """A leader that assumed a failed change would acknowledge records that an ISR member lacks."""
     one, two = await kit.register(1), await kit.register(2)
     view = await kit.place(0, [one])
     kit.store.lost = [done]

@@ -23,7 +23,7 @@ from penstock.state.store import StoreError, StoreUnavailable
 
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
-    """Three brokers with short retry delays."""
+    """Yield three brokers with short retry delays."""
     monkeypatch.setattr(roles, "DISCARD_RETRY_S", 0.01)
     made = Cluster(tmp_path)
     for broker_id in (1, 2, 3):
@@ -33,7 +33,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 class Answers:
-    """Wraps a broker's `is_unassigned`; the given failures come first."""
+    """A wrapper of a broker's `is_unassigned` that first raises the given errors."""
 
     def __init__(self, broker: Broker, *failures: StoreError) -> None:
         self.left, self.real = list(failures), broker.replicas.roles.is_unassigned

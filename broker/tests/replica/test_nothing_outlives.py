@@ -1,4 +1,4 @@
-"""A deleted topic leaves nothing in memory, without the garbage collector."""
+"""A deleted topic leaves no objects in memory, even without the garbage collector."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ UNFLUSHED = {"flush_messages": str((1 << 63) - 1)}
 HOUR_MS = 3_600_000
 
 
-# What is taken
+# Accepted batches
 
 
 async def test_a_batch_gets_the_next_offsets_and_the_leader_epoch(path: DataPath) -> None:
@@ -90,7 +90,7 @@ async def test_a_transactional_batch_without_a_transactional_id_is_refused(path:
     assert partition.log.end_offset == 0
 
 
-# Times
+# Timestamps
 
 
 async def test_times_are_the_producers_by_default(path: DataPath) -> None:
@@ -171,7 +171,7 @@ async def test_what_cannot_be_decompressed_is_refused_where_keys_must_be_seen(pa
     assert partition.append(patched(batch, ">b", 16, 2)).error == ErrorCode.INVALID_RECORD
 
 
-# Repeats
+# Duplicates
 
 
 async def test_a_repeated_batch_is_answered_with_the_original_offset_and_not_written_again(path: DataPath) -> None:
@@ -238,7 +238,7 @@ async def test_a_refused_batch_is_not_remembered(path: DataPath) -> None:
     accepted(partition, batch_of(1, producer=(1, 0, 0)))
 
 
-# What counts
+# Flush and high watermark
 
 
 async def test_by_default_only_what_is_on_disk_counts_and_can_be_read(path: DataPath) -> None:
@@ -432,7 +432,7 @@ async def test_deletion_fails_who_waits_and_wakes_readers(path: DataPath) -> Non
     assert waiter.answers == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-# Across a restart
+# Restart
 
 
 async def reopened(home: Path, clean: bool, clock: HandClock) -> tuple[int, list[int], int]:

@@ -29,7 +29,7 @@ def mark(state: ProducerState, offset: int, marker: Marker) -> None:
     state.observe(read_header(batch)._replace(base_offset=offset), batch)
 
 
-# --- what may be written
+# --- accepted batches
 
 
 def test_the_first_batch_of_a_transaction_must_be_verified_and_the_others_need_not() -> None:
@@ -130,7 +130,7 @@ def test_a_producer_with_an_open_transaction_is_never_forgotten(monkeypatch: pyt
     assert set(state.entries) == {0, 1, 2}
 
 
-# --- what is stable
+# --- last stable offset
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["data", "plain", "commit", "abort", "replicate"]), st.integers(0, 3), st.integers(0, 9)),
@@ -139,7 +139,7 @@ STEPS = st.lists(
 
 
 class Model:
-    """A plain, slow model: the list of all batches."""
+    """A slow reference model: lists of open and ended transactions."""
 
     def __init__(self) -> None:
         self.end = self.high_watermark = 0

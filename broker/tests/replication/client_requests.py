@@ -28,8 +28,8 @@ MUCH = 1 << 20
 
 
 def start_fetch(cluster: Cluster, broker_id: int, offsets: dict[str, int], **more: Any) -> Answered:
-    """Send a fetch of the first partition of each topic, from the given offsets, repeated `times`. `place` sets further
-    fields."""
+    """Send a fetch of the first partition of each topic, from the given offsets. `times` repeats the partitions,
+    `place` sets further fields of them."""
     broker = cluster[broker_id]
     place, times = more.pop("place", {}), more.pop("times", 1)
     topics = [

@@ -1,4 +1,4 @@
-"""Brokers reduced to replication: each with its own directory, view and clock, on one store.
+"""Brokers with replication only, each with its own directory and view, on one store.
 
 Requests between them go through the codec; a link can be cut. Tests act as the controller by writing records. Brokers
 are killed without flushing and restart as another incarnation.
@@ -135,7 +135,7 @@ class Enrolled:
 
 
 class Broker:
-    """One process of a broker."""
+    """One incarnation of a broker."""
 
     def __init__(self, cluster: Cluster, broker_id: int, home: Path, settings: dict[str, str]) -> None:
         self.cluster, self.broker_id = cluster, broker_id
@@ -220,7 +220,7 @@ class Broker:
         return self.replicas.role((self.view.topics[name].topic_id, index))
 
     def end(self, name: str = "t", index: int = 0) -> int:
-        """Return the log end offset, -1 if there is no role."""
+        """Return the log end offset, or -1 if the broker has no replica."""
         role = self.role(name, index)
         return -1 if role is None else role.log.end_offset
 
@@ -246,9 +246,9 @@ class Cluster:
         self.clock = HandClock()
         self.brokers: dict[int, Broker] = {}
         self.cuts: set[tuple[int, int]] = set()
-        """(follower, leader) links that are cut."""
+        """Cut links, as (follower, leader)."""
         self.deaf: set[int] = set()
-        """Brokers whose view no longer follows the store."""
+        """Brokers with a frozen view."""
         self.racks: dict[int, str] = {}
         self.settings: dict[str, str] = {}
 
@@ -375,7 +375,7 @@ class Cluster:
         return done
 
     async def in_sync(self, *isr: int, name: str = "t", index: int = 0) -> None:
-        """Return once the store and all views have this ISR."""
+        """Wait until the store and all views have this ISR."""
 
         def seen() -> bool:
             views = [b.view.topic_partition(name, index) for b in self.brokers.values()]
@@ -384,7 +384,7 @@ class Cluster:
         await until(seen)
 
     async def caught_up(self, leader: int, *followers: int, name: str = "t", index: int = 0) -> None:
-        """Return once the followers have flushed all that the leader has, and the leader knows it."""
+        """Wait until the followers have flushed the leader's whole log and the leader knows it."""
         source = self[leader]
 
         def equal() -> bool:

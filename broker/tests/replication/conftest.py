@@ -17,7 +17,7 @@ from cluster_kit import Cluster
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Three brokers, 1 to 3, registered and running."""
+    """Yield brokers 1 to 3, registered and running."""
     made = Cluster(tmp_path)
     for broker_id in (1, 2, 3):
         await made.start(broker_id)

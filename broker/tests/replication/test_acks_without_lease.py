@@ -18,7 +18,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(autouse=True)
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check pending requests all the time, and treat all as waiting for long."""
+    """Check pending requests every 10 ms, and treat all of them as overdue."""
     monkeypatch.setattr(produce_wait, "EXPIRY_INTERVAL_S", 0.01)
     monkeypatch.setattr(produce_wait, "ABANDONED_AFTER_MS", 0)
 
@@ -42,13 +42,13 @@ async def writing(cluster: Cluster, producers: list[Producer], *names: str) -> P
 
 
 async def without_lease(cluster: Cluster) -> None:
-    """End the lease; all fetches happened an hour ago."""
+    """End broker 1's lease, an hour after all fetches."""
     cluster[1].membership.serves = False
     cluster.clock.advance(HOUR_MS)
 
 
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return the list of results of `Leader.is_abandoned`."""
+    """Record the results of `Leader.is_abandoned` in the returned list."""
     found: list[bool] = []
     real = Leader.is_abandoned
 
@@ -107,7 +107,7 @@ async def fetched(
 async def test_what_all_have_but_the_leader_is_waited_for(
     cluster: Cluster, producers: list[Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A duplicate of what the replicas fetched long ago does not require another fetch."""
+    """The replicas fetched the duplicated batch long ago: it requires no further fetch."""
     producer = await writing(cluster, producers, "t")
     cluster[1].files.hold()
     done, _ = cluster.produce(1, producer=(7, 0, 0))

@@ -30,7 +30,7 @@ LONG_MS = 60_000
 
 
 async def written(cluster: Cluster, *replicas: int) -> UUID:
-    """Append six records and replicate them everywhere."""
+    """Create a topic and replicate six records to all replicas."""
     topic_id = await cluster.create(replicas=replicas)
     await cluster.acknowledged(1)
     await cluster.acknowledged(1)
@@ -41,7 +41,7 @@ async def written(cluster: Cluster, *replicas: int) -> UUID:
 async def deleted(
     cluster: Cluster, offset: int, timeout_ms: int = LONG_MS, exchange: Answered | None = None
 ) -> tuple[int, int]:
-    """Return (error, low watermark) of broker 1's response."""
+    """Send DeleteRecords to broker 1 and return (error, low watermark)."""
     named = [DeleteRecordsPartition(partition_index=0, offset=offset)]
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=named)], timeout_ms=timeout_ms)
     api = LogQueriesApi(cluster[1].replicas)

@@ -12,11 +12,11 @@ from penstock.state.store import StoreUnavailable
 from penstock.wire.errors import ErrorCode
 
 PAST = 4
-"""An offset past the end of the deposed leader's log, and within that of its successor."""
+"""Offset past the end of the deposed leader's log, but within its successor's log."""
 
 
 async def deposed(cluster: Cluster) -> None:
-    """Broker 1 still believes that it leads, with three records; broker 2 leads, with six."""
+    """Depose broker 1, which has three records and a frozen view; elect broker 2, which has six records."""
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1)
     await cluster.caught_up(1, 2)
@@ -126,7 +126,7 @@ async def test_a_partition_that_is_named_often_is_asked_for_once(cluster: Cluste
 
 
 async def test_a_follower_that_is_taken_for_the_leader_calls_nothing_out_of_range(cluster: Cluster) -> None:
-    """Clients that send their rack expect followers, and go to the leader when redirected."""
+    """A client that sends its rack expects to read from followers, and goes to the leader when redirected."""
     cluster.settings["replica.selector.class"] = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
     cluster.racks = {1: "a", 2: "b"}
     for broker_id in (1, 2):
@@ -145,7 +145,7 @@ async def test_a_follower_that_is_taken_for_the_leader_calls_nothing_out_of_rang
 async def test_what_counts_is_unknown_until_the_leader_knows_what_its_predecessor_acknowledged(
     cluster: Cluster,
 ) -> None:
-    """A reader at the high watermark takes it for the end of the partition."""
+    """A consumer takes the high watermark for the end of the partition."""
     await cluster.create(replicas=(1, 2), min_insync_replicas="2")
     await cluster.acknowledged(1)
     await cluster.caught_up(1, 2)

@@ -1,4 +1,4 @@
-"""Followers beside normal replication: restarts, gaps, lost sessions, moves, consumers in their rack."""
+"""Followers: restarts, gaps, lost sessions, reassignments, and consumers in their rack."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.wire.messages.fetch import (
     ReplicaState,
 )
 
-# Starting anew
+# Log starts and gaps
 
 
 async def test_a_follower_whose_place_the_leader_has_no_more_starts_at_the_leaders_start(cluster: Cluster) -> None:
@@ -180,7 +180,7 @@ async def test_a_repeat_waits_until_its_original_counts(cluster: Cluster) -> Non
     assert one.answers == two.answers == [0]
 
 
-# Who may fetch
+# Rejected fetches
 
 
 async def test_who_is_no_registered_follower_in_this_epoch_is_refused(cluster: Cluster) -> None:
@@ -222,7 +222,7 @@ async def test_consumers_see_only_what_counts_while_followers_get_all(cluster: C
     assert data.high_watermark == 2
 
 
-# Reading from near
+# Fetches from followers (KIP-392)
 
 
 async def test_a_consumer_is_sent_to_the_in_sync_replica_in_its_rack(cluster: Cluster) -> None:
@@ -269,7 +269,7 @@ async def test_followers_serve_no_consumer_where_that_was_not_asked_for(cluster:
     assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (1, 0)
 
 
-# Moving away
+# Reassignments
 
 
 def directories(cluster: Cluster, broker_id: int) -> list[str]:

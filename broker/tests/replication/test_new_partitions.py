@@ -16,14 +16,14 @@ PARTITIONS = 30
 
 
 def made_on_loop(broker: Broker) -> list[str]:
-    """Return the parts of partitions that were created on the event loop."""
+    """Return the paths of t's partitions that the event loop created."""
     loop = threading.main_thread().name
     topic_id = str(broker.view.topics["t"].topic_id)
     return [name for name, thread in broker.files.made_by.items() if topic_id in name and thread == loop]
 
 
 async def followed(broker: Broker, index: int = 0) -> Follower:
-    """Wait for the partition's follower."""
+    """Return the partition's follower, once the broker has it."""
     await until(lambda: broker.replicas.find_follower("t", index) is not None)
     return broker.follower(index=index)
 

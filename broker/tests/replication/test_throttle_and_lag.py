@@ -16,7 +16,7 @@ MOVING = "reassignment.throttle.bytes.per.second"
 
 
 class Leaps:
-    """The loop's time, with jumps. At one byte per second, a batch takes minutes, so no debt is paid between jumps."""
+    """Event loop time with jumps. At one byte per second, a batch takes minutes: the throttle ends only by a jump."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -24,7 +24,7 @@ class Leaps:
         loop.time = lambda: real() + self.ahead_s  # type: ignore[method-assign]
 
     def leap(self) -> None:
-        """Jump far enough to pay any debt."""
+        """Jump far enough to end any throttling."""
         self.ahead_s += 1e6
 
 
