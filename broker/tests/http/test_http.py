@@ -1,4 +1,4 @@
-"""Health checks report the current state, and metrics report the counters."""
+"""Health checks and metrics of the HTTP server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FixedClock:
 
 
 class PartOfALog:
-    """One batch per offset, each a second older than the next."""
+    """A log with one batch per offset, each one second older than the next."""
 
     def __init__(self, start_offset: int, end_offset: int) -> None:
         self.start_offset, self.end_offset, self.size_bytes = start_offset, end_offset, 1000 + end_offset
@@ -71,7 +71,7 @@ class Flusher:
 
 
 class Partitions:
-    """Stands in for the replica manager."""
+    """A fake replica manager."""
 
     def __init__(self, parts: list[FakePartition]) -> None:
         self.parts = parts
@@ -96,7 +96,7 @@ class Partitions:
 
 
 class Broker:
-    """Counters that a test sets, and the HTTP server that reports them."""
+    """An HTTP server and the state that it reports, set by the test."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
@@ -106,7 +106,7 @@ class Broker:
         self.directories = [LogDirState("/data", False, 1000, 400)]
         self.committed: list[Committed] = []
         self.others: dict[PartitionName, RemoteOffsets] = {}
-        """The offsets that other leaders report."""
+        """Offsets reported by other leaders."""
         self.asked: list[dict[PartitionName, list[int]]] = []
         self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
         self.sources = Sources(

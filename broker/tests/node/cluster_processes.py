@@ -1,4 +1,4 @@
-"""A cluster of processes: an etcd and brokers that joined it with `penstock up --etcd`."""
+"""A cluster of processes: etcd, and brokers started with `penstock up --etcd`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from node_kit import DEADLINE_S, Process, port_of, reserved_port
 from penstock.client import Admin, Consumer, PartitionInfo, Producer, RequestTimedOut, TopicPartition, UnknownTopic
 
 LEASE_MS = 3000
-"""The brokers' session timeout: shorter than the default, since tests wait for it to expire."""
+"""Session timeout of the brokers: shorter than the default, because tests wait until it expires."""
 
 
 class Cluster:
@@ -30,12 +30,12 @@ class Cluster:
         self.settings = [f"broker.session.timeout.ms={LEASE_MS}", "group.initial.rebalance.delay.ms=0", *settings]
         self.brokers: dict[int, Process] = {}
         self.ports: dict[int, socket.socket] = {}
-        """Each broker's, held while it is down too: clients find it again only there."""
+        """Reserved port of each broker, kept while it is down so that clients can reconnect."""
 
     def begin(
         self, broker_id: int, *more: str, data: Path | None = None, environment: dict[str, str] | None = None
     ) -> Process:
-        """Start a broker at its earlier port; `ready` waits for it."""
+        """Start a broker on its earlier port, without waiting until it is ready."""
         if broker_id not in self.ports:
             self.ports[broker_id] = reserved_port()
         port = port_of(self.ports[broker_id]) if data is None else 0
@@ -49,7 +49,7 @@ class Cluster:
         return made
 
     def start(self, *broker_ids: int) -> None:
-        """Start brokers, and return when all are ready and know each other."""
+        """Start brokers and wait until all are ready and know each other."""
         for broker_id in broker_ids:
             self.begin(broker_id)
         for broker_id in broker_ids:
@@ -82,7 +82,7 @@ C = TypeVar("C", bound=Cluster)
 
 @contextmanager
 def running(cluster: C) -> Iterator[C]:
-    """Run an etcd and brokers 1 to 3, which are ready, for the duration of the block."""
+    """Run etcd and brokers 1 to 3 for the duration of the block, which starts once all are ready."""
     try:
         cluster.etcd.start()
         cluster.start(1, 2, 3)
@@ -92,7 +92,7 @@ def running(cluster: C) -> Iterator[C]:
 
 
 async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
-    """Poll until a condition holds; generous, since only a failure takes that long."""
+    """Poll until a condition holds; fail after `DEADLINE_S`."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not await condition():
         assert time.monotonic() < deadline_s, f"not within {DEADLINE_S} s: {what}"
@@ -100,7 +100,7 @@ async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
 
 
 async def partitions(admin: Admin, topic: str) -> list[PartitionInfo]:
-    """Wait for a broker that has the topic: the queried one may not be the one that created it."""
+    """Return a topic's partitions, once the queried broker knows it; another broker may have created it."""
     found: list[PartitionInfo] = []
 
     async def is_known() -> bool:
@@ -113,7 +113,7 @@ async def partitions(admin: Admin, topic: str) -> list[PartitionInfo]:
 
 
 async def in_sync(admin: Admin, topic: str, *broker_ids: int) -> None:
-    """Wait until exactly these brokers are in sync in each partition."""
+    """Wait until the ISR of each partition is exactly these brokers."""
 
     async def holds() -> bool:
         try:
@@ -126,7 +126,7 @@ async def in_sync(admin: Admin, topic: str, *broker_ids: int) -> None:
 
 
 async def write(producer: Producer, topic: str, first: int, count: int) -> list[int]:
-    """Send numbers with acks=all; return them."""
+    """Produce `count` numbers with acks=all and return them."""
     numbers = list(range(first, first + count))
     deliveries = [await producer.send(topic, str(n).encode()) for n in numbers]
     await producer.flush()
@@ -136,7 +136,7 @@ async def write(producer: Producer, topic: str, first: int, count: int) -> list[
 
 
 async def read_all(bootstrap: str, topic: str, count: int) -> list[int]:
-    """Return the numbers in a topic's only partition, in order, once there are `count`."""
+    """Read `count` numbers from a topic's only partition and return them in order."""
     found: list[int] = []
     async with Consumer(bootstrap) as consumer:
         place = TopicPartition(topic, 0)

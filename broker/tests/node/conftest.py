@@ -33,6 +33,6 @@ def up(tmp_path: Path) -> Iterator[MakeProcess]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """An etcd and brokers 1 to 3, which are ready."""
+    """Yield a cluster of etcd and brokers 1 to 3, all ready."""
     with running(Cluster(tmp_path)) as made:
         yield made

@@ -1,4 +1,4 @@
-"""A broker as its own process, and a client of only a socket and the codec."""
+"""A broker process, and a client that needs only a socket and the codec."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ R = TypeVar("R", bound=Payload)
 
 
 def reserved_port() -> socket.socket:
-    """Return a socket on a free port of 127.0.0.1 that no other process gets by chance while it is open. On Linux, only
-    a process that binds the port explicitly with SO_REUSEADDR, as servers do, can listen on it."""
+    """Return a socket that reserves a free port of 127.0.0.1: the kernel assigns the port to no other process. Only a
+    process that binds it explicitly with SO_REUSEADDR, as servers do, can listen on it (on Linux)."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))
@@ -43,7 +43,7 @@ def port_of(reserved: socket.socket) -> int:
 
 
 class Process:
-    """One `penstock up` process."""
+    """A `penstock up` process."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Process:
     ) -> None:
         self.data = data or home / "data"
         command = [str(PENSTOCK), "up", "--data", str(self.data), *listen, *arguments]
-        # No pipe: the test does not read it while the process runs, and a full pipe would block the process.
+        # Not a pipe: the test does not read it while the process runs, and a full pipe would block the process.
         self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_SET_")}
         self.process = subprocess.Popen(
@@ -84,7 +84,7 @@ class Process:
         return self
 
     def ended(self) -> tuple[int, str, str]:
-        """Return (exit code, standard output, standard error) once the process has exited by itself."""
+        """Wait until the process exits and return (exit code, standard output, standard error)."""
         out, _ = self.process.communicate(timeout=DEADLINE_S)
         self.errors.seek(0)
         return self.process.returncode, out, self.errors.read()
@@ -116,7 +116,7 @@ def refusal(home: Path, *arguments: str, **more: object) -> tuple[int, str]:
 
 
 class Client:
-    """One connection."""
+    """A client with one connection."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Three brokers and an etcd as processes: behaviour that a single broker lacks."""
+"""Three broker processes with etcd: behaviour that a single broker does not have."""
 
 from __future__ import annotations
 

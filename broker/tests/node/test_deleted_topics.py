@@ -1,4 +1,4 @@
-"""A broker of a cluster deletes its data of deleted topics, once it may trust the store."""
+"""A broker of a cluster deletes the data of deleted topics once it trusts the store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.state.store import DeleteOp, PutOp
 
 
 class TrustCheck:
-    """Whether the store is trusted, and how often that was checked."""
+    """Result of `may_discard`, set by the test, and number of its calls."""
 
     def __init__(self) -> None:
         self.checks, self.is_over = 0, False
@@ -35,7 +35,7 @@ class TrustCheck:
 
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
-    """A broker with a short check interval."""
+    """Yield a broker with a short check interval."""
     monkeypatch.setattr(partition_data, "RETRY_S", 0.005)
     cluster = Cluster(tmp_path)
     yield await cluster.start(1)

@@ -1,5 +1,4 @@
-"""Failure domains and group settings, with brokers as processes: what other brokers see, and what survives a
-restart."""
+"""Failure domains and group settings of broker processes: visibility at other brokers, and durability."""
 
 from __future__ import annotations
 
@@ -76,7 +75,7 @@ def test_brokers_are_placed_while_they_run_and_topics_and_groups_keep_what_follo
     asyncio.run(note())
     assert [asyncio.run(group_settings(bootstrap, "g")) for bootstrap in each] == ["uid"] * 3, "any broker tells"
     cluster.brokers[3].kill()
-    for bootstrap in each[:2]:  # what they say later is of the one that came back
+    for bootstrap in each[:2]:  # without this wait, the check below could pass with the killed broker's rack
         until(lambda bootstrap=bootstrap: asyncio.run(racks(bootstrap)), {1: "n1", 2: "n1"})
     cluster.begin(3).ready()
     for bootstrap in each:

@@ -1,4 +1,4 @@
-"""When a stopping broker may close its listeners: once no other broker sends clients to it."""
+"""A stopping broker keeps its listeners open until no other broker names it to clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.node.clustered import wait_until_unnamed
 
 
 class Lists:
-    """Brokers 2 and 3, which name broker 1 in their first answers; `silent` ones do not answer."""
+    """Brokers 2 and 3, which name broker 1 in their first responses; `silent` brokers do not respond."""
 
     def __init__(self, answers_with_name: dict[int, int], silent: Container[int] = ()) -> None:
         self.left, self.silent = answers_with_name, silent

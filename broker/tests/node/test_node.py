@@ -122,7 +122,7 @@ def test_a_signal_ends_it_cleanly_and_answers_a_reader_that_waits(up: Up, number
         client.produce("t", b"one")
         client.send(fetch_request("t", 1, max_wait_ms=300_000), 11)
         with Client(process.port) as other:
-            other.metadata()  # what came before this is there when it is answered
+            other.metadata()  # the broker has the earlier request once it answers this one
         assert process.stop(number) == 0
         data = client.receive(FetchResponse, 11).responses[0].partitions[0]
         assert (data.error_code, data.high_watermark) == (0, 1)

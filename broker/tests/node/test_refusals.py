@@ -1,4 +1,4 @@
-"""Starts that a broker refuses: an exit code, one line with the cause and the fix, and no changes."""
+"""Starts that a broker refuses: an exit code, one line with the cause and the fix, and unchanged files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAILED, USAGE = 1, 2
 
 
 async def node_error(data: Path, **options: object) -> str:
-    """Return why a node in this process does not start; it must release the directory."""
+    """Return the error of a node that fails to start in this process."""
     fields: dict[str, object] = {"data_dir": str(data), "port": 0, "http_port": None, **options}
     with pytest.raises(StartError) as caught:
         await BrokerNode(UpOptions(**fields), {}, SystemEnvironment()).start()  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ async def node_error(data: Path, **options: object) -> str:
 
 
 async def run_once(data: Path, **options: object) -> None:
-    """Start there and stop cleanly."""
+    """Start a node and stop it cleanly."""
     fields: dict[str, object] = {"data_dir": str(data), "port": 0, "http_port": None, **options}
     node = BrokerNode(UpOptions(**fields), {}, SystemEnvironment())  # type: ignore[arg-type]
     await node.start()
@@ -167,7 +167,7 @@ async def test_a_node_leaves_nothing_running_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [{"PYTHONOPTIMIZE": "1"}, {"PYTHONOPTIMIZE": "2"}], ids=["1", "2"])
 def test_a_start_without_assertions_is_refused(how: dict[str, str], tmp_path: Path) -> None:
-    """The environment reaches the process that `penstock up` becomes."""
+    """`penstock up` replaces its process, which must keep the environment."""
     code, said = refusal(tmp_path, environment=how)
     assert code == USAGE
     assert "removes the assertions that protect data; unset PYTHONOPTIMIZE" in said

@@ -33,7 +33,7 @@ Series = dict[tuple[str, int], float]
 
 
 def scrape(port: int, name: str) -> Series:
-    """Return the lag by group and partition."""
+    """Return a metric of a broker by group and partition."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     samples = [sample for family in families for sample in family.samples if sample.name == name]
@@ -41,7 +41,7 @@ def scrape(port: int, name: str) -> Series:
 
 
 async def scrape_all(cluster: Cluster, name: str) -> Series:
-    """What all brokers tell together; each series by one of them."""
+    """Return a metric of all brokers; check that only one broker reports each series."""
     found: Series = {}
     for broker in cluster.brokers.values():
         for key, value in (await asyncio.to_thread(scrape, broker.http_port, name)).items():
@@ -104,7 +104,7 @@ def view_of(*leaders: int) -> ClusterView:
 
 
 class Others:
-    """Brokers whose partitions have offsets 5 to 100, each batch as old as its offset."""
+    """Brokers whose partitions have offsets 5 to 100; a batch with offset n is n ms old."""
 
     def __init__(self) -> None:
         self.requests: dict[int, list[dict[int, list[int]]]] = {}

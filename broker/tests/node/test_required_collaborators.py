@@ -1,4 +1,4 @@
-"""No class below `node` knows whether there are other brokers: `node` composes what it calls, nothing is optional."""
+"""`node` composes the broker: no constructor in the packages below it has an optional collaborator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOMS = ("api", "control", "group", "http", "replica", "txn")
 VALUES = {"bool", "bytes", "float", "int", "str", "UUID", "None"}
-"""Types of values; an optional one is no collaborator."""
+"""Value types; an optional value is not a collaborator."""
 OPTIONAL = {
     "DeferredBatch.verification": "a batch behind others is verified when its turn comes",
     "DeferredBatch.inspection": "a result: only some batches are inspected",
@@ -29,7 +29,7 @@ OPTIONAL = {
     "OffsetUsage.topics": "a value that may be unknown",
     "ReassignmentRequest.replicas": "a value: None cancels the reassignment",
 }
-"""Optional parameters that may stay, and why."""
+"""Permitted optional parameters, each with its reason."""
 
 
 def optional_parameters(room: str) -> Iterator[str]:

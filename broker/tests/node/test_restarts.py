@@ -1,5 +1,5 @@
-"""What clients see of a broker that restarts: it leaves in Kafka's order, so that no client is sent to a closed
-port."""
+"""A broker's restart as clients observe it: the controlled shutdown follows Kafka's order, so that no broker names a
+closed port."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_restarting_broker_is_named_only_while_it_answers(cluster: Clust
 
 def restart_observed(cluster: Cluster) -> None:
     port, survivor = cluster.brokers[1].port, Client(cluster.brokers[2].port)
-    other = Client(cluster.brokers[3].port)  # each thread has a connection of its own
+    other = Client(cluster.brokers[3].port)  # one connection per thread
     until(lambda: named(survivor) == {1, 2, 3})
     moves: dict[str, list[int]] = {group: [broker] for group, broker in coordinators(survivor).items()}
 

@@ -1,4 +1,4 @@
-"""An etcd is restored under a cluster: brokers freeze, an operator recovers it, nothing is lost."""
+"""Restore of etcd under a cluster: brokers freeze, an operator runs the recovery, no record is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def store(cluster: Cluster) -> AsyncIterator[EtcdStore]:
 
 
 def back_up(cluster: Cluster) -> Path:
-    """Copy the data as a disk snapshot does; brokers hardly notice."""
+    """Stop etcd, copy its data, and start it again."""
     member = cluster.etcd.members[0]
     member.kill()
     backup = member.directory / "backup"
@@ -83,7 +83,7 @@ async def test_a_cluster_survives_an_etcd_restored_from_a_backup(cluster: Cluste
         sent = await write(producer, "t", 0, 200)
         assert recover(cluster)[0] == 1, "nothing to recover"
         backup = back_up(cluster)
-        # Lost by the restore: a new leader in a new epoch, its records, and a topic.
+        # The backup lacks these changes: a new leader with its epoch, and a topic.
         [placed] = await partitions(admin, "t")
         cluster.brokers[placed.leader].kill()
         sent += await write(producer, "t", len(sent), 200)
@@ -95,7 +95,7 @@ async def test_a_cluster_survives_an_etcd_restored_from_a_backup(cluster: Cluste
         restore(cluster, backup)
         await reported(store, 1, 2, 3)
         assert await read_all(cluster.bootstrap, "t", len(sent)) == sent, "reads go on"
-        sent += await write(producer, "t", len(sent), 50)  # acks=all continues too
+        sent += await write(producer, "t", len(sent), 50)  # frozen brokers acknowledge acks=all too
 
         code, out, _ = recover(cluster)
         assert (code, "later" in out) == (4, True), "it shows, and asks"

@@ -1,6 +1,6 @@
-"""A cluster rolls to a build with a higher feature level, back, and forward again, while producers write.
+"""Rolling upgrade to a build with a higher feature level, downgrade, and second upgrade, while producers write.
 
-The newer build is this one with a higher level, and with a field in topic records that it writes from that level on.
+The newer build is a copy of this one with a higher level, which adds a field to topic records from that level on.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def raise_level(cluster: Cluster, level: int) -> UpdateFeaturesResponse:
 
 
 async def is_at_level(admin: Admin, level: int) -> None:
-    """Wait until every broker has the level: whichever is the controller creates the next topic."""
+    """Wait until every broker has the level, because each of them may be the controller that creates the next topic."""
 
     async def all_are() -> bool:
         found = await admin.broker_versions()

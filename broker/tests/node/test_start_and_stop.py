@@ -1,4 +1,4 @@
-"""What a broker reports while it starts and stops, and that it delays no client."""
+"""Health responses of a broker that starts or stops, and no delay for its clients."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def get(port: int, path: str) -> tuple[int, str] | None:
 
 
 async def answers(port: int, path: str, expected: tuple[int, str]) -> None:
-    """Wait for that response: on a slow machine, the port may be closed or an earlier stage may continue."""
+    """Wait for the response: on a slow machine, the port may be closed or an earlier stage may last longer."""
     answer = None
     try:
         async with asyncio.timeout(DEADLINE_S):
@@ -84,7 +84,7 @@ def node_in(home: Path, http_port: int | None = None) -> BrokerNode:
 
 
 async def kill_after_one_batch(home: Path) -> None:
-    """Leave a directory that needs recovery."""
+    """Create a data directory that needs recovery."""
     process = await asyncio.to_thread(Process(home.parent, data=home).ready)
 
     def write() -> None:
@@ -97,7 +97,7 @@ async def kill_after_one_batch(home: Path) -> None:
 
 
 class Held:
-    """A method of LogDirectory that blocks until it is released."""
+    """Makes a method of `LogDirectory` wait until the test opens `gate`."""
 
     def __init__(self) -> None:
         self.gate, self.begun = threading.Event(), threading.Event()
@@ -320,7 +320,7 @@ def test_members_that_wait_to_join_are_told_to_look_for_the_coordinator_again_at
     process = up("--set", "group.initial.rebalance.delay.ms=300000")
     with Client(process.port) as client, Client(process.port) as other:
         client.send(join_request(), 3)
-        other.metadata()  # what came before this is there when it is answered
+        other.metadata()  # the broker has the earlier request once it answers this one
         assert process.stop() == 0
         assert client.receive(JoinGroupResponse, 3).error_code == ErrorCode.NOT_COORDINATOR
     assert process.was_clean
@@ -394,7 +394,7 @@ async def test_status_names_a_log_directory_that_has_failed_and_the_cure(tmp_pat
 
 @contextmanager
 def inherited_hangup(handler: signal.Handlers) -> Iterator[None]:
-    """Set how processes started in the block handle SIGHUP initially."""
+    """Set the SIGHUP handler that processes started in the block inherit."""
     before = signal.signal(signal.SIGHUP, handler)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The real file system fulfils what the log relies on."""
+"""Guarantees of the real file system on which the log relies."""
 
 from __future__ import annotations
 

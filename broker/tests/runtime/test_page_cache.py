@@ -1,4 +1,4 @@
-"""Where new memory is slow, appends reuse the pages of older appended data."""
+"""If new memory is slow, appends reuse the page cache of older appended data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLOW_NS, FAST_NS = 2 * BATCH, BATCH // 10
 
 
 class Recording(PageCache):
-    """Records the hints for the kernel."""
+    """A `PageCache` that records its hints to the kernel."""
 
     def __init__(self, keep_bytes: int) -> None:
         super().__init__(keep_bytes)

@@ -1,4 +1,4 @@
-"""A connection core without I/O: the kit stands for its hub, transport and output, and records what the core does."""
+"""A connection core without I/O: the kit implements its hub, transport and output, and records their calls."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class CoreBench:
         self.core.peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 5)
         self.core.transport = self.core.output = self
 
-    # What the test does
+    # Actions of the test
 
     def arrive(self, *contents: bytes, chunk: int = 1 << 20) -> None:
-        """Let the peer send requests, and the core receive them in chunks while it reads."""
+        """Send requests as the peer; the core receives them in chunks while it reads."""
         self.arriving += b"".join(map(framed, contents))
         while self.receive(chunk):
             pass
 
     def receive(self, most: int) -> bool:
-        """Let the core receive up to `most` bytes; return whether it did."""
+        """Pass up to `most` bytes to the core and return whether it received any."""
         if not (self.arriving and self.is_reading) or self.ending:
             return False
         buffer = self.core.reader.get_buffer()
@@ -73,13 +73,13 @@ class CoreBench:
         return True
 
     def turn(self) -> None:
-        """Run what is scheduled, as one iteration of an event loop."""
+        """Run the scheduled callbacks, as one iteration of an event loop."""
         scheduled, self.scheduled = self.scheduled, []
         for callback in scheduled:
             callback()
 
     def drain(self) -> None:
-        """Let the peer read everything."""
+        """Read all unsent parts as the peer."""
         self.is_peer_reading = True
         size = released = 0
         while self.unsent:

@@ -26,7 +26,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 
 @pytest.fixture(params=["uvloop", "asyncio", "transport"])
 def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Run a scenario on uvloop, on asyncio's own loop, and with output through the transport."""
+    """Run a scenario on uvloop, on asyncio's loop, and with output through the transport."""
     factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
     if request.param == "transport":
         monkeypatch.setattr(connection_module, "HAS_SENDFILE", False)
@@ -36,7 +36,7 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 @dataclass
 class Desk:
-    """A handler that records requests and calls `answer`, or leaves them pending without one."""
+    """A handler that records requests and calls `answer` for each, or leaves them pending if `answer` is None."""
 
     answer: Callable[[RequestExchange, bytes], None] | None = None
     requests: list[bytes] = field(default_factory=list)
@@ -113,7 +113,7 @@ async def serving(handler: Desk, limits: ServerLimits | None = None, grace_s: fl
     service = Service(server, address.port)
     try:
         yield service
-        probe = await service.connect()  # other clients are still served
+        probe = await service.connect()  # checks that the server still serves other clients
         handler.answer = echo
         assert await probe.ask(b"still there?") == b"still there?"
     finally:
@@ -170,6 +170,5 @@ def segment(tmp_path: Path) -> Iterator[SegmentFile]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition is true."""
     while not condition():
         await asyncio.sleep(0.002)

@@ -1,4 +1,4 @@
-"""Frames are read however the stream is split, and a declared size allocates no memory."""
+"""Frames are complete however the stream is split, and a declared size allocates no memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def feed(reader: RequestReader, data: bytes, most: int | None = None) -> list[bytes]:
-    """Receive `data` as a socket would and read up to `most` frames per turn."""
+    """Receive `data` as a socket does and read up to `most` frames per turn."""
     frames = []
     while data:
         buffer = reader.get_buffer()
@@ -71,7 +71,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(lengths: list[int]
     pairs = [(RequestReader(pool), list[bytes]()) for _ in range(readers)]
     cuts = sorted(rng.randrange(len(stream) + 1) for _ in range(rng.choice([0, 3, 60])))
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        for reader, frames in pairs:  # interleaved, so that none may rely on the shared buffer
+        for reader, frames in pairs:  # interleaved, because the readers share a buffer
             frames += feed(reader, stream[start:end])
     for reader, frames in pairs:
         assert frames == contents
@@ -128,7 +128,7 @@ def test_a_peer_that_has_sent_large_frames_gets_room_for_the_next_at_once() -> N
 
 
 def test_what_a_peer_has_sent_before_gets_it_no_more_than_all_peers_are_trusted_with() -> None:
-    """Otherwise five bytes of each of a hundred connections would hold a hundred times the largest request."""
+    """Without the common bound, five bytes from each of 100 connections would reserve 100 times the largest request."""
     frame = framed(b"z" * (2 * MIB))
     pool = BufferPool(8 * MIB, trusted_bytes=5 * MIB)
     readers = [RequestReader(pool) for _ in range(100)]

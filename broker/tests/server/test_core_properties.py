@@ -1,4 +1,4 @@
-"""Any split of the stream and any order of completions: responses in request order, limits kept, pauses paired."""
+"""For any split of the stream and any order of completions: response order, limits, and matching pauses and resumes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LIMITS = ServerLimits(max_in_flight=5, max_in_flight_bytes=600, max_unsent_bytes
 
 
 class ConnectionMachine(RuleBasedStateMachine):
-    """The first byte of a request says how it is answered, the next two are its number."""
+    """A connection. The first byte of a request selects how it is answered, the next two are its number."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bench = CoreBench(self.handle, LIMITS)
         self.core = self.bench.core
         self.expected = b""
-        """The responses in the order of the requests."""
+        """Expected responses, in the order of the requests."""
         self.number = self.dispatched = 0
         self.open: list[tuple[RequestExchange, bytes]] = []
 
@@ -112,7 +112,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         assert (self.core.tail is None) == (not exchanges)
 
     def teardown(self) -> None:
-        """Once the peer reads, nothing pauses and all requests complete, every response is there."""
+        """Check that the peer gets every response once it reads, nothing pauses and all requests complete."""
         bench, core = self.bench, self.core
         for _ in range(10_000):
             core.resume(PAUSED_BY_TEST | PAUSED_FOR_MEMORY)

@@ -1,4 +1,4 @@
-"""Memory limits of one connection, and that its errors do not affect others."""
+"""Memory limits of a connection, and isolation of its errors from other connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNTIL_S = 10.0
 
 
 def test_without_a_descriptor_to_wait_with_only_the_slow_reader_ends(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for a peer that does not read takes one more descriptor."""
+    """The server needs one more descriptor to wait for a peer that does not read."""
     monkeypatch.setattr(output, "MAX_BYTES_PER_TURN", 1 << 30)  # so that the output waits for the peer
 
     async def scenario() -> None:

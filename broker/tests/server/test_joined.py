@@ -1,4 +1,4 @@
-"""Responses that are due together leave in few calls, in order, and count as sent when they are."""
+"""Responses that are due together are sent in order in few calls, and count as sent only afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sender(CoreBench):
         self.turn()
 
     async def finish(self) -> None:
-        """Wait until everything is sent; check that it counts as sent."""
+        """Wait until all responses are sent; check that they count as sent."""
         for _ in range(100):
             if self.core.output.idle:
                 break
@@ -42,7 +42,7 @@ class Sender(CoreBench):
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Two connected sockets; the first has a small buffer."""
+    """Yield two connected sockets; the first has a small send buffer."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)

@@ -163,7 +163,7 @@ def test_memory_for_incomplete_requests_is_bounded_and_small_ones_still_pass(run
             hub = service.server.hub
             greedy = [await service.connect() for _ in range(12)]
             for client in greedy:
-                client.writer.write((8 * mib).to_bytes(4, "big") + b"x" * (2 * mib))  # and no more
+                client.writer.write((8 * mib).to_bytes(4, "big") + b"x" * (2 * mib))  # the rest never follows
             await until(lambda: bool(hub.pressure.waiting))
             # Each event past the limit pauses one connection; the others may have doubled their buffers until then.
             assert hub.pool.held_bytes <= 4 * limits.max_receive_bytes

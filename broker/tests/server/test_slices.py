@@ -1,4 +1,4 @@
-"""Slices go from file to socket complete and in order, and are released exactly once."""
+"""Slices are sent from file to socket completely and in order, and released exactly once."""
 
 from __future__ import annotations
 
