@@ -1,7 +1,7 @@
-"""Runs simulated worlds: `python -m tests.simulation.run --seeds 1000`, or seeds by number to replay them.
+"""Runs simulated worlds: `python -m tests.simulation.run --seeds 1000`, or replays seeds by number.
 
-Prints how many seeds a minute it does, and what was found with the command that shows it again. A seed counts when at
-least 1,000 operations were acknowledged in it and 3 faults happened. Exit code 0 only if nothing was found.
+Prints the seeds per minute, and for each finding the command that reproduces it. A seed counts if it contains at least
+1,000 acknowledged operations and 3 faults. Exit code 0 only without findings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock_simulation.scenario import Verdict
 from penstock_simulation.worlds import BROKER, CLUSTER, WORLDS, run_seed
 
 HASH_SEED = "0"
-"""Sets of strings are looked through in the order that it decides."""
+"""Hash seed, which determines the iteration order of sets of strings."""
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 HANG_S = 300
 PLANT_SEEDS = 200
@@ -38,7 +38,7 @@ FIRST_SEED = 1
 
 
 class Hangs(Exception):
-    """A seed takes far longer than any should."""
+    """A seed exceeded the time limit."""
 
 
 def bugs(world: str) -> dict[str, Bug]:
@@ -46,14 +46,14 @@ def bugs(world: str) -> dict[str, Bug]:
 
 
 def kept_seeds(world: str) -> list[int]:
-    """The seeds that found something once in a world of that kind."""
+    """Return the seeds that once had findings in a world of that kind."""
     lines = SEEDS_FILE.read_text().splitlines() if SEEDS_FILE.exists() else []
     parts = [line.split("#")[0].split() for line in lines]
     return [int(seed) for kind, seed in filter(None, parts) if kind == world]
 
 
 def one(seed: int, arguments: argparse.Namespace, trace: bool = False, verbose: bool = False) -> Verdict:
-    """Runs a seed. In a worker process."""
+    """Run a seed in a worker process."""
     only, plant, weights = arguments.only, arguments.plant, WORLDS[arguments.world]
     kinds = None if only is None else {kind: weights.get(kind, 1) for kind in only.split(",")}
     features = None if arguments.features is None else frozenset(filter(None, arguments.features.split(",")))
@@ -75,7 +75,7 @@ def one(seed: int, arguments: argparse.Namespace, trace: bool = False, verbose: 
         )
     finally:
         signal.alarm(0)
-    verdict.history = type(verdict.history)()  # it is large, and need not cross to another process
+    verdict.history = type(verdict.history)()  # the history is too large to send to another process
     return verdict
 
 
@@ -98,7 +98,7 @@ def several(seeds: Iterable[int], arguments: argparse.Namespace) -> Iterator[Ver
         yield from map(work, seeds)
         return
     with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
-        yield from pool.imap(work, seeds)  # in their order, so that the first one with findings is the first
+        yield from pool.imap(work, seeds)  # in order, so that the first seed with findings is the lowest
 
 
 def command(seed: int, arguments: argparse.Namespace) -> str:
@@ -135,7 +135,7 @@ def simulate(arguments: argparse.Namespace) -> int:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Each seed twice: the two must be the same to the last byte."""
+    """Run each seed twice; both traces must be identical."""
     worst = 0
     for seed in arguments.seed:
         verdict = one(seed, arguments, verbose=arguments.verbose, trace=arguments.trace)
@@ -156,7 +156,7 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def catch(arguments: argparse.Namespace) -> int:
-    """Looks for the first seed that catches a planted bug."""
+    """Find the first seed that detects a planted bug."""
     began = time.monotonic()
     first = FIRST_SEED if arguments.first is None else arguments.first
     for number, verdict in enumerate(several(range(first, first + arguments.most), arguments)):

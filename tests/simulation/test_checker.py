@@ -1,4 +1,4 @@
-"""Each promise that the checker knows: a history that breaks it is found out, and the legal one beside it is not."""
+"""For each guarantee, the checker reports a history that violates it, and accepts the legal history beside it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def content(*numbers: int, start: int = 0, writer: str = "w") -> Content:
 
 
 def decided(*numbers: int) -> Content:
-    """As `content`, of a reader of committed records; a marker follows."""
+    """Return `content` for a `read_committed` reader; a marker follows the records."""
     records = [(i, value(number)) for i, number in enumerate(numbers)]
     return Content(P, 0, len(records) + 1, records, read_committed=True)
 

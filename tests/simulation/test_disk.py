@@ -1,4 +1,4 @@
-"""What a simulated disk keeps, and what it loses."""
+"""Data that a simulated disk keeps and loses."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_sync_that_was_interrupted_by_a_kill_does_not_limit_later_ones() -> No
 
 
 def kept_by_chance(place: Place) -> bool:
-    """Whether this disk would keep anything that is not synced at the next loss of power."""
+    """Whether this disk keeps any unsynced data at the next power loss."""
     return place.disk.rng.choice([0.0, 0.2, 0.5, 0.9, 1.0]) > 0
 
 

@@ -1,4 +1,4 @@
-"""Connections as TCP has them: in order or not at all, stalls for losses and cuts, resets, silence."""
+"""Simulated connections behave as TCP does: order, delays after losses and cuts, resets, silence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST, PORT = "server", 7
 
 
 class Receiver(asyncio.Protocol):
-    """Keeps what it gets."""
+    """Protocol that stores the received data."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -43,7 +43,7 @@ class Receiver(asyncio.Protocol):
 
 
 class Buffered(asyncio.BufferedProtocol):
-    """Receives into a small buffer of its own."""
+    """Protocol that receives into a small buffer."""
 
     def __init__(self) -> None:
         self.buffer = bytearray(100)
@@ -61,7 +61,7 @@ class Buffered(asyncio.BufferedProtocol):
 
 
 class Place:
-    """A server that listens, and a client machine."""
+    """A listening server and a client machine."""
 
     def __init__(self, seed: int = 1, make: Callable[[], Any] = Receiver) -> None:
         self.world = World(seed)

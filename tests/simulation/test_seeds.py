@@ -1,6 +1,6 @@
-"""Whole worlds: the broker as it is keeps its promises whatever befalls it, and a broker with a known bug is found out.
+"""Complete worlds: the unmodified broker keeps its guarantees under faults, and the checker detects known bugs.
 
-`python -m tests.simulation.run` runs as many seeds as are wanted, and replays them.
+`python -m tests.simulation.run` runs any number of seeds, and replays them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUICKLY = {
     "producers-not-replayed": ["kill"],
     "snapshot-not-written": ["restart", "kill", "cut"],
 }
-"""Bugs of one broker that are planted in each run of the tests, and the faults that show them soon."""
+"""Single-broker bugs planted in each test run, and the faults that show them quickly."""
 QUICKLY_IN_CLUSTER = ("producers-not-followed", "isr-expanded-early", "duplicate-answered-early")
 WORLDS_AND_SEEDS = [(CLUSTER, seed) for seed in CLUSTER_SEEDS] + [(BROKER, seed) for seed in BROKER_SEEDS]
 

@@ -1,4 +1,5 @@
-"""The simulated store is a `Store`: it passes the suite that every implementation passes, with and without delays."""
+"""The simulated store implements `Store`: it passes the contract suite of all implementations, with and without
+delays."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def load_contract() -> Any:
 
 
 def cases() -> Iterator[Any]:
-    """Each test of the suite, once for each of its parameters."""
+    """Return each test of the suite, once for each of its parameters."""
     for name, test in vars(load_contract()).items():
         if not name.startswith("test_"):
             continue
@@ -82,7 +83,7 @@ def test_contract(test: Callable[..., Awaitable[None]], given: dict[str, Any], s
 
 
 def outcome_of_a_write(seed: int, fault: Callable[[Place], None]) -> tuple[bool, bool]:
-    """(whether a write was answered, whether it took effect) with a fault that begins as it is sent."""
+    """Return whether a write was answered and whether it took effect, with a fault that starts as it is sent."""
     place = Place(seed)
 
     async def body(store: Store) -> bool:
@@ -187,7 +188,7 @@ def test_a_lease_is_kept_while_the_store_is_away_and_has_all_its_time_afterwards
 
 
 def change_leader(place: Place) -> None:
-    """While the write is answered."""
+    """Change the leader while the write is being answered."""
     place.core.usual_delay_s = place.core.delay_s = 0.01
     place.world.after(0.012, place.core.go_away)
     place.world.after(0.2, place.core.come_back)

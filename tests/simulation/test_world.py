@@ -1,4 +1,4 @@
-"""Virtual time, processes, kills and pauses: what every simulation stands on."""
+"""Virtual time, processes, kills and pauses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A world in which brokers, clients, disks, the network and the store run on one virtual clock, chosen by a seed.
+"""Runs brokers, clients, disks, the network and the metadata store on one virtual clock, driven by a seed.
 
-`world` holds time and processes, `machine` what a machine has; `network`, `disk`, `store` and `clock` stand in for the
-outside; `scenario` runs brokers and clients with faults in it, `checker` looks at what was promised and what was seen.
+`world` implements time and processes, `machine` what a process runs on; `network`, `disk`, `store` and `clock` simulate
+the environment; `scenario` runs brokers and clients and injects faults; `checker` compares the recorded history with
+the broker's guarantees.
 """

@@ -1,4 +1,4 @@
-"""The administrator of a simulated cluster: topics that come and go, partitions that move, brokers that are emptied."""
+"""The administrator of a simulated cluster: creates and deletes topics, reassigns partitions, drains brokers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from penstock_simulation.history import Content, Outcome, Write
 from penstock_simulation.workload import RETRY_S, Plan
 
 CHURN_S = 60.0
-"""What the life of a topic may take in all; then the next one begins."""
+"""Time limit for creating, using and deleting one topic; then the next topic starts."""
 
 
 async def churn(plan: Plan, clock: Clock, rng: random.Random) -> None:
-    """Topics are made, written to, read and deleted, one after the other; each has a name of its own."""
+    """Create, write, read and delete topics, one after the other, each with a new name."""
     while True:
         plan.lives["churn"] += 1
         topic = f"passing-{plan.lives['churn']}"
@@ -37,13 +37,13 @@ async def churn(plan: Plan, clock: Clock, rng: random.Random) -> None:
 
 
 async def live(plan: Plan, topic: str, clock: Clock, rng: random.Random) -> None:
-    """The life of one topic."""
+    """Create one topic, use it and delete it."""
     partition = TopicPartition(topic, 0)
     async with Admin(plan.bootstrap, request_timeout_ms=3000) as admin:
         try:
             await admin.create_topics([NewTopic(topic, 1, plan.replication, plan.configs)])
         except BrokerError as e:
-            if e.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # an earlier try may have made it
+            if e.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # an earlier attempt may have created it
                 raise
         await write_some(plan, partition, clock, rng.randrange(1, 20))
         await read_all(plan, partition)
@@ -62,7 +62,7 @@ async def write_some(plan: Plan, partition: TopicPartition, clock: Clock, count:
 
 
 async def read_all(plan: Plan, partition: TopicPartition) -> None:
-    """What the topic holds, all of which was written before."""
+    """Read the whole topic and assert that it contains each record written before."""
     async with Consumer(
         plan.bootstrap, offset_reset="earliest", request_timeout_ms=3000, auto_create_topics=False
     ) as consumer:
@@ -77,7 +77,7 @@ async def read_all(plan: Plan, partition: TopicPartition) -> None:
 
 
 async def move(plan: Plan, brokers: Callable[[], list[int]], rng: random.Random) -> None:
-    """Now and then one partition is to have other replicas, or the same in another order; sometimes that is revoked."""
+    """Reassign a random partition from time to time, to other replicas or another order; sometimes cancel the move."""
     while True:
         await asyncio.sleep(rng.uniform(1.0, 6.0))
         topic, count, _ = rng.choice(plan.topics)
@@ -106,7 +106,7 @@ async def reassign(plan: Plan, partition: TopicPartition, replicas: list[int] | 
 
 
 async def drain(plan: Plan, number: int, is_draining: bool) -> None:
-    """Insists that a broker be emptied, or filled again."""
+    """Set or reset the broker's `broker.draining`; retry until it succeeds."""
     change = AlterConfig("broker.draining", "true" if is_draining else "false")
     while True:
         try:

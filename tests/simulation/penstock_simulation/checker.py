@@ -1,6 +1,7 @@
-"""Finds in a history what a broker must never do. Pure: it knows histories and nothing of the simulation.
+"""Checks a history against the guarantees of a broker. Pure functions that depend only on `history`.
 
-Each finding is a `Finding` of one kind. What a writer or member was not told for certain may have happened or not.
+Each finding is a `Finding` of one kind. An operation whose outcome the client does not know may have been executed or
+not.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock_simulation.history import Commit, CommittedRead, Content, History,
 
 
 class Finding(NamedTuple):
-    """`kind` names the promise that was broken."""
+    """A violation; `kind` names the guarantee."""
 
     kind: str
     message: str
@@ -24,7 +25,7 @@ class Finding(NamedTuple):
 
 
 def check(history: History) -> list[Finding]:
-    """All findings, the gravest kinds first."""
+    """Return all findings, the most severe kinds first."""
     return [finding for find in CHECKS for finding in find(history)]
 
 
@@ -33,11 +34,11 @@ def place(partition: Partition, offset: int | None = None) -> str:
     return name if offset is None else f"{name} offset {offset}"
 
 
-# What the log holds
+# Log contents
 
 
 def lost(history: History) -> Iterator[Finding]:
-    """An acknowledged record is there at the end, unless the log begins behind it."""
+    """An acknowledged record is in the final contents, unless the log start offset is above it."""
     contents = {content.partition: content for content in history.contents}
     values = {c.partition: {value for _, value in c.records} for c in history.contents}
     for write in history.writes:
@@ -55,7 +56,8 @@ def lost(history: History) -> Iterator[Finding]:
 
 
 def gaps(history: History) -> Iterator[Finding]:
-    """Without compaction and transactions, a log holds a record at each offset between its ends, and behind."""
+    """Without compaction and transactions, a log has a record at each offset from its start to its end, and none
+    beyond."""
     for content in history.contents:
         if content.read_committed:
             continue
@@ -64,7 +66,7 @@ def gaps(history: History) -> Iterator[Finding]:
             if offset != expected:
                 yield Finding("gap", f"{place(content.partition)} holds {offset} where {expected} is next")
             expected = offset + 1
-        if content.records and expected < content.end:  # what a writer left under way may come after the end was asked
+        if content.records and expected < content.end:  # a pending record may arrive after the end was read
             yield Finding("gap", f"{place(content.partition)} ends at {content.end}, its last record is {expected - 1}")
 
 
@@ -80,7 +82,7 @@ def invented(history: History) -> Iterator[Finding]:
 
 
 def duplicated(history: History) -> Iterator[Finding]:
-    """A record of an idempotent writer is in its log once."""
+    """A record of an idempotent writer occurs once in its log."""
     idempotent = {write.value for write in history.writes if write.idempotent}
     for content in history.contents:
         first: dict[bytes, int] = {}
@@ -109,7 +111,7 @@ def reordered(history: History) -> Iterator[Finding]:
 
 
 def inconsistent(history: History) -> Iterator[Finding]:
-    """An offset has one value, for writers, readers and the final reader."""
+    """An offset has the same value for writers, readers and the final reader."""
     found: dict[tuple[Partition, int], tuple[bytes, str]] = {}
     for partition, offset, value, where in [*acknowledged_places(history), *observed(history)]:
         before = found.setdefault((partition, offset), (value, where))
@@ -126,7 +128,7 @@ def acknowledged_places(history: History) -> Iterator[tuple[Partition, int, byte
 
 
 def observed(history: History) -> Iterator[tuple[Partition, int, bytes, str]]:
-    """(partition, offset, value, who) of all that was read."""
+    """Return (partition, offset, value, reader) of each record read."""
     for seen in history.seen:
         yield seen.partition, seen.offset, seen.value, f"the reader {seen.reader}"
     for content in history.contents:
@@ -135,7 +137,7 @@ def observed(history: History) -> Iterator[tuple[Partition, int, bytes, str]]:
 
 
 def vanished(history: History) -> Iterator[Finding]:
-    """What a reader was given is still there at the end: readers see nothing that may be lost."""
+    """Each record that a reader received is in the final contents: readers receive no record that can be lost."""
     contents = {content.partition: content for content in history.contents}
     values = {c.partition: {value for _, value in c.records} for c in history.contents}
     told: set[tuple[Partition, int]] = set()
@@ -151,7 +153,7 @@ def vanished(history: History) -> Iterator[Finding]:
             )
 
 
-# What readers see
+# Records that readers receive
 
 
 def sessions(history: History) -> dict[tuple[str, int, Partition], list[Seen]]:
@@ -170,7 +172,7 @@ def non_monotonic(history: History) -> Iterator[Finding]:
 
 
 def unseen(history: History) -> Iterator[Finding]:
-    """A reader leaves out nothing; a group does not commit past what none of its members was given."""
+    """A reader skips no record; a group commits no offset beyond a record that none of its members received."""
     contents = {content.partition: content for content in history.contents}
     for seen in sessions(history).values():
         content = contents.get(seen[0].partition)
@@ -207,7 +209,7 @@ def unseen_by_groups(history: History, contents: dict[Partition, Content]) -> It
 
 
 def aborted_read(history: History) -> Iterator[Finding]:
-    """Who reads committed records only gets none of an aborted transaction."""
+    """A `read_committed` reader receives no record of an aborted transaction."""
     writes = {write.value: write for write in history.writes if write.transaction in history.aborted}
     told = [(seen.value, f"the reader {seen.reader}") for seen in history.seen if seen.read_committed]
     for content in history.contents:
@@ -219,7 +221,7 @@ def aborted_read(history: History) -> Iterator[Finding]:
 
 
 def torn(history: History) -> Iterator[Finding]:
-    """Of a transaction with an attempted commit, all records are there at the end or none."""
+    """Of a transaction with an attempted commit, either all records or none are in the final contents."""
     there = {value for content in history.contents if content.read_committed for _, value in content.records}
     read = {content.partition for content in history.contents if content.read_committed}
     parts: dict[str, list[Write]] = defaultdict(list)
@@ -232,11 +234,11 @@ def torn(history: History) -> Iterator[Finding]:
             yield Finding("torn", f"{transaction} is there without {missing[0].value!r}, and {len(missing)} in all")
 
 
-# What groups commit
+# Committed offsets
 
 
 def committed_back(history: History) -> Iterator[Finding]:
-    """A committed offset that was acknowledged is what is read, or a later one, or one that was still under way."""
+    """A group's committed offset is the last acknowledged one, a later one, or one whose commit was pending."""
     commits: dict[tuple[str, Partition], list[Commit]] = defaultdict(list)
     reads: dict[tuple[str, Partition], list[CommittedRead]] = defaultdict(list)
     for commit in history.commits:
@@ -259,7 +261,7 @@ def committed_back(history: History) -> Iterator[Finding]:
 
 
 def may_be_later(commit: Commit, newest: Commit, read: CommittedRead) -> bool:
-    """Whether a commit explains a read that is below the newest one acknowledged: it may have come after that."""
+    """Whether a commit explains a read that is below the newest acknowledged one: it may have been applied later."""
     return (
         commit.offset == read.offset
         and commit.outcome is not Outcome.FAILED
@@ -269,7 +271,7 @@ def may_be_later(commit: Commit, newest: Commit, read: CommittedRead) -> bool:
 
 
 def read_back(reads: list[CommittedRead], commits: list[Commit]) -> Iterator[Finding]:
-    """Of two reads one after the other the second does not see less."""
+    """Of two successive reads, the second does not return a lower offset."""
     for a, b in pairwise(sorted(reads, key=lambda r: r.completed_s)):
         if b.invoked_s < a.completed_s or b.offset >= a.offset:
             continue
@@ -283,7 +285,7 @@ def read_back(reads: list[CommittedRead], commits: list[Commit]) -> Iterator[Fin
 
 
 def aborted_commit(history: History) -> Iterator[Finding]:
-    """An offset that was committed in a transaction which was aborted is not what a group has committed."""
+    """A group's committed offset is never one from an aborted transaction."""
     ways: dict[tuple[str, Partition, int], list[Commit]] = defaultdict(list)
     for commit in history.commits:
         ways[commit.group, commit.partition, commit.offset].append(commit)
@@ -297,11 +299,11 @@ def aborted_commit(history: History) -> Iterator[Finding]:
             )
 
 
-# What a cluster's brokers do
+# Brokers of a cluster
 
 
 def two_leaders(history: History) -> Iterator[Finding]:
-    """In one leader epoch one broker acknowledges."""
+    """In one leader epoch, only one broker acknowledges batches."""
     leaders: dict[tuple[Partition, int], str] = {}
     for told in history.acknowledgements:
         leader = leaders.setdefault((told.partition, told.epoch), told.broker)
@@ -313,7 +315,7 @@ def two_leaders(history: History) -> Iterator[Finding]:
 
 
 def high_watermark_back(history: History) -> Iterator[Finding]:
-    """A replica's high watermark does not fall."""
+    """A replica's high watermark does not decrease."""
     highest: dict[tuple[Partition, str], int] = {}
     for mark in history.high_watermarks:
         key = mark.partition, mark.replica
@@ -325,7 +327,7 @@ def high_watermark_back(history: History) -> Iterator[Finding]:
 
 
 def replicas_differ(history: History) -> Iterator[Finding]:
-    """Below the lower of their high watermarks, any two replicas of a partition hold the same."""
+    """Below the lower of their high watermarks, any two replicas of a partition are identical."""
     by_partition: dict[Partition, list[tuple[str, int, dict[int, bytes]]]] = defaultdict(list)
     for replica in history.replicas:
         by_partition[replica.partition].append((replica.replica, replica.high_watermark, dict(replica.records)))

@@ -1,4 +1,4 @@
-"""The clocks that processes are given: `runtime.clock.Clock` on virtual time, with skew, drift and leaps."""
+"""The clocks of simulated processes: `runtime.clock.Clock` on virtual time, with skew, drift and jumps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from penstock_simulation.machine import Machine
 
 EPOCH_MS = 1_800_000_000_000
-"""What the wall clocks show, but for their skew, when virtual time begins."""
+"""Wall clock time at the start of virtual time, before skew."""
 
 
 class SimClock:
-    """Implements `Clock` for a machine."""
+    """Implementation of `Clock` for a machine."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine

@@ -1,6 +1,6 @@
-"""The world of a cluster: brokers on machines of their own, a store beside them, clients, and an administrator.
+"""The world of a cluster: brokers on separate machines, a metadata store, clients, and an administrator.
 
-Which of the workloads run, how many brokers there are and what they are set to is the seed's choice.
+The seed chooses the workloads, the number of brokers and their settings.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ BROKERS = 3
 REPLICATION = 3
 TRANSACTORS = 2
 TRANSACTED = 150
-"""Records that each of them is to send."""
+"""Number of records that each transactional producer sends."""
 ALIKE_DEADLINE_S = 60.0
 FEATURES = {"transactions": 0.6, "churn": 0.3, "reassignment": 0.4, "scaling": 0.3}
-"""Workloads beside the plain one, and how often each is there."""
+"""Optional workloads, and the probability of each."""
 
 
 class Cluster(Scenario):
-    """`features` names the workloads that are to run, where the seed is not to choose."""
+    """A cluster of several brokers. `features` names the workloads to run; by default the seed chooses them."""
 
     is_watched = True
 
@@ -108,7 +108,7 @@ class Cluster(Scenario):
         return [number for number, host in enumerate(self.hosts, 1) if host.is_wanted]
 
     def grow(self) -> None:
-        """Another broker joins; mostly some broker is emptied later on."""
+        """Add a broker; in most cases, drain a broker later."""
         if self.faults.over:
             return
         self.add_host(len(self.hosts) + 1).start()
@@ -126,13 +126,13 @@ class Cluster(Scenario):
             self.world.after(self.world.streams["scaling"].uniform(2.0, 10.0), self.drain, number, False)
 
     def look_inside(self) -> list[Finding]:
-        """Waits until replicas have had the time to become alike, then takes down what each of them holds."""
+        """Wait until replicas have caught up, then record the contents of each."""
         self.world.run(self.are_alike, self.world.now + ALIKE_DEADLINE_S)
         self.history.replicas += replicas(self.hosts)
         return []
 
     def are_alike(self) -> bool:
-        """Whether all brokers serve, and of each partition all replicas have the same high watermark."""
+        """Whether all brokers are ready and all replicas of each partition have the same high watermark."""
         marks: dict[tuple[str, int], set[int]] = {}
         for host in self.hosts:
             node = host.serving

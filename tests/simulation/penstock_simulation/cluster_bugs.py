@@ -1,4 +1,4 @@
-"""The bugs of a cluster that the simulation claims to catch, each planted by `planted`; and where each shows soon."""
+"""Cluster bugs that the simulation must detect, planted by `planted`, and the faults under which each shows quickly."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from penstock_simulation.planted import BUGS, Bug, Edit
 
 
 class Hunt(NamedTuple):
-    """The faults and workloads among which a bug shows soon."""
+    """The faults and workloads under which a bug shows quickly."""
 
     kinds: tuple[str, ...]
     features: tuple[str, ...] = ()
 
 
 def one_edit(name: str, says: str, file: str, old: str, new: str) -> Bug:
-    """A bug that is planted in one place."""
+    """Return a bug with a single edit."""
     return Bug(name, says, (Edit(file, old, new),))
 
 
@@ -172,6 +172,6 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
     (BUGS["deferred-batch-overtaken"], Hunt(("restart", "watch_lag", "store_slow"), ("transactions",))),
 )
 CLUSTER_BUGS: dict[str, Bug] = {bug.name: bug for bug, _ in HUNTED}
-"""By name, the bugs of a cluster."""
+"""Cluster bugs by name."""
 HUNTS: dict[str, Hunt] = {bug.name: hunt for bug, hunt in HUNTED}
 assert len(CLUSTER_BUGS) == len(HUNTED), "two bugs have one name"

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated cluster beside all that can befall one broker: see `faults`."""
+"""Faults that need several brokers, in addition to those in `faults`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ClusterFaults(Faults):
         return False
 
     def kill_several(self) -> bool:
-        """A majority or all of them, at once or within a moment."""
+        """Kill a majority of the brokers or all of them, at once or within a short time."""
         hosts = list(self.scenario.hosts)
         self.rng.shuffle(hosts)
         apart_s = self.rng.choice([0.0, 0.05, 1.0])
@@ -82,7 +82,7 @@ class ClusterFaults(Faults):
         return True
 
     def power_loss_everywhere(self) -> bool:
-        """Of all machines, or all but one; nearly at the same time."""
+        """Cut the power of all machines, or of all but one, at nearly the same time."""
         hosts = list(self.scenario.hosts)
         self.rng.shuffle(hosts)
         for host in hosts[self.rng.choice([0, 0, 1]) :]:
@@ -90,13 +90,13 @@ class ClusterFaults(Faults):
         return True
 
     def cut_peers(self) -> bool:
-        """Between two brokers; both ways or one."""
+        """Cut the link between two brokers, in both directions or one."""
         one, other = self.rng.sample([host.name for host in self.scenario.hosts], 2)
         self.cut_off(one, [other])
         return True
 
     def isolate(self) -> bool:
-        """One broker from all others; the store and clients may still reach it."""
+        """Cut one broker off from all others; the store and clients may still reach it."""
         host = self.any_host()
         others = [other.name for other in self.scenario.hosts if other is not host]
         if self.rng.random() < 0.3:
@@ -107,7 +107,7 @@ class ClusterFaults(Faults):
         return True
 
     def store_leader_change(self) -> bool:
-        """The store has no leader for a moment; pending calls may have been executed, without an answer."""
+        """Leave the store without a leader for a short time. Pending calls may have been executed without an answer."""
         core = self.scenario.core
         if core.away:
             return False
@@ -139,7 +139,7 @@ class ClusterFaults(Faults):
         return True
 
     def lease_ends(self) -> bool:
-        """The store has not heard of a broker's renewals, which were sent."""
+        """Expire a broker's lease although the broker has sent its renewals."""
         core = self.scenario.core
         if core.away or not core.leases:
             return False
@@ -147,7 +147,7 @@ class ClusterFaults(Faults):
         return True
 
     def rolling_restart(self) -> bool:
-        """One after the other, in good order."""
+        """Restart all brokers in turn with SIGTERM."""
         for number, host in enumerate(self.scenario.hosts):
             self.world.after(number * self.rng.uniform(0.5, 4.0), host.stop)
         return True

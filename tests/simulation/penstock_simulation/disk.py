@@ -1,9 +1,9 @@
-"""A machine's disk and page cache, and `Files` on it for a process.
+"""A machine's disk and page cache. `files` gives a process access to it.
 
-It knows what the kernel guarantees and no more: bytes survive a loss of power when `sync` of their file has returned,
-names when `sync_dir` of their directory has; of the rest any subset of pages and names, as the seed has it. A process
-that is killed leaves the page cache as it is. A disk may be full, or fail to write or to sync; what a failed sync was
-for stays in the cache and never reaches the disk.
+The disk guarantees only what the kernel does: bytes survive a power loss once `sync` of their file has returned, names
+once `sync_dir` of their directory has. Of all other changes the seed chooses a subset of pages and names that survives.
+A killed process leaves the page cache unchanged. A disk may be full, or writes and syncs may fail; the data of a failed
+sync stays in the cache and never reaches the disk.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ROOMY_BYTES = 1 << 40
 
 
 class Write(NamedTuple):
-    """A change of a file's content that is not on disk yet; without `data` a truncation to `offset`."""
+    """An unsynced change of a file's content; without `data` a truncation to `offset`."""
 
     offset: int
     data: bytes | None
 
 
 class Naming(NamedTuple):
-    """A change of a directory that is not on disk yet."""
+    """An unsynced change of a directory."""
 
     kind: str
     path: str
@@ -42,7 +42,7 @@ class Naming(NamedTuple):
 
 
 class Inode:
-    """A file: what the page cache holds, what the disk holds, and how to get from this to that."""
+    """A file: content in the page cache, content on disk, and the changes between them."""
 
     __slots__ = ("content", "durable", "pending", "written")
 
@@ -50,7 +50,7 @@ class Inode:
         self.content, self.durable = bytearray(), bytearray()
         self.pending: list[Write] = []
         self.written = 0
-        """How many changes there ever were, the pending ones included."""
+        """Total number of changes, including the pending ones."""
 
     def write(self, offset: int, data: bytes) -> None:
         overwrite(self.content, offset, data)
@@ -63,14 +63,14 @@ class Inode:
         self.written += 1
 
     def take(self, until: int) -> list[Write]:
-        """The pending ones of the first `until` changes."""
+        """Remove and return the pending ones of the first `until` changes."""
         count = max(until - (self.written - len(self.pending)), 0)
         done, self.pending = self.pending[:count], self.pending[count:]
         return done
 
 
 class Names:
-    """A tree of names. `files` and `directories` are by whole path."""
+    """A directory tree. Keys of `files` and `directories` are full paths."""
 
     def __init__(self) -> None:
         self.files: dict[str, Inode] = {}
@@ -107,7 +107,7 @@ class Names:
             self.directories[new + name[len(old) :]] = None
 
     def drop_lost(self) -> None:
-        """A name whose directory did not survive is gone with it."""
+        """Remove names whose directory did not survive."""
         for directory in sorted(self.directories):
             if directory != "/" and parent(directory) not in self.directories:
                 del self.directories[directory]
@@ -122,32 +122,33 @@ class Disk:
         self.world, self.name = world, name
         self.rng = world.streams[f"disk {name}"]
         self.page = self.rng.choice([64, 512, 4096])
-        """The unit in bytes that is written or lost."""
+        """Bytes that are written or lost as a unit."""
         self.uncached = self.rng.choice([0.0, 0.02, 0.2])
         self.slow = self.rng.choice([0.0, 0.01, 0.05])
         self.sync_s = self.rng.choice([0.000_2, 0.001, 0.005])
         self.dragging_s = 0.0
-        """What a sync takes on top, while something else keeps the disk busy."""
+        """Extra duration of a sync while other I/O keeps the disk busy."""
         self.cache, self.durable = Names(), Names()
         self.namings: list[Naming] = []
         self.used_bytes = 0
         self.capacity_bytes = ROOMY_BYTES
         self.failing_writes = self.failing_syncs = 0
-        """How many of the next ones fail."""
+        """Number of next operations that fail."""
         self.tainted = False
-        """Whether a sync has failed since the machine was started: the page cache may hold what the disk never will."""
+        """Whether a sync has failed since the machine started: the page cache may then hold data that never reaches the
+        disk."""
         self.locked: dict[str, Process] = {}
         self.syncs = 0
 
     def sync_delay_s(self) -> float:
-        """How long the next sync will take."""
+        """Return the duration of the next sync."""
         mean_s = 0.1 if self.rng.random() < self.slow else self.sync_s
         return 0.000_05 + self.rng.expovariate(1 / (mean_s + self.dragging_s))
 
     # Faults
 
     def fill(self, room_bytes: int) -> None:
-        """Leaves so much room and no more."""
+        """Limit the free space to `room_bytes`."""
         self.world.note("disk full", self.name, room_bytes)
         self.capacity_bytes = self.used_bytes + room_bytes
 
@@ -156,7 +157,7 @@ class Disk:
         self.capacity_bytes = ROOMY_BYTES
 
     def lose_power(self) -> None:
-        """What the disk holds now is all there is."""
+        """Replace the cache by the content that survived."""
         self.tainted = False
         keep = self.rng.choice([0.0, 0.2, 0.5, 0.9, 1.0])
         known = dict.fromkeys([*self.cache.files.values(), *self.durable.files.values()])
@@ -176,7 +177,7 @@ class Disk:
         self.locked.clear()
 
     def persist_some(self, durable: bytearray, change: Write, keep: float) -> None:
-        """Of a change each page reaches the disk or not."""
+        """Persist a random subset of the pages of a change."""
         if change.data is None:
             if self.rng.random() < keep:
                 resize(durable, change.offset)
@@ -187,7 +188,7 @@ class Disk:
             if self.rng.random() < keep:
                 overwrite(durable, first, change.data[first - change.offset : last - change.offset])
 
-    # Content
+    # File content
 
     def write(self, inode: Inode, offset: int, data: Buffer) -> None:
         if self.failing_writes > 0:
@@ -213,7 +214,7 @@ class Disk:
         self.used_bytes += size - before
 
     def sync(self, inode: Inode, until: int) -> None:
-        """A sync that ends now, for the first `until` changes of the file."""
+        """Complete a sync of the file's first `until` changes."""
         self.syncs += 1
         done = inode.take(until)
         if self.failing_syncs > 0:
@@ -229,7 +230,7 @@ class Disk:
         self.tainted = True
         self.world.note("sync fails", self.name)
 
-    # Names
+    # Directory entries
 
     def change(self, naming: Naming) -> None:
         self.cache.apply(naming)

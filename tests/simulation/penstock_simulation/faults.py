@@ -1,7 +1,7 @@
-"""What goes wrong in a simulated world, and when. Chosen by the seed; scenarios have it happen.
+"""The faults of a simulated world, chosen by the seed and injected by scenarios.
 
-Each kind is a method of `Faults` that starts one fault and ends it. A fault counts when it has begun. What
-only a cluster can suffer is in `cluster_faults`.
+Each kind is a method of `Faults` that starts one fault and ends it. A fault counts from its start. Faults that need a
+cluster are in `cluster_faults`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ WEIGHTS = {
     "pause_client": 2,
 }
 MINOR = {"restart", "clock_leap"}
-"""Happen, but are no faults that a seed may count."""
+"""Events that occur but do not count as faults."""
 
 
 class Stage(Protocol):
-    """A scenario, as far as its faults need it."""
+    """The part of a scenario that faults use."""
 
     world: World
     network: Network
@@ -59,7 +59,7 @@ class Stage(Protocol):
 
 
 class Faults:
-    """The faults of one world. `weights` are the kinds that may happen, and how often each."""
+    """The faults of one world. `weights` maps each kind that may occur to its relative frequency."""
 
     minor = MINOR
 
@@ -70,7 +70,7 @@ class Faults:
         self.happened: Counter[str] = Counter()
         self.over = False
         self.pace = 1.0
-        """What the time between two faults is multiplied with."""
+        """Factor for the time between two faults."""
 
     @property
     def counted(self) -> int:
@@ -80,7 +80,7 @@ class Faults:
         self.world.after(self.rng.uniform(0.2, 2.0), self.next)
 
     def next(self) -> None:
-        """One fault, and then another some time later."""
+        """Inject one fault and schedule the next."""
         if self.over:
             return
         kind = self.rng.choices(list(self.weights), list(self.weights.values()))[0]
@@ -94,7 +94,7 @@ class Faults:
         self.world.after(self.rng.uniform(low_s, high_s), action, *args)
 
     def stop(self) -> None:
-        """No more of them, and everything is made good that is still amiss."""
+        """Stop injecting faults and heal those in progress."""
         self.over = True
         scenario = self.scenario
         scenario.network.heal_all()
@@ -114,7 +114,7 @@ class Faults:
         hosts = self.scenario.hosts
         return hosts[0] if len(hosts) == 1 else self.rng.choice(hosts)
 
-    # Each returns whether it could begin.
+    # Each returns whether the fault could start.
 
     def kill(self) -> bool:
         return self.kill_of(self.any_host())
@@ -126,7 +126,7 @@ class Faults:
         return True
 
     def kill_in_disk(self) -> bool:
-        """Dies in the middle of what it does to its files."""
+        """Kill a broker in the middle of a file operation."""
         outside = self.any_host().outside
         if outside is None or not outside.process.alive:
             return False
@@ -134,7 +134,7 @@ class Faults:
         return True
 
     def kill_in_loop(self) -> bool:
-        """Dies between any two callbacks."""
+        """Kill a broker between any two callbacks."""
         process = self.any_host().process
         if process is None or not process.alive:
             return False
@@ -143,7 +143,7 @@ class Faults:
         return True
 
     def pause_in_loop(self) -> bool:
-        """Stops between any two callbacks, and goes on later."""
+        """Pause a broker between any two callbacks, and resume it later."""
         process = self.any_host().process
         if process is None or not process.alive or process.paused:
             return False
@@ -171,7 +171,7 @@ class Faults:
             host.machine.boot()
 
     def kill_then_power_loss(self) -> bool:
-        """What the page cache still had after the kill is gone soon after."""
+        """Kill a broker, then cut the power, so that the unsynced part of the page cache is lost."""
         host = self.any_host()
         if not self.kill_of(host):
             return False
@@ -187,18 +187,18 @@ class Faults:
         return True
 
     def reset(self) -> bool:
-        """Some or all connections of a broker end at once, for both of their sides."""
+        """Close some or all connections of a broker at once, at both ends."""
         return self.scenario.network.reset(self.any_host().name, self.rng.choice([0.3, 1.0])) > 0
 
     def cut(self) -> bool:
-        """Between a broker and one client, or all; both ways or one."""
+        """Cut the links between a broker and one client, or all, in both directions or one."""
         clients = self.scenario.client_hosts
         chosen = clients if self.rng.random() < 0.3 else [self.rng.choice(clients)]
         self.cut_off(self.any_host().name, chosen)
         return True
 
     def cut_off(self, broker: str, others: list[str]) -> None:
-        """Both ways or one."""
+        """Cut the links in both directions or one."""
         there, back = self.rng.choice([(True, True), (True, False), (False, True)])
         network = self.scenario.network
         links = [(other, broker) for other in others if there] + [(broker, other) for other in others if back]
@@ -211,7 +211,7 @@ class Faults:
             self.scenario.network.heal(*link)
 
     def disk_slow(self) -> bool:
-        """Syncs take long, for a broker or for all."""
+        """Slow down syncs of one broker or all."""
         for host in self.rng.choice([[self.any_host()], self.scenario.hosts]):
             host.machine.disk.dragging_s = self.rng.choice([0.02, 0.2, 0.5])
             self.later(0.5, 5.0, setattr, host.machine.disk, "dragging_s", 0.0)
@@ -224,21 +224,21 @@ class Faults:
         return True
 
     def write_error(self) -> bool:
-        """EIO on a write; a broker that has stopped serving is restarted after a while."""
+        """Fail a write with EIO. A broker that has stopped serving is restarted after a while."""
         host = self.any_host()
         host.machine.disk.failing_writes = self.rng.choice([1, 3])
         self.later(0.5, 3.0, self.replace, host)
         return True
 
     def sync_error(self) -> bool:
-        """EIO on a sync: what is in the page cache may not be on disk, so the machine is restarted."""
+        """Fail a sync with EIO. The page cache may differ from the disk, so the machine is restarted."""
         host = self.any_host()
         host.machine.disk.failing_syncs = 1
         self.later(0.5, 3.0, self.power_loss_of, host)
         return True
 
     def sync_error_trusted(self) -> bool:
-        """EIO on a sync; the broker is restarted, the machine is not."""
+        """Fail a sync with EIO. The broker is restarted, the machine is not."""
         host = self.any_host()
         host.trusts_tainted_cache = True
         host.machine.disk.failing_syncs = 1
@@ -250,7 +250,7 @@ class Faults:
         host.restart_if_failed()
 
     def store_away(self) -> bool:
-        """It has no leader for a while."""
+        """Leave the store without a leader for a while."""
         core = self.scenario.core
         if core.away:
             return False
@@ -259,7 +259,7 @@ class Faults:
         return True
 
     def store_away_overtaken(self) -> bool:
-        """From now on, what the store did not answer for may take effect behind what was asked for afterwards."""
+        """As `store_away`; from now on, unanswered calls may be executed after later calls of the same client."""
         self.scenario.core.late_are_overtaken = True
         return self.store_away()
 
@@ -268,7 +268,7 @@ class Faults:
             self.scenario.core.come_back()
 
     def store_cut(self) -> bool:
-        """Between a broker and the store, one way."""
+        """Cut the link between a broker and the store in one direction."""
         broker, network = self.any_host().name, self.scenario.network
         links = self.rng.choice([[(broker, STORE_HOST)], [(STORE_HOST, broker)]])
         for link in links:
@@ -281,7 +281,7 @@ class Faults:
         return True
 
     def restart(self) -> bool:
-        """In good order."""
+        """Stop a broker with SIGTERM."""
         return self.any_host().stop()
 
     def kill_client(self) -> bool:

@@ -1,7 +1,7 @@
-"""`runtime.files.Files` for one process on a simulated disk. Handed to the broker by `node`.
+"""`runtime.files.Files` for one process on a simulated disk, passed to the broker by `node`.
 
-A process that was killed gets no further: whatever of it still runs is unwound by `Killed` at the next operation. With
-a `fuse`, it is killed by the operation that burns it down, in the middle of whatever it was doing.
+`Killed` unwinds the code of a killed process at its next operation. With a `fuse`, the process is killed within the
+operation that brings the fuse to 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SimFile:
         self.files, self.disk, self.path, self.inode = files, files.disk, path, inode
         self.closed = False
         self.syncing = -1
-        """What a sync that is under way is for; -1 where none is."""
+        """Number of changes that the pending sync covers; -1 if no sync is pending."""
 
     def __repr__(self) -> str:
         return f"<SimFile {self.path}>"
@@ -55,7 +55,7 @@ class SimFile:
         self.disk.truncate(self.inode, size)
 
     def begin_sync(self) -> None:
-        """A sync that ends later is for what was written until now."""
+        """Start a sync that covers the changes written so far."""
         self.syncing = self.inode.written
 
     def sync(self) -> None:
@@ -64,7 +64,7 @@ class SimFile:
         self.disk.sync(self.inode, self.inode.written if until < 0 else until)
 
     def start_writeback(self, offset: int, size: int) -> None:
-        """The effect is not observable."""
+        """No observable effect."""
 
     def fileno(self) -> int:
         raise OSError(errno.EBADF, "a simulated file has no descriptor")
@@ -83,16 +83,16 @@ class SimFile:
 
 
 class SimFiles:
-    """Implements `Files`."""
+    """Implementation of `Files`."""
 
     def __init__(self, process: Process) -> None:
         assert process.machine is not None, "a process on a machine"
         self.process, self.disk = process, process.machine.disk
         self.fuse = -1
-        """How many changing operations are left before the process is killed; -1 for no end."""
+        """Changing operations until the process is killed; -1: never."""
 
     def step(self) -> None:
-        """Before each operation that changes something."""
+        """Check the process, and count down the fuse before an operation that changes the disk."""
         if not self.process.alive:
             raise Killed
         if self.fuse >= 0:

@@ -1,6 +1,6 @@
-"""What clients tried, the answers, and what they read: the only thing that the checker looks at.
+"""The operations of clients, their outcomes, and the records they read: the only input of the checker.
 
-Times are the world's, in virtual seconds. Workloads write histories; tests of the checker make them by hand.
+Times are virtual seconds of the world. Workloads write histories; tests of the checker construct them.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ Partition = tuple[str, int]
 
 
 class Outcome(Enum):
-    """What the caller knows of the outcome."""
+    """The outcome of an operation as its caller knows it."""
 
     OK = "ok"
     FAILED = "failed"
-    """It has not happened and will not."""
+    """Not executed, and never will be."""
     UNKNOWN = "unknown"
 
 
 @dataclass(slots=True)
 class Write:
-    """A record that a writer sent. Values are unique. A writer is one life of a producer."""
+    """A record that a writer sent. Values are unique. A writer is one incarnation of a producer."""
 
     writer: str
     partition: Partition
     number: int
-    """Counts the writer's records to this partition, in the order of sending."""
+    """Number of the writer's record in this partition, in the order of sending."""
     value: bytes
     invoked_s: float = 0.0
     idempotent: bool = True
     transaction: str = ""
     outcome: Outcome = Outcome.UNKNOWN
     offset: int = -1
-    """Where it was acknowledged to be; -1 where the answer did not say."""
+    """Acknowledged offset; -1 if the response had none."""
     completed_s: float = inf
 
 
 @dataclass(slots=True)
 class Seen:
-    """A record that was handed out to a reader. Within a session a reader's position is its own affair."""
+    """A record that a reader received. Within a session the reader determines its position itself."""
 
     reader: str
     session: int
-    """A new one after each assignment of the partition, and after each seek."""
+    """Number that changes with each assignment of the partition and each seek."""
     partition: Partition
     offset: int
     value: bytes
@@ -69,7 +69,7 @@ class Commit:
 
 @dataclass(slots=True)
 class CommittedRead:
-    """A group's committed offset as answered; -1 for none."""
+    """A group's committed offset as returned by a broker; -1 if none."""
 
     group: str
     partition: Partition
@@ -80,41 +80,41 @@ class CommittedRead:
 
 @dataclass(slots=True)
 class Content:
-    """All that a partition holds when everything is over."""
+    """The complete final contents of a partition."""
 
     partition: Partition
     start: int
     end: int
     records: list[tuple[int, bytes]]
     read_committed: bool = False
-    """Whether the records of transactions that were not committed are left out."""
+    """Whether the contents exclude records of transactions that were not committed."""
 
 
 @dataclass(slots=True)
 class Acknowledgement:
-    """A leader took a batch and answered for it."""
+    """A batch that a leader appended and acknowledged."""
 
     partition: Partition
     epoch: int
     broker: str
-    """With its incarnation."""
+    """Broker with its incarnation."""
     at_s: float = 0.0
 
 
 @dataclass(slots=True)
 class HighWatermark:
-    """A replica's high watermark, as it changed."""
+    """A change of a replica's high watermark."""
 
     partition: Partition
     replica: str
-    """With its incarnation."""
+    """Replica with its incarnation."""
     offset: int
     at_s: float = 0.0
 
 
 @dataclass(slots=True)
 class Replica:
-    """What one replica holds at some moment."""
+    """The contents of one replica at one time."""
 
     partition: Partition
     replica: str
@@ -124,7 +124,7 @@ class Replica:
 
 @dataclass(slots=True)
 class History:
-    """Everything, each kind in the order in which it happened."""
+    """All recorded events, each kind in the order of occurrence."""
 
     writes: list[Write] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
@@ -135,12 +135,12 @@ class History:
     high_watermarks: list[HighWatermark] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)
-    """Transactions that were aborted for certain."""
+    """Transactions known to be aborted."""
     undecided: set[str] = field(default_factory=set)
     """Transactions whose commit has an unknown outcome."""
 
     def abort(self, transaction: str) -> None:
-        """It is known that this one was aborted."""
+        """Record that the transaction is known to be aborted."""
         self.aborted.add(transaction)
         for commit in self.commits:
             if commit.transaction == transaction:
@@ -148,6 +148,6 @@ class History:
 
     @property
     def acknowledged(self) -> int:
-        """Operations that were acknowledged."""
+        """Number of acknowledged operations."""
         writes = sum(write.outcome is Outcome.OK for write in self.writes)
         return writes + sum(commit.outcome is Outcome.OK for commit in self.commits)

@@ -1,6 +1,6 @@
-"""A broker's machine, and who keeps the broker on it running: starts it, and starts it again whenever it has ended.
+"""A broker's machine, and its supervisor, which starts the broker and restarts it whenever it has exited.
 
-Each start is another process, named after its number. Made by `scenario` and `cluster`.
+Each start is a new process, named after its number. Created by `scenario` and `cluster`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 DATA_DIR = "/data"
 PORT = 9092
 RETURN_S = 0.5
-"""Between two attempts of a broker to start, or to come back."""
+"""Time between two attempts to start a broker."""
 
 
 class BrokerHost:
-    """`node` and `files` are those of the present process, or of the last one."""
+    """A machine with a broker. `node` and `files` belong to the current process, or to the last one."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class BrokerHost:
         self.outside: SimOutside | None = None
         self.starts = 0
         self.trusts_tainted_cache = False
-        """Whether the broker is started again after a failed sync without a restart of its machine."""
+        """Whether the broker is restarted after a failed sync without a restart of its machine."""
         self.is_wanted = True
-        """Whether it is restarted after it has ended."""
+        """Whether the broker is restarted after it has exited."""
         self.down_until_s = 0.0
-        """It is not started before."""
+        """Earliest time of the next start."""
 
     @property
     def broker_id(self) -> int:
@@ -70,14 +70,14 @@ class BrokerHost:
 
     @property
     def serving(self) -> SimNode | None:
-        """The node, while it is the present process's and has started."""
+        """The node, if the current process owns it and it has started."""
         is_present = self.outside is not None and self.outside.process is self.process
         if not self.is_alive or not is_present or self.node is None or self.node.reason is not None:
             return None
         return self.node
 
     def start(self) -> None:
-        """As a supervisor does, whenever it is not there."""
+        """Start the broker as a supervisor does, unless it runs."""
         if self.world.stopped or not self.machine.up or self.is_alive or not self.is_wanted:
             return
         self.starts += 1
@@ -102,7 +102,7 @@ class BrokerHost:
             self.world.after(0.2, self.start_when_up)
 
     async def serve(self) -> None:
-        """The broker's process: as `penstock.node.process` does it, with the signals left out."""
+        """Run the broker's process as `penstock.node.process` does, without signals."""
         process = self.world.current
         assert process is not None
         outside = self.outside = SimOutside(process, self.core, self.is_clustered)
@@ -117,7 +117,7 @@ class BrokerHost:
             await node.lost.wait()
             try:
                 await node.stop()
-            except OSError:  # its disk fails: the process ends with an error
+            except OSError:  # its disk fails: the process exits with an error
                 return
             while True:
                 node = self.node = SimNode(options, {}, outside)
@@ -128,13 +128,13 @@ class BrokerHost:
                     await asyncio.sleep(RETURN_S)
 
     def stop(self) -> bool:
-        """SIGTERM; False where nothing is there that could be stopped."""
+        """Send SIGTERM; return False if no process can be stopped."""
         process, node = self.process, self.serving
         if process is None or node is None:
             return False
 
         async def stop() -> None:
-            with contextlib.suppress(OSError):  # where its disk fails it ends all the same, with another exit code
+            with contextlib.suppress(OSError):  # if its disk fails, the process exits with another code
                 await node.stop()
             process.end(power_lost=False, kind="stopped")
 

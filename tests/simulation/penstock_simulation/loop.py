@@ -1,7 +1,8 @@
-"""asyncio's event loop for one simulated process: timers on virtual time, sockets on the simulated network, threads
-as callbacks after a while.
+"""asyncio's event loop for one simulated process: timers on virtual time, sockets on the simulated network, threads as
+delayed callbacks.
 
-Made by `process`. It has what the broker and its client use; anything else raises NotImplementedError.
+Created by `process`. It implements the methods that the broker and its client use; all others raise
+NotImplementedError.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ THREAD_DELAY_S = 0.000_05
 SLOW_THREAD_S = 0.02
 TIMER_LATE_S = 1e-9
 SLOW_THREADS = 0.05
-"""The share of jobs for a thread that take long before they run."""
+"""Fraction of thread jobs that are delayed for a long time."""
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
@@ -57,7 +58,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         handle = TimerHandle(when, callback, args, context)
         process = self.process
         if process.alive:
-            # A hair late, so that by the process's own clock the time has certainly come.
+            # Slightly late, so that the time has been reached on the process's own clock.
             self.world.at((when - process.offset_s) / process.rate + TIMER_LATE_S, process.due, handle)
         return handle
 
@@ -74,7 +75,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """What a thread would do happens in one go, some time later."""
+        """Run the thread's job in one step after a delay."""
         future = self.create_future()
         slow = self._threads.random() < SLOW_THREADS
         delay_s = self._threads.expovariate(1 / (SLOW_THREAD_S if slow else THREAD_DELAY_S))
@@ -96,7 +97,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 future.set_result(result)
 
     def set_default_executor(self, executor: Any) -> None:
-        """There are no threads."""
+        """Do nothing: the simulation has no threads."""
 
     # State
 
@@ -112,7 +113,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def add_signal_handler(  # type: ignore[override]
         self, sig: int, callback: Callable[..., object], *args: Any
     ) -> None:
-        """There are no signals; a clean stop calls the handler."""
+        """Do nothing: the simulation has no signals; a clean stop calls the handler."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.process.alive and not self.world.stopped:
@@ -123,7 +124,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # Network
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-        """A machine's name is its address."""
+        """Return the host name: it is the address of a machine."""
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (str(host), int(port)))]
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:

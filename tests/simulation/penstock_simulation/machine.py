@@ -1,6 +1,6 @@
-"""A machine: clocks, a disk, an address, and the processes on it. It can lose power.
+"""A machine: clocks, a disk, an address, and processes. It can lose power.
 
-Made by scenarios; `process`, `disk`, `clock` and `network` look at it.
+Created by scenarios; used by `process`, `disk`, `clock` and `network`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_SKEW_MS = 2_000
 
 
 class Machine:
-    """Its name is also its host name."""
+    """A machine. Its name is also its host name."""
 
     def __init__(self, world: World, network: Network, name: str) -> None:
         rng = world.streams[f"machine {name}"]
@@ -30,7 +30,7 @@ class Machine:
         self.processes: list[Process] = []
         self.disk = Disk(world, name)
         self.rate = 1 + rng.uniform(-MAX_DRIFT, MAX_DRIFT)
-        """How fast its clocks run."""
+        """Rate of its clocks relative to virtual time."""
         self.boot_offset_s = rng.uniform(10, 1e6)
         self.wall_offset_ms = EPOCH_MS + rng.randrange(-MAX_SKEW_MS, MAX_SKEW_MS + 1)
         self.clock = SimClock(self)
@@ -41,7 +41,7 @@ class Machine:
         return self.world.now * self.rate + self.boot_offset_s
 
     def leap(self, by_ms: int) -> None:
-        """Set the wall clock."""
+        """Set the wall clock forward or back."""
         self.world.note("leap", self.name, by_ms)
         self.wall_offset_ms += by_ms
 
@@ -54,7 +54,7 @@ class Machine:
         self.disk.lose_power()
 
     def boot(self) -> None:
-        """Power is back; its clock since boot begins again."""
+        """Restore the power; the clock since boot restarts."""
         self.world.note("boot", self.name)
         self.up = True
         self.boots += 1

@@ -1,8 +1,8 @@
-"""The network between machines: delays, loss, cuts one way or both, and what connections make of them.
+"""The network between machines: delays, loss, and cuts in one direction or both, as they affect TCP connections.
 
-As TCP has it, bytes of a connection arrive in order or not at all: a lost packet is a stall until it is sent again,
-a cut is a stall until it is healed. A process that dies has its connections ended by its kernel; a machine that
-loses power says nothing, and answers with a reset once it is back.
+Bytes of a connection arrive in order or not at all: a lost packet delays the stream until it is retransmitted, and a
+cut until it is healed. When a process dies, its kernel closes its connections. A machine that loses power sends
+nothing, and answers with a reset after it has restarted.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Link:
     """One direction between two machines."""
 
     base_s: float
-    """The delay that every packet has."""
+    """Minimum delay of a packet."""
     jitter_s: float
-    """The mean of what comes on top."""
+    """Mean of the additional delay."""
     loss: float
     cut: bool = False
 
 
 class Listener:
-    """Implements as much of `asyncio.Server` as anybody asks for."""
+    """The part of `asyncio.Server` that the broker uses."""
 
     def __init__(self, network: Network, process: Process, factory: Callable[[], Any], port: int) -> None:
         self.network, self.process, self.factory, self.port = network, process, factory, port
@@ -57,7 +57,7 @@ class Listener:
         return self.open
 
     async def wait_closed(self) -> None:
-        """Returns at once: its connections are not its affair."""
+        """Return at once: a listener does not track its connections."""
 
     @property
     def sockets(self) -> tuple[Any, ...]:
@@ -74,14 +74,14 @@ class Network:
         self.listeners: dict[tuple[str, int], Listener] = {}
         self.links: dict[tuple[str, str], Link] = {}
         self.blocked: dict[SimTransport, None] = {}
-        """Ends of connections towards which something waits for a cut to heal, or for a machine to be back."""
+        """Connection ends whose inbound data waits for a cut to heal, or for a machine to restart."""
         self.transports: dict[SimTransport, None] = {}
-        """The ends of all connections that are made."""
+        """Both ends of every connection."""
         self.ports = count(FIRST_PORT)
         self.connections = count(1)
         self.loss = self.rng.choice([0.0, 0.0, 0.001, 0.01])
         self.resets = self.rng.choice([0.2, 0.5, 0.8])
-        """How often the end of a process is a reset that overtakes what it had sent."""
+        """Probability that the end of a process causes a reset that overtakes the data sent before."""
 
     # Links
 
@@ -96,7 +96,7 @@ class Network:
         return link
 
     def cut(self, source: str, target: str) -> None:
-        """Drop everything from source to target."""
+        """Drop all packets from source to target."""
         self.world.note("cut", f"{source}>{target}")
         self.link(source, target).cut = True
 
@@ -116,7 +116,7 @@ class Network:
         return not self.link(source, target).cut and (machine is None or machine.up)
 
     def delay_s(self, source: str, target: str) -> float:
-        """Of a packet; with retransmissions where it is lost."""
+        """Return the delay of a packet, including retransmissions if it is lost."""
         link, rng = self.link(source, target), self.rng
         delay_s = link.base_s + rng.expovariate(1 / link.jitter_s)
         if link.loss:
@@ -127,14 +127,14 @@ class Network:
         return delay_s
 
     def retry_soon(self) -> None:
-        """What was stalled is sent again, by each connection when its timer says so."""
+        """Retransmit the delayed data of each connection when its timer expires."""
         blocked, self.blocked = self.blocked, {}
         for transport in blocked:
             transport.stalled = False
             self.world.after(self.rng.uniform(0.001, 4 * RETRANSMIT_S), transport.carry_on)
 
     def reset(self, host: str, share: float) -> int:
-        """Ends connections of a machine for both of their sides; how many."""
+        """Close a random share of a machine's connections at both ends; return their number."""
         ends = [end for end in self.transports if end.here[0] == host and self.rng.random() < share]
         self.world.note("reset", host, len(ends))
         for end in ends:
@@ -158,7 +158,7 @@ class Network:
         return listener
 
     async def connect(self, process: Process, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
-        """Returns (transport, protocol). Raises OSError: refused, or timed out without an answer."""
+        """Return (transport, protocol). Raises OSError if the connection is refused or times out."""
         loop = process.loop
         done: asyncio.Future[tuple[Any, Any]] = loop.create_future()
         attempt = Attempt(self, process, factory, host, port, done)
@@ -190,7 +190,7 @@ class Attempt:
         self.timeout_s = 1.0
 
     def send(self) -> None:
-        """A SYN; again and again while none arrives."""
+        """Send a SYN; repeat until one arrives."""
         world, network = self.network.world, self.network
         if self.given_up or not self.process.alive:
             return
@@ -233,7 +233,7 @@ class Attempt:
         world.after(back_s, self.process.post, self.connected, client)
 
     def accept(self, listener: Listener, server: SimTransport) -> None:
-        """In the listening process."""
+        """Accept the connection in the listening process."""
         if not listener.open:
             server.abort()
             return
@@ -241,7 +241,7 @@ class Attempt:
         server.begin(listener.factory())
 
     def connected(self, client: SimTransport) -> None:
-        """In the connecting process."""
+        """Complete the connection in the connecting process."""
         if self.done.done() or self.given_up:
             client.abort()
             return

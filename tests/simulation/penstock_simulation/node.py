@@ -1,7 +1,7 @@
-"""What a broker reaches outside of itself, in the simulation: implements `penstock.node.environment.NodeEnvironment`.
+"""The broker's environment in the simulation: implements `penstock.node.environment.NodeEnvironment`.
 
-With it runs the broker as it is, on a simulated machine: files, flushes, store, lease, listeners and chance are the
-world's. Made by `hosting`, one for each process.
+The broker runs unmodified on a simulated machine: the world provides files, flushes, store, lease, listeners and
+randomness. Created by `hosting`, one per process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FlushQueue:
-    """In the place of the queue to the flush worker's thread: the round is carried out after a while."""
+    """Replacement of the flush worker's queue: executes a round after a delay, without a thread."""
 
     def __init__(self, flusher: SimFlusher) -> None:
         self.flusher = flusher
@@ -42,7 +42,7 @@ class FlushQueue:
 
 
 class SimFlusher(Flusher):
-    """The flusher without a thread. What a round makes durable is what was written when it began."""
+    """The flusher without a thread. A round makes durable the data written before its start."""
 
     files: SimFiles
 
@@ -76,7 +76,7 @@ class SimFlusher(Flusher):
 
 
 class SimRenewal:
-    """Renews a lease, beside the broker and with a store of its own. A paused process is paused whole."""
+    """Renewal of a lease through a separate store client. Pausing the process also pauses the renewal."""
 
     def __init__(self, registration: Registration, store: SimStore, pulse: Callable[[], int]) -> None:
         self.keep_alive = registration.keep_alive(store, pulse)
@@ -88,7 +88,7 @@ class SimRenewal:
 
 
 class SimOutside:
-    """For one process of a broker; `is_clustered` says whether there are others."""
+    """The environment of one broker process; `is_clustered` says whether there are other brokers."""
 
     def __init__(self, process: Process, core: StoreCore, is_clustered: bool) -> None:
         machine = process.machine
@@ -127,7 +127,7 @@ class SimOutside:
 
 
 class SimNode(BrokerNode):
-    """The broker as it is, which can be looked into."""
+    """The unmodified broker node, with its replica manager accessible."""
 
     replicas: ReplicaManager | None = None
 

@@ -1,8 +1,8 @@
-"""Looks into brokers while a world runs, for what no client can see: who acknowledges in which leader epoch, where high
-watermarks stand, and at the end what each replica holds.
+"""Records state of running brokers that no client can read: which broker acknowledges in which leader epoch, high
+watermarks, and at the end the contents of each replica.
 
-`watching` wraps methods of the replica roles for as long as it lasts; it changes nothing of what they do. Plant bugs
-before it, or the code that is wrapped is not the code that is swapped.
+`watching` wraps methods of the replica roles during its block, without changing their behaviour. Plant bugs before it;
+otherwise the planted code replaces the wrapper instead of the original.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ READ_BYTES = 1 << 20
 
 
 class Observer:
-    """Writes what it sees into a history."""
+    """Writer of observations to a history."""
 
     def __init__(self, world: World, history: History) -> None:
         self.world, self.history = world, history
         self.logs: dict[int, tuple[str, Any, int]] = {}
-        """By identity: the name of a log's life in a process, the log itself so that it stays one, the last mark."""
+        """By identity: the incarnation of the log, the log itself to keep its identity unique, and its last high
+        watermark."""
 
     def who(self) -> str:
         return self.world.current.name if self.world.current is not None else "none"
@@ -44,7 +45,7 @@ class Observer:
         )
 
     def moved(self, role: Role) -> None:
-        """The high watermark may be another now. A role that has ended stands where it stood: the log has another."""
+        """Record the high watermark if it has changed. A role that has ended is ignored: its log has another role."""
         if role.ended:
             return
         log = role.log
@@ -61,7 +62,7 @@ class Observer:
 
 @contextlib.contextmanager
 def watching(world: World, history: History) -> Iterator[None]:
-    """See the module."""
+    """Record acknowledgements and high watermarks during the block; see the module."""
     observer = Observer(world, history)
     when_committed, advance = Leader.when_committed, Leader.advance
     update_watermarks, truncate, start_over = Follower.update_watermarks, Follower.truncate, Follower.start_over
@@ -101,7 +102,7 @@ def watching(world: World, history: History) -> Iterator[None]:
 
 
 def replicas(hosts: list[BrokerHost]) -> Iterator[Replica]:
-    """What each broker that serves holds of each partition, below its high watermark."""
+    """Return the contents below the high watermark of each replica on brokers that are ready."""
     for host in hosts:
         node = host.serving
         if node is None or node.replicas is None or host.process is None:
@@ -111,7 +112,7 @@ def replicas(hosts: list[BrokerHost]) -> Iterator[Replica]:
 
 
 def batches(role: Role) -> Iterator[tuple[int, bytes]]:
-    """(offset, header and all) of each batch below the high watermark; nothing where the log cannot be read."""
+    """Return (offset, bytes) of each batch below the high watermark; nothing if the log cannot be read."""
     log = role.log
     offset = log.start_offset
     while offset < role.high_watermark:

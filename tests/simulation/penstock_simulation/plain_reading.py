@@ -1,7 +1,7 @@
-"""A reader as older clients are: no leader epochs in what it asks (KIP-320), and whatever broker's word of who leads.
+"""A reader like older clients: it sends no leader epochs (KIP-320) and accepts any broker's metadata.
 
-It follows `TOPIC` from the beginning. Told that an offset is out of range it begins anew, as clients do that reset to
-the earliest; nothing is deleted in these worlds, so the checker sees it go back.
+It reads `TOPIC` from the beginning. After an out-of-range error it restarts, as clients that reset to the earliest
+offset do. No record is deleted in these worlds, so the checker detects the restart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock_simulation.workload import Plan
 
 NEWEST_USED = {1: 4, 3: 1}
-"""Fetch and Metadata before they knew of leader epochs."""
+"""Last versions of Fetch and Metadata without leader epochs."""
 TIMEOUT_MS = 2000
 WAIT_MS = 200
 MUCH = 1 << 20
@@ -31,7 +31,7 @@ Address = tuple[str, int]
 
 
 async def read_plainly(plan: Plan, name: str, rng: random.Random) -> None:
-    """All lives of the reader."""
+    """Run the reader, restarting it after each error."""
     while True:
         plan.lives[name] += 1
         reader = PlainReader(plan, f"{name}.{plan.lives[name]}", rng)
@@ -43,7 +43,7 @@ async def read_plainly(plan: Plan, name: str, rng: random.Random) -> None:
 
 
 class PlainReader:
-    """One life: reads a partition at a time, from its leader according to the metadata."""
+    """One incarnation of the reader. It reads one partition at a time, from its leader according to the metadata."""
 
     def __init__(self, plan: Plan, name: str, rng: random.Random) -> None:
         self.plan, self.name, self.rng = plan, name, rng
@@ -54,7 +54,7 @@ class PlainReader:
         self.connections: dict[Address, ClientConnection] = {}
 
     async def turn(self) -> None:
-        """Looks at each partition once; now and then asks any broker who leads."""
+        """Read each partition once; sometimes refresh the leaders from a random broker first."""
         if not self.leaders or self.rng.random() < 0.5:
             await self.look()
         for partition, leader in list(self.leaders.items()):

@@ -1,8 +1,8 @@
-"""Plants a known bug into the broker as it runs in this process, to see that the checker catches it.
+"""Plants a known bug into the broker in this process, to verify that the checker detects it.
 
-The bugs of one broker are those of tests/faults: a line of the broker's source and what to write in its place. There a
-copy of the source is changed; here the changed source is compiled, and functions get its code for as long as the bug is
-planted. The bugs of a cluster are in `cluster_bugs`.
+The bugs of a single broker are those of tests/faults: a line of the broker's source and its replacement. tests/faults
+changes a copy of the source; this module compiles the changed source and gives its code to the functions while the bug
+is planted. Cluster bugs are in `cluster_bugs`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from penstock_faults.planting import FaultError
 import penstock
 
 RUNNING = Path(penstock.__file__).parent
-"""The package as it was imported."""
+"""The imported package."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Text of a file below broker/penstock, which stands there exactly once, and what to write in its place."""
+    """A text that occurs once in a file below broker/penstock, and its replacement."""
 
     file: str
     old: str
@@ -38,7 +38,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Bug:
-    """What the broker does wrong with it (`says`), and the edits that make it do so."""
+    """The broker's incorrect behaviour (`says`), and the edits that cause it."""
 
     name: str
     says: str
@@ -48,7 +48,7 @@ class Bug:
 BUGS: dict[str, Bug] = {
     fault.name: Bug(fault.name, fault.says, (Edit(fault.file, fault.old, fault.new),)) for fault in FAULTS
 }
-"""Those of one broker."""
+"""Bugs of a single broker."""
 
 CAUGHT = (
     "acknowledged-when-written",
@@ -64,12 +64,12 @@ CAUGHT = (
     "torn-tail-kept",
     "partial-write-kept",
 )
-"""The bugs that the simulation claims to catch."""
+"""The bugs that the simulation must detect."""
 
 
 @contextlib.contextmanager
 def planted(bug: Bug) -> Iterator[None]:
-    """The broker has the bug meanwhile. Raises FaultError where it cannot be planted."""
+    """Plant the bug in the broker during the block. Raises FaultError if it does not fit the source."""
     with contextlib.ExitStack() as stack:
         for file in dict.fromkeys(edit.file for edit in bug.edits):
             stack.enter_context(changed_file(bug, file))
@@ -77,7 +77,7 @@ def planted(bug: Bug) -> Iterator[None]:
 
 
 def changed_text(bug: Bug, file: str) -> str:
-    """The file's text with the bug in it."""
+    """Return the file's text with the bug."""
     text = (RUNNING / file).read_text()
     for edit in bug.edits:
         if edit.file == file:
@@ -94,7 +94,7 @@ def changed_file(bug: Bug, file: str) -> Iterator[None]:
     changed.__file__ = module.__file__
     changed.__package__ = module.__package__
     before = sys.modules[module.__name__]
-    sys.modules[module.__name__] = changed  # dataclasses look for their module there
+    sys.modules[module.__name__] = changed  # dataclasses look up their module there
     try:
         exec(compile(changed_text(bug, file), str(module.__file__), "exec"), changed.__dict__)
     finally:
@@ -120,7 +120,7 @@ def module_name(file: str) -> str:
 
 
 def differs(a: types.CodeType, b: types.CodeType) -> bool:
-    """Whether two functions do different things, wherever they stand in the file."""
+    """Whether two code objects behave differently, regardless of their position in the file."""
     if a.co_code != b.co_code or a.co_names != b.co_names or len(a.co_consts) != len(b.co_consts):
         return True
     for x, y in zip(a.co_consts, b.co_consts, strict=True):
@@ -133,7 +133,7 @@ def differs(a: types.CodeType, b: types.CodeType) -> bool:
 
 
 def functions(module: types.ModuleType) -> Iterator[tuple[str, types.FunctionType]]:
-    """The functions and methods that a module defines, by their place in it."""
+    """Return the functions and methods that a module defines, by qualified name."""
     for name, value in vars(module).items():
         if isinstance(value, types.FunctionType) and value.__module__ == module.__name__:
             yield name, value

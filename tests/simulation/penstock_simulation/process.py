@@ -1,6 +1,7 @@
-"""One simulated process: an event loop of its own on the world's time, which can be killed or paused at any await.
+"""A simulated process: an event loop on virtual time, which can be killed or paused at any await.
 
-Each process has a loop object, so asyncio itself keeps processes apart: a task, a future or a lock belongs to one loop.
+Each process has its own loop object, so asyncio itself separates processes: a task, a future or a lock belongs to one
+loop.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Killed(BaseException):
-    """Unwinds whatever a process was doing when it died in the middle of it."""
+    """Exception that unwinds the code of a process killed in the middle of an operation."""
 
 
 class Handle:
-    """What asyncio calls a handle: a callback that may be cancelled."""
+    """asyncio's handle: a callback that can be cancelled."""
 
     __slots__ = ("args", "callback", "context")
 
@@ -39,7 +40,7 @@ class Handle:
 
 
 class TimerHandle(Handle):
-    """A callback for later. `when` is in the time of its loop."""
+    """A delayed callback. `when` is a time of its loop."""
 
     __slots__ = ("_when",)
 
@@ -54,7 +55,7 @@ class TimerHandle(Handle):
 
 
 class Process:
-    """Alive until `kill` or `exit`; never again. A restart is another process."""
+    """A process, alive until `kill` or `exit`. A restart creates another process."""
 
     def __init__(self, world: World, name: str, machine: Machine | None) -> None:
         from penstock_simulation.loop import ProcessLoop
@@ -63,15 +64,16 @@ class Process:
         self.alive = True
         self.paused = self.queued = False
         self.is_preempted = False
-        """Whether it is in a turn, or others have its processor: what becomes ready meanwhile runs in the next turn."""
+        """Whether the process is running a turn or is preempted: what becomes ready meanwhile runs in the next turn."""
         self.ready: deque[Handle] = deque()
         self.busy_turns = 0
-        """Turns since the process last had nothing to do."""
+        """Turns since the process was last idle."""
         self.fuse = -1
-        """When the process has run so many callbacks more, `on_fuse` is called; -1 for never."""
+        """Callbacks until `on_fuse` is called; -1: never."""
         self.on_fuse: Callable[[], object] = self.kill
         self.at_end: list[Callable[[bool], None]] = []
-        """Called once with whether power was lost: sockets close, locks are given back."""
+        """Callbacks for the end of the process, such as closing sockets and releasing locks. The argument says whether
+        power was lost."""
         self.generators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.main: asyncio.Task[None] | None = None
         self.rate: float = machine.rate if machine is not None else 1.0
@@ -86,7 +88,7 @@ class Process:
     # Scheduling
 
     def post(self, callback: Callable[..., Any], *args: Any) -> None:
-        """Has something run in the process in turn; may be called from anywhere."""
+        """Run the callback in the process in turn; callable from outside of the process."""
         self.push(Handle(callback, args, None))
 
     def push(self, handle: Handle) -> None:
@@ -102,7 +104,7 @@ class Process:
             self.world.runnable.append(self)
 
     def preempt(self, delay_s: float) -> None:
-        """Between two turns: the next one begins after a while."""
+        """Delay the next turn."""
         self.is_preempted = True
         self.world.after(delay_s, self.go_on)
 
@@ -112,12 +114,12 @@ class Process:
             self.enqueue()
 
     def due(self, handle: TimerHandle) -> None:
-        """A timer's time has come."""
+        """Run the callback of an expired timer."""
         if self.alive and handle.callback is not None:
             self.push(handle)
 
     def run_turn(self) -> None:
-        """Runs what is ready now; what that makes ready runs in the next turn."""
+        """Run the callbacks that are ready; those they schedule run in the next turn."""
         ready = self.ready
         for _ in range(len(ready)):
             if self.fuse >= 0:
@@ -144,7 +146,7 @@ class Process:
             if not self.alive or self.paused:
                 return
 
-    # Life
+    # Lifecycle
 
     def begin(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.main = self.loop.create_task(main())
@@ -158,7 +160,7 @@ class Process:
         self.end(power_lost=False, kind="exit")
 
     def kill(self) -> None:
-        """As kill -9: none of its code runs afterwards; its kernel closes its sockets."""
+        """Kill the process as SIGKILL does: none of its code runs afterwards, and its kernel closes its sockets."""
         self.end(power_lost=False, kind="kill")
 
     def end(self, *, power_lost: bool, kind: str) -> None:
@@ -182,7 +184,7 @@ class Process:
         self.at_end.clear()
 
     def pause(self) -> None:
-        """As SIGSTOP: it does not run, and does not know that time goes by."""
+        """Stop the process as SIGSTOP does: it does not run and does not notice that time passes."""
         if not self.alive or self.paused:
             return
         self.world.note("pause", self.name)
@@ -192,7 +194,7 @@ class Process:
             self.world.runnable.remove(self)
 
     def resume(self) -> None:
-        """As SIGCONT."""
+        """Continue the process, as SIGCONT does."""
         if not self.alive or not self.paused:
             return
         self.world.note("resume", self.name)

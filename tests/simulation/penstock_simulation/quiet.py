@@ -1,6 +1,6 @@
-"""The broker's logs during a simulation: only lines that indicate a bug are read.
+"""Filters the broker's logs during a simulation: only lines that indicate a bug matter.
 
-An exception that a log line carries, and that is not the world's doing, is a problem of the world.
+An exception in a log line that the simulated faults do not explain is a problem of the world.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from penstock_simulation.world import World
 
 DEPTH = 3
-"""A coroutine that waits again when it is freed has to be freed again."""
+"""Number of collections: a coroutine that awaits again when it is freed must be freed again."""
 EXPECTED = (OSError, StoreError, LogError, ClientError)
-"""What faults lead to."""
+"""Exceptions that simulated faults cause."""
 
 
 @contextlib.contextmanager
 def logs(world: World, *, verbose: bool = False) -> Iterator[None]:
-    """Takes the logs over; `verbose` prints them with virtual time."""
+    """Capture the logs during the block; `verbose` prints them with virtual time."""
 
     def capture(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
         who = world.current.name if world.current is not None else "world"
@@ -60,7 +60,7 @@ def logs(world: World, *, verbose: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def burial() -> Iterator[None]:
-    """What was going on in processes that died is freed now, without warnings: it was interrupted."""
+    """Suppress warnings while the interrupted coroutines of dead processes are freed."""
     unraisable = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     try:

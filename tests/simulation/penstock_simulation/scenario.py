@@ -1,6 +1,6 @@
-"""One seed: brokers, their clients, the faults that befall them, and the verdict.
+"""One seed: brokers, clients, the injected faults, and the verdict.
 
-`Scenario` is what all worlds share; `OneBroker` is the world of a broker that is alone, `cluster` has the other one.
+`Scenario` is common to all worlds; `OneBroker` is the world of a single broker, `cluster` contains the other one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ READY_DEADLINE_S = 60.0
 
 @dataclass
 class Verdict:
-    """What came of a seed."""
+    """The result of a seed."""
 
     seed: int
     findings: list[Finding]
@@ -53,12 +53,12 @@ class Verdict:
 
     @property
     def counts(self) -> bool:
-        """Whether enough happened."""
+        """Whether enough operations and faults occurred."""
         return self.operations >= LEAST_OPERATIONS and self.counted_faults >= LEAST_FAULTS
 
 
 class Scenario:
-    """The world of one seed. `prepare` is called before anything happens in it."""
+    """The world of one seed. `prepare` is called before the world runs."""
 
     def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
         self.world = World(seed, keep_trace=keep_trace)
@@ -72,12 +72,12 @@ class Scenario:
     plan: workload.Plan
     faults: Faults
     is_watched = False
-    """Whether to look into the brokers: one that is alone may go on in its leader epoch after it was restarted."""
+    """Whether to observe the brokers' internals: a single broker may keep its leader epoch over a restart."""
 
     # Clients
 
     def start_client(self, host: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """A client of that name, which is started again when it dies."""
+        """Start a client of that name, which is restarted when it dies."""
         machine = self.network.machines.get(host)
         if machine is None:
             machine = Machine(self.world, self.network, host)
@@ -106,10 +106,10 @@ class Scenario:
             self.start_client(f"r{number}", partial(workload.read_alone, plan, f"r{number}", streams[f"r{number}"]))
         self.start_client("auditor", partial(workload.audit_commits, plan, streams["auditor"]))
 
-    # The course of things
+    # Course of the run
 
     def begin(self) -> None:
-        """Starts the brokers and the setup that clients need; `plan.ready` is set afterwards."""
+        """Start the brokers and the setup that clients need; `plan.ready` is set afterwards."""
         for host in self.hosts:
             host.start()
         self.world.spawn(
@@ -140,7 +140,7 @@ class Scenario:
         return self.plan.working <= self.plan.finished
 
     def look_inside(self) -> list[Finding]:
-        """What can be found in the brokers themselves when everything is over."""
+        """Return findings in the brokers' internal state at the end."""
         return []
 
     def verdict(self, seed: int, findings: list[Finding]) -> Verdict:
@@ -162,7 +162,7 @@ class Scenario:
 
 
 class OneBroker(Scenario):
-    """A broker that is alone."""
+    """The world of a single broker."""
 
     def __init__(self, seed: int, *, keep_trace: bool = False, kinds: dict[str, int] | None = None) -> None:
         super().__init__(seed, keep_trace=keep_trace)
@@ -190,7 +190,7 @@ def run_scenario(
     verbose: bool = False,
     plant: Callable[[], Any] | None = None,
 ) -> Verdict:
-    """Runs one world to its end. `plant` returns a context manager that plants a bug for as long as it runs."""
+    """Run one world to its end. `plant` returns a context manager that plants a bug for the duration of the run."""
     began = time.process_time()
     scenario = make()
     world = scenario.world

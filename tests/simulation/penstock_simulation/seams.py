@@ -1,7 +1,7 @@
 """Randomness and listeners of the simulation.
 
-The broker gets both from its environment. Clients and libraries draw from global sources, which `in_place` replaces
-while a world runs.
+The broker receives both from its environment. Clients and libraries use global sources, which `in_place` replaces while
+a world runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DRAWS = (
 
 
 class BoundAddress:
-    """In the place of a socket that is bound and does not listen yet."""
+    """Replacement for a socket that is bound but does not listen yet."""
 
     def __init__(self, host: str, port: int) -> None:
         self.address = host, port
@@ -45,16 +45,16 @@ class BoundAddress:
         return self.address
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: the address was not reserved."""
 
 
 async def bind(loop: Any, address: ListenerAddress) -> tuple[ListenerAddress, list[BoundAddress]]:
-    """As `server.listener.bind_sockets`."""
+    """Replacement for `server.listener.bind_sockets`."""
     return address, [BoundAddress(address.host, address.port)]
 
 
 class GlobalRandomness(Exception):
-    """A part of the broker draws from a global source instead of the one that its constructor gets."""
+    """Raised if a part of the broker uses a global source instead of the one that its constructor gets."""
 
 
 def check_caller() -> None:

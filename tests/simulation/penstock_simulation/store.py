@@ -1,7 +1,7 @@
-"""The store of the simulated world: etcd's semantics without etcd. One core for all, a client for each process.
+"""The store of the simulated world, with etcd's semantics: one core for all, a client for each process.
 
-The core is linearizable and loses nothing; it may be without a leader, slow, or forget what it was. Between it and its
-clients, which are in `store_client`, lies the network; watches lag.
+The core is linearizable and loses nothing; it may be without a leader, slow, or compacted. The network connects it to
+its clients, which are in `store_client`; watches lag.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 STORE_HOST = "store"
 FIRST_REVISION = 1
-"""Of a store in which nothing has been written."""
+"""Revision of an empty store."""
 MAX_LEASE_S = 86_400.0
 LATEST_S = 5.0
-"""How much later than the next call of the same client a late one can be, where late calls are overtaken."""
+"""Longest delay of a late call after the next call of the same client, if late calls may be overtaken."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Lease:
 
 
 class StoreCore:
-    """What is agreed. `away` is set while it has no leader."""
+    """The agreed state. `away` is set while the store has no leader."""
 
     def __init__(self, world: World, network: Network) -> None:
         self.world, self.network = world, network
@@ -57,7 +57,7 @@ class StoreCore:
         self.channels: dict[Channel, None] = {}
         self.away = False
         self.terms = 0
-        """How often it has had another leader."""
+        """Number of leader changes."""
         self.usual_delay_s = self.delay_s = self.rng.choice([0.000_5, 0.002, 0.01])
         self.lag_s = self.rng.choice([0.000_5, 0.005, 0.1])
         self.lags: dict[str, float] = {}
@@ -65,10 +65,10 @@ class StoreCore:
         self.late: list[Call] = []
         """Calls that wait for a leader, or in their sender's kernel for a cut to heal, in order."""
         self.late_are_overtaken = False
-        """Whether late calls may come after later ones of the same client, as by another connection."""
+        """Whether late calls may arrive after later ones of the same client, as over another connection."""
         self.calls = 0
 
-    # What clients ask for
+    # Operations of clients
 
     def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> TxnResult:
         succeeded = all(self.contents.holds(compare) for compare in compares)
@@ -150,7 +150,7 @@ class StoreCore:
         self.away = True
 
     def come_back(self) -> None:
-        """A leader is there again, and gives each lease its whole time, as etcd does."""
+        """Elect a leader, which extends each lease by its full TTL, as etcd does."""
         self.world.note("back", STORE_HOST)
         self.away = False
         self.terms += 1
@@ -168,11 +168,11 @@ class StoreCore:
             self.come_back()
 
     def calm(self) -> None:
-        """Is as quick as ever."""
+        """Restore the usual delay."""
         self.delay_s = self.usual_delay_s
 
     def carry_out_late(self, host: str | None) -> None:
-        """Does what waited, of one client machine or of all, before anything that comes now."""
+        """Execute the waiting calls of one client machine or of all, before any new call."""
         late, self.late = self.late, []
         for call in late:
             if host is not None and call.client.host != host:

@@ -1,6 +1,6 @@
-"""A process's way to the simulated store: implements `state.store.Store`. Calls and watches cross the network.
+"""A process's client of the simulated store: implements `state.store.Store`. Calls and watches cross the network.
 
-A call may be answered late, or not at all, and then it is unknown whether it was executed, or still will be.
+The answer to a call may be late or missing. Then it is unknown whether the call was executed, or still will be.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ T = TypeVar("T")
 
 TIMEOUT_S = 3.0
 LATE_CALLS = 0.3
-"""The share of calls that could not get through and are carried out later all the same, when they can."""
+"""Fraction of undelivered calls that are executed later, once they can be delivered."""
 LOST_ANSWERS = 0.5
-"""The share of answers that are lost where the store gets another leader while they are under way."""
+"""Fraction of answers lost if the store's leader changes while they are in flight."""
 
 
 class Channel:
-    """A watch on its way to a client: batches of changes arrive in order, some time after they happened."""
+    """A watch of a client: batches of changes arrive in order and with a delay."""
 
     def __init__(self, client: SimStore, prefix: str, from_revision: int) -> None:
         self.core, self.process, self.prefix = client.core, client.process, prefix
@@ -49,7 +49,7 @@ class Channel:
         self.process.at_end.append(self.end)
 
     def forward(self) -> None:
-        """Sends what the client has not been sent, if it gets through; else it is tried again."""
+        """Send the changes that the client has not received; retry later if the link is cut."""
         core, world = self.core, self.core.world
         history = core.history
         up_to_date = history.first_change <= self.next_revision > history.last
@@ -78,7 +78,7 @@ class Channel:
         core.world.at(self.last_arrival, self.process.post, self.deliver, item)
 
     def deliver(self, item: StoreChanges | StoreError) -> None:
-        """In the process."""
+        """Hand over the changes in the process."""
         self.arrived.append(item)
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
@@ -94,7 +94,7 @@ class Channel:
 
 
 class SimStore:
-    """Implements `state.store.Store` for one process."""
+    """Implementation of `state.store.Store` for one process."""
 
     def __init__(self, core: StoreCore, process: Process) -> None:
         assert process.machine is not None, "a process on a machine"
@@ -161,7 +161,7 @@ class SimStore:
         return self.core.network.delay_s(source, target) + self.core.rng.expovariate(1 / self.core.delay_s)
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Has the core do something; StoreUnavailable where no answer comes, whatever happened to the call."""
+        """Execute `work` on the core. Raises StoreUnavailable without an answer, whether or not it was executed."""
         if self.closed:
             raise StoreUnavailable("the store is closed")
         loop = asyncio.get_running_loop()
@@ -177,7 +177,7 @@ class SimStore:
 
 
 class Call:
-    """One call on its way to the core and back."""
+    """A call to the core, and its answer."""
 
     def __init__(self, client: SimStore, work: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
         self.client, self.core, self.work, self.answer = client, client.core, work, answer
@@ -186,7 +186,7 @@ class Call:
         self.at_store = False
 
     def is_gone(self) -> bool:
-        """Whether it was in the kernel of a machine that has lost power since."""
+        """Whether the call was in the kernel of a machine that has lost power since."""
         return not self.at_store and self.machine.boots != self.boots
 
     def arrive(self) -> None:
@@ -218,14 +218,14 @@ class Call:
             core.world.after(delay_s, self.deliver, result, failed, core.terms)
 
     def deliver(self, result: Any, failed: bool, term: int) -> None:
-        """The answer arrives, or with a change of leaders an error in its place."""
+        """Deliver the answer, or an error if the leader has changed."""
         core = self.core
         if (core.away or core.terms != term) and core.rng.random() < LOST_ANSWERS:
             result, failed = StoreUnavailable("the leader of the store has changed"), True
         self.client.process.post(self.answered, result, failed)
 
     def answered(self, result: Any, failed: bool) -> None:
-        """In the process."""
+        """Complete the call in the process."""
         if self.answer.done():
             return
         if failed:

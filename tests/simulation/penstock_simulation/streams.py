@@ -1,7 +1,6 @@
-"""Where chance comes from, and the proof that two runs were the same. Made by `world`.
+"""Random streams, and the trace that proves two runs equal. Created by `world`.
 
-Each part of the world draws from a stream of its own, so that a change in how one of them draws leaves the others as
-they were.
+Each part of the world has its own stream, so a change in the use of one leaves the others unchanged.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ import random
 
 
 class Streams:
-    """Independent random streams by name, all from one seed."""
+    """Independent random streams by name, derived from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._made: dict[str, random.Random] = {}
 
     def __getitem__(self, name: str) -> random.Random:
-        """The stream of that name; the same object each time."""
+        """Return the stream of that name; the same object each time."""
         stream = self._made.get(name)
         if stream is None:
             digest = hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=16).digest()
@@ -27,7 +26,7 @@ class Streams:
 
 
 class Trace:
-    """A hash over all that happened, in order. With `keep`, the events themselves too, to compare two runs."""
+    """A hash of all events in order. With `keep`, it stores the events too, to compare two runs."""
 
     def __init__(self, keep: bool = False) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
@@ -35,7 +34,7 @@ class Trace:
         self.lines: list[str] | None = [] if keep else None
 
     def note(self, now_s: float, kind: str, who: str, what: bytes | str | int = b"") -> None:
-        """One event: when (virtual seconds), what kind, whose, and the bytes that it was about."""
+        """Add an event: virtual time in seconds, kind, actor, and related bytes."""
         self.events += 1
         data = what if isinstance(what, bytes) else str(what).encode()
         self._hash.update(b"%a %s %s %d " % (now_s, kind.encode(), who.encode(), len(data)))

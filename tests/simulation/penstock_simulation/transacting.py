@@ -1,7 +1,7 @@
-"""A transactional producer in a simulated world: begins transactions, writes, commits offsets with them, ends them.
+"""A transactional producer in a simulated world: begins transactions, writes, commits offsets in them, ends them.
 
-It speaks the protocol by itself, on the connections of the project's client, so that it can leave off anywhere. What
-became of each transaction, as far as it can know, is in the history.
+It speaks the protocol itself, on the connections of the project's client, so that it can stop at any point. The history
+records the outcome of each transaction as far as the producer can know it.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ T = TypeVar("T")
 
 LEDGER = "ledger"
 TRANSFER = "transfer"
-"""The group whose offsets are committed in transactions: each producer has a partition of its own in it."""
+"""Group whose offsets are committed in transactions; each producer has its own partition in it."""
 TRANSACTION_TIMEOUT_MS = 5000
 GIVE_UP_S = 20.0
-"""How long one step of a transaction is tried again."""
+"""Retry limit for one step of a transaction."""
 TRANSACTIONAL = 1 << 4
-"""The attribute bit of a batch."""
+"""Attribute bit of a batch."""
 IN_FLIGHT = 5
-"""Batches that a producer has under way in a partition."""
+"""In-flight batches of a producer in a partition."""
 BETWEEN_S = (0.000_3, 0.001, 0.003)
-"""The mean time between two of them: as long as a verification takes, or shorter or longer."""
+"""Mean times between two batches: as long as a verification takes, shorter, and longer."""
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 OLDEST_OF_CLIENTS = {24: 3, 0: 11, 28: 4}
 """By API key, the newest version that clients use without transactions v2."""
 
 
 async def transact(plan: Plan, name: str, number: int, partitions: int, clock: Clock, rng: random.Random) -> None:
-    """One life of a producer with the transactional id `name`; `number` is its partition in the group."""
+    """Run the producer with the transactional id `name`; `number` is its partition in the group."""
     plan.lives[name] += 1
     while not plan.is_done(name):
         cluster = ClusterConnections(plan.bootstrap, request_timeout_ms=3000, metadata_max_age_ms=30_000)
@@ -87,20 +87,20 @@ async def transact(plan: Plan, name: str, number: int, partitions: int, clock: C
 
 
 def retrieve(answer: asyncio.Future[ProduceResponse]) -> None:
-    """Marks an error as seen."""
+    """Mark an error as retrieved."""
     if not answer.cancelled():
         answer.exception()
 
 
 class Batch(NamedTuple):
-    """One batch, as often as it is sent."""
+    """One batch, possibly sent several times."""
 
     writes: list[Write]
     request: ProduceRequest
 
 
 class Life:
-    """From one InitProducerId to the next. Any error that is not to be retried ends it."""
+    """One incarnation, from one InitProducerId to the next. Any error that is not retriable ends it."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Life:
         self.coordinator = -1
 
     async def begin(self) -> None:
-        """Abort what the previous life left open, unless its commit was requested."""
+        """Abort the open transaction of the previous incarnation, unless its commit was requested."""
         request = InitProducerIdRequest(
             transactional_id=self.name, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
         )
@@ -143,7 +143,7 @@ class Life:
             await asyncio.sleep(rng.choice([0.5, 2.0, TRANSACTION_TIMEOUT_MS / 1000 + 2]))
         is_commit = rng.random() < 0.75
         if is_commit:
-            del plan.open_transactions[self.name]  # from now on the outcome is unknown
+            del plan.open_transactions[self.name]  # from here on the outcome is unknown
             plan.history.undecided.add(transaction)
         request = EndTxnRequest(
             transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, committed=is_commit
@@ -216,7 +216,7 @@ class Life:
         return Batch(writes, request)
 
     async def send(self, partition: int, batches: list[Batch]) -> None:
-        """Keeps several batches under way, as clients do; those that failed are sent again, in their order."""
+        """Keep several batches in flight, as clients do; resend failed ones in order."""
         left = list(batches)
 
         async def once() -> None:
@@ -229,8 +229,8 @@ class Life:
         await self.insist(once)
 
     async def send_some(self, leader: int, batches: list[Batch]) -> list[Batch]:
-        """Sends batches without waiting for answers in between. Raises the error of the first that failed, if that is
-        not to be retried, or is the first of all; returns those that are left."""
+        """Send batches without waiting for answers in between; return the failed ones. Raises the error of the first
+        failed batch if the error is not retriable or no earlier batch succeeded."""
         connection = await self.cluster.connection(leader)
         between_s = self.rng.choice(BETWEEN_S)
         answers = []
@@ -267,7 +267,7 @@ class Life:
         return None
 
     async def commit_offset(self, transaction: str) -> Commit:
-        """Offsets of a partition of the group's rise from one transaction to the next."""
+        """Commit an offset in the transaction. Offsets of a partition rise from one transaction to the next."""
         plan = self.plan
         request = AddOffsetsToTxnRequest(
             transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, group_id=TRANSFER
@@ -300,7 +300,7 @@ class Life:
     # Requests
 
     async def ask(self, request: Payload, response: type[R], errors: Callable[[Any], list[int]]) -> R:
-        """One request to the coordinator of the transactional id; its answer when it names no error."""
+        """Send one request to the coordinator of the transactional id; return its answer if it contains no error."""
 
         async def once() -> R:
             if self.coordinator < 0:
@@ -335,7 +335,7 @@ class Life:
         return await connection.call(request, response, max_version=newest)
 
     async def insist(self, once: Callable[[], Awaitable[T]]) -> T:
-        """Tries again what may be tried again, for a while. Raises ClientError."""
+        """Retry retriable errors for a limited time. Raises ClientError."""
         loop = asyncio.get_running_loop()
         deadline_s, attempt = loop.time() + GIVE_UP_S, 0
         while True:

@@ -1,7 +1,7 @@
-"""One end of a simulated connection, as asyncio's transports behave. Made by `network`.
+"""One end of a simulated connection, with the behaviour of asyncio's transports. Created by `network`.
 
-What is written waits in the transport (where the process would lose it) until there is room in the window, then is
-under way in the kernel and the network (`pipe`), then waits with the receiver's kernel (`arrived`) until it is read.
+Written data waits in the transport until the window has room, and is lost there if the process dies. Then it is in
+flight in the kernel and the network (`pipe`), then in the receiver's kernel (`arrived`) until it is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WINDOW_BYTES = 256 << 10
 HIGH_WATER_BYTES = 64 << 10
 LOW_WATER_BYTES = 16 << 10
 SPLITS = 0.05
-"""How often a write arrives in two pieces."""
+"""Probability that a write arrives in two pieces."""
 
 FIN, RESET = "fin", "reset"
 Item = bytes | str
@@ -47,20 +47,20 @@ class SimTransport(asyncio.Transport):
         self.write_paused = False
         self.high, self.low = HIGH_WATER_BYTES, LOW_WATER_BYTES
         self.pipe: deque[tuple[float, Item]] = deque()
-        """What is under way from here: (when it arrives at the earliest, what)."""
+        """Data in flight from this end: (earliest arrival, item)."""
         self.carrying = self.stalled = False
         self.last_arrival = 0.0
         process.at_end.append(self.process_ended)
 
     def begin(self, protocol: Any) -> None:
-        """In the process: the connection is made."""
+        """Connect the protocol, in the process."""
         self.protocol = protocol
         self.network.transports[self] = None
         self.buffered = isinstance(protocol, asyncio.BufferedProtocol)
         protocol.connection_made(self)
         self.read_soon()
 
-    # What protocols call
+    # Interface for protocols
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "peername":
@@ -134,7 +134,7 @@ class SimTransport(asyncio.Transport):
     # Sending
 
     def pump(self) -> None:
-        """Hands to the kernel what the window has room for."""
+        """Pass data to the kernel as far as the window has room."""
         while self.unsent and self.under_way_bytes < WINDOW_BYTES:
             chunk = self.unsent.popleft()
             self.unsent_bytes -= len(chunk)
@@ -158,11 +158,11 @@ class SimTransport(asyncio.Transport):
             self.world.at(self.pipe[0][0], self.arrive)
 
     def arrive(self) -> None:
-        """The head of the pipe reaches the other machine, unless something is in the way."""
+        """Deliver the head of the pipe to the other machine, unless it is unreachable."""
         self.carrying = False
         if not self.pipe:
             return
-        if self.pipe[0][0] > self.world.now:  # a reset has overtaken what was there
+        if self.pipe[0][0] > self.world.now:  # a reset has overtaken the earlier data
             self.carry_on()
             return
         if not self.network.passes(self.here[0], self.there[0]):
@@ -173,7 +173,7 @@ class SimTransport(asyncio.Transport):
         self.peer.receive(item)
         self.carry_on()
 
-    # Receiving, outside of the process
+    # Receiving, outside the process
 
     def receive(self, item: Item) -> None:
         if self.lost or self.closing or self.vanished or not self.process.alive:
@@ -193,7 +193,7 @@ class SimTransport(asyncio.Transport):
             self.read_soon()
 
     def receive_later(self, item: Item) -> None:
-        """From the other machine's kernel, in answer to something."""
+        """Receive an item that the other machine's kernel sends in response."""
         self.world.after(self.network.delay_s(self.there[0], self.here[0]), self.receive_if_there, item)
 
     def receive_if_there(self, item: Item) -> None:
@@ -201,13 +201,13 @@ class SimTransport(asyncio.Transport):
             self.receive(item)
 
     def consumed(self, size: int) -> None:
-        """The other end has read so much: there is room again."""
+        """Free the window space of `size` bytes that the other end has read."""
         self.under_way_bytes -= size
         if self.unsent and not self.lost:
             self.process.post(self.drain)
 
     def drain(self) -> None:
-        """In the process: goes on with what waited for room."""
+        """Resume sending queued data, in the process."""
         if self.lost:
             return
         self.pump()
@@ -248,10 +248,10 @@ class SimTransport(asyncio.Transport):
         elif self.fin_arrived and not self.protocol.eof_received():
             self.close()
 
-    # The end
+    # Closing
 
     def finish(self, error: Exception | None, last: Item) -> None:
-        """Closed on this side; the protocol hears of it in its turn."""
+        """Close from this side; the protocol is notified in its turn."""
         if self.lost:
             return
         self.lost = self.closing = True
@@ -259,7 +259,7 @@ class SimTransport(asyncio.Transport):
         self.process.post(self.tell_lost, error)
 
     def lose(self, error: Exception) -> None:
-        """In the process: the other side has ended it."""
+        """Close from the other side, in the process."""
         if self.lost:
             return
         self.lost = self.closing = True
@@ -286,7 +286,7 @@ class SimTransport(asyncio.Transport):
         self.send(item)
 
     def process_ended(self, power_lost: bool) -> None:
-        """Its process is gone. Its kernel says so, unless that is gone too."""
+        """Close the connection as the kernel does when the process ends; send nothing if power was lost."""
         self.network.transports.pop(self, None)
         self.unsent.clear()
         if power_lost:

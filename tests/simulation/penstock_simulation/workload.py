@@ -1,7 +1,7 @@
-"""What clients do in a simulated world: produce, consume in a group, read alone, look at committed offsets.
+"""The workloads of a simulated world: produce, consume in a group, read without a group, fetch committed offsets.
 
-The clients are the project's own. Each function is the main coroutine of one process; what happens is written into the
-history, which no process owns and which survives all of them.
+They use the project's own client. Each function is the main coroutine of one process; it writes events to the history,
+which outlives all processes.
 """
 
 from __future__ import annotations
@@ -42,43 +42,44 @@ MOST = 3
 
 @dataclass
 class Plan:
-    """What is to be done in all; shared by the processes of one world."""
+    """The work to do and its state, shared by the processes of one world."""
 
     world: World
     history: History
     bootstrap: str
     partitions: int
     records: int
-    """How many each producer is to send, over all its lives; up to `MOST` times as many until it is `enough`."""
+    """Number of records that each producer sends over all its incarnations; up to `MOST` times as many until
+    `enough`."""
     pause_s: float
-    """The mean time between two records of a producer."""
+    """Mean time between two records of a producer."""
     configs: dict[str, str] = field(default_factory=dict)
-    """Of the topics."""
+    """Topic settings."""
     replication: int = 1
     others: list[tuple[str, int, bool]] = field(default_factory=list)
-    """Topics beside `TOPIC`: name, partitions, and whether they are written in transactions."""
+    """Topics in addition to `TOPIC`: name, partitions, and whether they are written in transactions."""
     groups: list[tuple[str, list[TopicPartition]]] = field(default_factory=list)
-    """Groups beside `GROUP`, and what they commit."""
+    """Groups in addition to `GROUP`, and the partitions whose offsets they commit."""
     enough: Callable[[], bool] = bool
-    """Whether so much has happened that producers may stop."""
+    """Whether enough events have occurred for producers to stop."""
     fewer: dict[str, int] = field(default_factory=dict)
-    """How many those are to send who are not to send `records`."""
+    """Number of records by producer, for producers that do not send `records`."""
     lives: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     working: set[str] = field(default_factory=set)
-    """Who has something to finish."""
+    """Clients that must finish."""
     finished: set[str] = field(default_factory=set)
     open_transactions: dict[str, str] = field(default_factory=dict)
-    """By transactional id, the one that was begun and not told to be committed."""
+    """By transactional id, the transaction that was begun and whose commit was not requested."""
     offsets: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """By partition, the last offset that was committed in a transaction, or tried to be."""
+    """By partition, the last offset that a transaction committed or tried to commit."""
     sessions: int = 0
     ready: bool = False
     last_error: str = ""
-    """What the last try to read everything ran into."""
+    """Error of the last attempt to read everything."""
 
     def is_done(self, name: str) -> bool:
-        """Whether a producer has sent all that it is to."""
+        """Whether a producer has sent all its records."""
         sent, wanted = self.sent[name], self.fewer.get(name, self.records)
         return sent >= wanted and (sent >= MOST * wanted or self.enough())
 
@@ -100,12 +101,12 @@ class Plan:
 
 
 def plain(partition: TopicPartition) -> Partition:
-    """As histories have it."""
+    """Return the partition in the form of histories."""
     return partition.topic, partition.partition
 
 
 async def create_topics(plan: Plan) -> None:
-    """Insists until the topics are there."""
+    """Create the topics; retry until they exist."""
     missing = {name: NewTopic(name, count, plan.replication, plan.configs) for name, count, _ in plan.topics}
     while missing:
         name, topic = next(iter(missing.items()))
@@ -128,7 +129,7 @@ async def create_topics(plan: Plan) -> None:
 
 
 async def produce(plan: Plan, name: str, clock: Clock, rng: random.Random) -> None:
-    """One life of a producer. The outcome of an earlier life's pending requests is unknown."""
+    """Run one incarnation of a producer. The outcomes of an earlier incarnation's pending requests are unknown."""
     plan.lives[name] += 1
     writer = f"{name}.{plan.lives[name]}"
     linger_ms = rng.choice([0, 5, 50])
@@ -172,12 +173,12 @@ async def send_all(
             try:
                 delivery = await producer.send(TOPIC, value, partition=partition)
             except ClientError:
-                write.outcome = Outcome.FAILED  # it was not even put into a batch
+                write.outcome = Outcome.FAILED  # it was never added to a batch
                 raise
             task = asyncio.create_task(await_delivery(plan, write, delivery))
             pending.add(task)
             task.add_done_callback(pending.discard)
-        if rng.random() < 0.005:  # another life, in good order
+        if rng.random() < 0.005:  # restart cleanly
             return
         await asyncio.sleep(rng.expovariate(1 / plan.pause_s))
 
@@ -204,7 +205,7 @@ async def close(client: Producer | Consumer) -> None:
 
 
 class Sessions(RebalanceListener):
-    """Begins a new session for a partition each time that it is given."""
+    """Starts a new session for a partition with each assignment."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -216,7 +217,7 @@ class Sessions(RebalanceListener):
 
 
 async def consume(plan: Plan, name: str, rng: random.Random) -> None:
-    """A member of the group, through all its lives: reads, and commits what it has read."""
+    """Run a member of the group, restarting it after each error: it reads, and commits the offsets it has read."""
     while True:
         plan.lives[name] += 1
         reader = f"{name}.{plan.lives[name]}"
@@ -265,7 +266,7 @@ async def commit(plan: Plan, consumer: Consumer, offsets: dict[TopicPartition, i
 
 
 async def audit_commits(plan: Plan, rng: random.Random) -> None:
-    """Asks now and then what the groups have committed."""
+    """Fetch the committed offsets of random groups from time to time."""
     while True:
         group, partitions = rng.choice(plan.committers)
         consumer = Consumer(plan.bootstrap, group_id=group, request_timeout_ms=3000, auto_create_topics=False)
@@ -303,7 +304,7 @@ async def read_alone(
     partitions: list[TopicPartition] | None = None,
     isolation: Isolation = "read_uncommitted",
 ) -> None:
-    """A reader without a group, through all its lives: from the beginning, or from where it was before."""
+    """Run a reader without a group, restarting it after each error, from the beginning or its last position."""
     position: dict[TopicPartition, int] = {}
     is_committed = isolation == "read_committed"
     while True:
@@ -335,11 +336,11 @@ async def read_alone(
         await asyncio.sleep(RETRY_S)
 
 
-# The end
+# Final contents
 
 
 async def read_everything(plan: Plan) -> None:
-    """The final contents of all partitions and committed offsets of all groups."""
+    """Read the final contents of all partitions and committed offsets of all groups."""
     for group, partitions in plan.committers:
         await insist(plan, partial(read_committed_offsets, plan, group, partitions))
     for topic, count, is_transactional in plan.topics:
@@ -364,7 +365,7 @@ async def read_committed_offsets(plan: Plan, group: str, partitions: list[TopicP
 
 
 async def read_topic(plan: Plan, partitions: list[TopicPartition], is_transactional: bool) -> None:
-    """All of its partitions from their beginnings to the ends that they have now, transactions decided."""
+    """Read all partitions of the topic from the beginning to the current end, after all transactions have ended."""
     isolation: Isolation = "read_committed" if is_transactional else "read_uncommitted"
     async with Consumer(
         plan.bootstrap, offset_reset="earliest", request_timeout_ms=5000, auto_create_topics=False

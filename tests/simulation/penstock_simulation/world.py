@@ -1,9 +1,8 @@
-"""Virtual time, and the processes that live in it. Everything else of the simulation belongs to a `World`.
+"""Virtual time and its processes. All other parts of the simulation belong to a `World`.
 
-When nothing is ready, time jumps to the next event. Which of several processes that are ready runs next is drawn from
-the seed, and now and then a process is preempted between two turns of its loop, so that what arrives meanwhile joins
-the turn; within a turn callbacks run in the order in which asyncio would run them. Code between two awaits takes no
-virtual time.
+When no process is ready, time advances to the next event. The seed chooses which of several ready processes runs next.
+Sometimes it preempts a process between two turns of its loop, so that what arrives meanwhile joins the turn. Within a
+turn, callbacks run in asyncio's order. Code between two awaits takes no virtual time.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ T = TypeVar("T")
 
 INSTANT_S = 1e-6
 PREEMPTED = 0.25
-"""How often a process that has something ready does not run at once, and:"""
+"""Probability that a ready process is preempted."""
 PREEMPTED_S = 0.000_5
-"""The mean of how long that takes."""
+"""Mean duration of a preemption."""
 MAX_BUSY_TURNS = 20_000
-"""A process that runs so many turns while time hardly moves on, or without ever having nothing to do, waits for
-something that cannot happen. Time moves on while a process is preempted."""
+"""Turns after which a process that is never idle, while time hardly advances, is a livelock. Time advances while a
+process is preempted."""
 
 
 class Livelock(Exception):
-    """Time stands still: a process is busy without end."""
+    """A process is busy without end while time does not advance."""
 
 
 class Deadlock(Exception):
-    """Nothing is ready and nothing will be."""
+    """No process is ready and no event is scheduled."""
 
 
 class World:
-    """Time, events, processes. One at a time in a thread; `close` it when it is over."""
+    """Time, events, and processes. A thread has at most one at a time; call `close` at the end."""
 
     def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
         self.streams = Streams(seed)
@@ -57,12 +56,12 @@ class World:
         self._numbers = count()
         self._scheduling = self.streams["scheduling"]
         self._graveyard: list[Any] = []
-        gc.freeze()  # what is older than this world is no garbage of it: `close` need not look through that
+        gc.freeze()  # exclude older objects from the collection in `close`
 
     # Events
 
     def at(self, when: float, action: Callable[..., object], *args: Any) -> None:
-        """Has something happen at a time, outside of any process."""
+        """Schedule an action at a time, outside of any process."""
         heapq.heappush(self._events, (max(when, self.now), next(self._numbers), action, args))
 
     def after(self, delay_s: float, action: Callable[..., object], *args: Any) -> None:
@@ -78,7 +77,7 @@ class World:
     # Processes
 
     def spawn(self, name: str, main: Callable[[], Coroutine[Any, Any, None]], machine: Any = None) -> Process:
-        """Starts a process whose `main` runs on a loop of its own."""
+        """Start a process that runs `main` on its own loop."""
         process = Process(self, name, machine)
         self.processes.append(process)
         self.note("spawn", name)
@@ -86,19 +85,19 @@ class World:
         return process
 
     def bury(self, things: Any) -> None:
-        """Keeps what a dead process held, so that none of its code runs, not even destructors."""
+        """Keep the objects of a dead process alive, so that none of its code runs, not even destructors."""
         self._graveyard.append(things)
 
     # Running
 
     def run(self, until: Callable[[], bool], deadline_s: float = float("inf")) -> bool:
-        """Runs until the condition holds (True) or virtual time is past the deadline (False)."""
+        """Run until the condition holds (True) or virtual time is past the deadline (False)."""
         hooks = sys.get_asyncgen_hooks()
         before = events._get_running_loop()
         events._set_running_loop(None)
         sys.set_asyncgen_hooks(self._first_iteration, self._finalize)
         collecting = gc.isenabled()
-        gc.disable()  # when garbage is found depends on what ran before in this interpreter
+        gc.disable()  # the time of a collection depends on what ran before in this interpreter
         try:
             return self._run(until, deadline_s)
         finally:
@@ -153,7 +152,7 @@ class World:
                 last.enqueue()
 
     def _advance(self) -> None:
-        """Moves on to the next event, and has all that is due at that time happen."""
+        """Advance to the next event and run everything due at that time."""
         queue = self._events
         self.now = now = queue[0][0]
         while queue and queue[0][0] <= now:
@@ -161,7 +160,7 @@ class World:
             action(*args)
 
     def run_main(self, main: Callable[[], Coroutine[Any, Any, T]], machine: Any = None, deadline_s: float = 1e6) -> T:
-        """Runs one coroutine as a process to its end, and returns what it returns. For tests."""
+        """Run one coroutine as a process to its end; return its result. For tests."""
         result: list[T] = []
         error: list[BaseException] = []
 
@@ -179,7 +178,7 @@ class World:
         return result[0]
 
     def close(self) -> None:
-        """Ends all processes at once and lets go of what they held."""
+        """End all processes at once and release their objects."""
         self.stopped = True
         for process in self.processes:
             if process.alive:
@@ -197,7 +196,7 @@ class World:
             self.current.generators.add(generator)
 
     def _finalize(self, generator: Any) -> None:
-        """One was dropped before its end: its `finally` runs in a task of its process, as asyncio does it."""
+        """Finalize a dropped generator: its `finally` runs in a task of its process, as in asyncio."""
         process = self.current
         if process is not None and process.alive and generator in process.generators:
             process.generators.discard(generator)

@@ -1,4 +1,4 @@
-"""The kinds of worlds that a seed can be run in. `run_seed` is what the runner and the tests call."""
+"""The kinds of worlds. The runner and the tests call `run_seed`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock_simulation.scenario import OneBroker, Scenario, Verdict, run_scena
 
 CLUSTER, BROKER = "cluster", "broker"
 WORLDS = {CLUSTER: CLUSTER_WEIGHTS, BROKER: WEIGHTS}
-"""By name, the kinds of faults that happen there."""
+"""Fault weights by kind of world."""
 
 
 def run_seed(
@@ -26,7 +26,7 @@ def run_seed(
     verbose: bool = False,
     plant: Callable[[], Any] | None = None,
 ) -> Verdict:
-    """Runs one seed to its end, with faults of these `kinds` and, in a cluster, workloads of these `features`."""
+    """Run one seed to its end, with faults of these `kinds` and, in a cluster, workloads of these `features`."""
     assert features is None or features <= FEATURES.keys(), f"unknown workloads: {features}"
     make: Callable[[], Scenario]
     if world == CLUSTER:
