@@ -1,4 +1,4 @@
-"""Makes the shared parts of this folder, and those of its neighbours, importable (tests are imported by file)."""
+"""Makes the packages of this folder and of its neighbours importable (tests are imported by file)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Plays the cells: `python -m tests.chaos.run`, with `--short` those that CI plays, or cells by name.
 
-Each cell has a cluster of its own. Prints what was seen of each fault, and a table at the end; the exit code is 0 only
-if nothing was found. The directory of a cell with findings stays: journals and logs of all processes are in it.
+Each cell has its own cluster. Prints the evidence of each fault, and a table at the end; the exit code is 0 only
+without findings. The directory of a cell with findings is kept, with the journals and logs of all processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHORT_SEED = 1
 
 
 def play(cell: Cell, seed: int) -> report.Row:
-    """One cell, from an empty directory to a row of the table."""
+    """Play one cell in a new directory; return its row of the table."""
     home = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{cell.name}-"))
     print(f"{cell.name}: {cell.says} (seed {seed})", flush=True)
     began_s = time.monotonic()
@@ -72,7 +72,7 @@ def chosen(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> li
 
 
 def catch(name: str, seed: int) -> int:
-    """Plants a fault in a copy of the broker; exit code 0 if each cell that is to notice it does."""
+    """Plant a fault in a copy of the broker; exit code 0 if each cell that must detect it does."""
     fault = next(each for each in PLANTS if each.name == name)
     print(f"{fault.name}: {fault.says}", flush=True)
     with copy_of(fault.package) as copy:

@@ -1,4 +1,4 @@
-"""The checks of the chaos tests find what they are there to find: each broken promise, made up, is a finding."""
+"""The checks of the chaos tests report each violated guarantee, in constructed journals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = "billing"
 
 
 class Run:
-    """A sound run, as journals tell it: tests break one promise of it."""
+    """Journals of a correct run; each test violates one guarantee."""
 
     def __init__(self) -> None:
         self.producer: list[Entry] = []

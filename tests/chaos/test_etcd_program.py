@@ -1,4 +1,4 @@
-"""The etcd of the chaos tests must be one that survives being killed; without one, the error says what to do."""
+"""The chaos tests accept only an etcd whose data survives a kill; without one, the error says how to get one."""
 
 from __future__ import annotations
 

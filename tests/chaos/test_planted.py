@@ -1,4 +1,4 @@
-"""The faults that are planted to show that cells notice can still be planted, and name cells that there are."""
+"""The planted faults still fit the source, and name existing cells."""
 
 from __future__ import annotations
 

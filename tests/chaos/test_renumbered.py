@@ -1,4 +1,4 @@
-"""A record that its client renumbered is distinguished from one that a broker wrote twice."""
+"""The check distinguishes a record that its client renumbered from one that a broker wrote twice."""
 
 from __future__ import annotations
 

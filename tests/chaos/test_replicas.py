@@ -1,4 +1,5 @@
-"""Replicas that differ on disk are found; that one of them is behind matters only below the high watermark."""
+"""The comparison reports replicas that differ on disk; a replica that is behind counts only below the high
+watermark."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ TOPIC = UUID(int=7)
 
 
 def batch(base: int, records: int, content: bytes = b"content") -> bytes:
-    """As much of a batch as is looked at: base offset, length, and the last offset delta at 23."""
+    """Return the fields of a batch that the comparison reads: base offset, length, and the last offset delta at byte
+    23."""
     rest = bytes(11) + pack(">i", records - 1) + content
     return pack(">qi", base, len(rest)) + rest
 

@@ -1,4 +1,4 @@
-"""What counts as work that flows is what was acknowledged, not what was tried."""
+"""Only acknowledged operations count as progress, not attempted ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the crash tests share: how often they kill, the seed of a run, brokers and loads that cannot leak.
+"""Fixtures of the crash tests: number of kills, random seed, brokers and loads that are always cleaned up.
 
 `--kills N` (or PENSTOCK_CRASH_KILLS=N) sets how often a broker is killed under load; `--crash-seed N` (or
-PENSTOCK_CRASH_SEED) repeats the choices of a run, as far as a machine's timing can be repeated.
+PENSTOCK_CRASH_SEED) repeats the random choices of a run; timing still varies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-# Tests are imported by file (importlib mode), so what they share is found by this entry.
+# Tests are imported by file (importlib mode), so this entry makes their common package importable.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from penstock_crash.broker import Broker
@@ -25,7 +25,7 @@ from penstock_crash.loads import Load
 
 DEFAULT_KILLS = 6
 SECONDS_A_KILL = 12
-"""For the time limit of a test: what a kill and a restart may take on a slow machine, and far more than they do."""
+"""For the time limit of a test: a generous bound for a kill and a restart on a slow machine."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +41,7 @@ def given(config: pytest.Config, option: str, variable: str) -> int | None:
 
 @pytest.fixture
 def kills(request: pytest.FixtureRequest) -> int:
-    """How often the main test kills; the others kill less often."""
+    """Number of kills of the main test; the others kill less often."""
     return given(request.config, "--kills", "PENSTOCK_CRASH_KILLS") or DEFAULT_KILLS
 
 
@@ -52,7 +52,7 @@ def few_kills(kills: int) -> int:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
-    """Random choices; the seed is printed, and shown with a failure."""
+    """Random number generator; its seed is printed and shown with a failure."""
     chosen = given(request.config, "--crash-seed", "PENSTOCK_CRASH_SEED")
     seed = chosen if chosen is not None else random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -61,7 +61,7 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 @pytest.fixture
 def home(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A directory for data, logs and journals; it stays where a test failed."""
+    """A directory for data, logs and journals; it is kept if the test fails."""
     made = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
     print(f"directory {made}")
     failed_before = request.session.testsfailed

@@ -1,4 +1,4 @@
-"""The audits find what they are there to find: each kind of loss, made up, is a finding."""
+"""The audits report each kind of loss, in constructed journals and contents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock_crash.load import body
 from penstock_crash.reading import Content, Read
 
 KEYS = ["idempotent/0/0", "plain/0/0", "idempotent/0/1", "plain/0/1", "plain/0/0", "plain/0/1", "idempotent/0/2"]
-"""A sound partition: the producer that is not idempotent has repeated what it sent."""
+"""Keys of a correct partition: the producer without idempotence has repeated records."""
 
 
 def record(offset: int, key: str) -> Read:
@@ -118,7 +118,7 @@ def test_an_acknowledged_commit_that_is_not_found_again_is_a_finding(tmp_path: P
 
 
 def compacted(*rows: tuple[int, str, int]) -> dict[int, Content]:
-    """(offset, key, number) of the records that are left."""
+    """Return the contents with these remaining records: (offset, key, number)."""
     records = [Read(o, key, body(f"{key}/{n}"), {"n": str(n).encode()}) for o, key, n in rows]
     return {0: Content(0, 4, records)}
 

@@ -1,4 +1,4 @@
-"""A full disk refuses what is new, keeps what was acknowledged, and is forgotten when space returns."""
+"""A broker with a full disk rejects new records, keeps acknowledged ones, and recovers when space is freed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def disk(home: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def broker(disk: SmallDisk, make_broker: MakeBroker) -> Broker:
-    """With some room left on its disk, and a topic."""
+    """A broker with little free space on its disk, and a topic."""
     made = make_broker(prefix=disk.prefix, data=disk.path / "data")
     made.start()
     reading.create_topic(made.bootstrap, TOPIC, 1)
@@ -41,17 +41,17 @@ def broker(disk: SmallDisk, make_broker: MakeBroker) -> Broker:
 
 
 class Client:
-    """A producer that does not try again by itself, and remembers what was acknowledged."""
+    """A producer without retries that records its acknowledgements."""
 
     def __init__(self, broker: Broker) -> None:
         self.acknowledged: dict[int, str] = {}
-        """The key at each offset."""
+        """Key by offset."""
         self.count = 0
         config: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "acks": "all", "retries": 0, "linger.ms": 0}
         self.producer = Producer(config | FAST_RECONNECT | {"batch.num.messages": 4})
 
     def send(self) -> list[int]:
-        """A burst of records; returns the codes of the errors that came back."""
+        """Send a burst of records; return the error codes."""
         errors = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -78,7 +78,7 @@ class Client:
 
 
 def refused(errors: list[int]) -> bool:
-    """All of a burst."""
+    """Whether the whole burst was rejected."""
     return len(errors) == BURST
 
 
@@ -87,7 +87,7 @@ def accepted(errors: list[int]) -> bool:
 
 
 def check_readable(broker: Broker, client: Client) -> None:
-    """Everything acknowledged is read, and the offsets have no gaps."""
+    """Assert that everything acknowledged is readable and that the offsets have no gaps."""
     content = reading.read_all(broker.bootstrap, TOPIC, 1)[0]
     assert [record.offset for record in content.records] == list(range(content.end))
     found = {record.offset: record.key for record in content.records}
@@ -119,7 +119,7 @@ def test_a_broker_takes_records_again_when_space_returns(broker: Broker, disk: S
 
 
 def test_another_partition_that_rolls_onto_a_full_disk_is_refused_and_recovers(broker: Broker, disk: SmallDisk) -> None:
-    """A first record needs a directory and files; none of that may be left half made."""
+    """A first record needs a directory and files; a failure must not leave a part of them."""
     reading.create_topic(broker.bootstrap, "untouched", 1)
     client = Client(broker)
     client.send_until(refused)

@@ -1,6 +1,6 @@
-"""kill -9 loses nothing that was acknowledged, at whatever moment it comes.
+"""SIGKILL at any time loses no acknowledged record.
 
-A killed process leaves its page cache behind, so these tests cannot see a missing fsync; the crash images of the log's
+The page cache survives a killed process, so these tests cannot detect a missing fsync; the crash images of the log's
 own tests can.
 """
 
@@ -36,7 +36,7 @@ FREQUENT = {
     "log.retention.check.interval.ms": "200",
     "log.segment.delete.delay.ms": "0",
 }
-"""Rare events happen often, and a metadata request does not recreate a lost topic."""
+"""Broker settings that make rare events frequent; a metadata request does not recreate a lost topic."""
 SMALL_SEGMENTS = {"segment.bytes": "16384", "index.interval.bytes": "512"}
 
 MakeBroker = Callable[..., Broker]
@@ -64,7 +64,7 @@ def check_ends(broker: Broker, load: Load) -> None:
 
 
 def check_produced(broker: Broker, load: Load) -> None:
-    """Ends the load and reads everything twice: as the broker has it, and after a start in good order."""
+    """End the load and read everything twice: immediately, and after a clean restart."""
     load.finish()
     for _ in range(2):
         contents = reading.read_all(broker.bootstrap, "acknowledged", PARTITIONS)
@@ -86,7 +86,7 @@ def test_segments_that_roll_all_the_time_lose_nothing(
 ) -> None:
     load = start_producers(broker, start_load, SMALL_SEGMENTS, "idempotent", "plain")
     repeatedly(broker, [(load, "ack")], few_kills, rng, check=lambda: check_ends(broker, load))
-    while len(list(broker.data.rglob("*.log"))) <= 2 * PARTITIONS:  # segments have to have rolled
+    while len(list(broker.data.rglob("*.log"))) <= 2 * PARTITIONS:  # the segments must have rolled
         load.wait_for("ack", 50)
     check_produced(broker, load)
 
@@ -109,7 +109,7 @@ def test_a_recovery_that_is_killed_again_and_again_loses_nothing(
 def test_records_deleted_stay_deleted_and_all_others_stay(
     broker: Broker, start_load: StartLoad, few_kills: int, rng: random.Random
 ) -> None:
-    """DeleteRecords moves the start; here some are asked for just before the kill, and may have been done or not."""
+    """DeleteRecords raises the log start; requests sent just before the kill may have been executed or not."""
     load = start_producers(broker, start_load, SMALL_SEGMENTS, "idempotent", follow=False)
     deletion = Deletion(broker, rng)
 
@@ -124,7 +124,7 @@ def test_records_deleted_stay_deleted_and_all_others_stay(
 
 
 class Deletion:
-    """Moves the start of partitions by DeleteRecords, and knows where it may be."""
+    """Raises log start offsets by DeleteRecords and tracks their possible values."""
 
     def __init__(self, broker: Broker, rng: random.Random) -> None:
         self.broker, self.rng = broker, rng
@@ -133,7 +133,7 @@ class Deletion:
         self.asked = dict.fromkeys(range(PARTITIONS), 0)
 
     def ask(self) -> dict[int, tuple[int, Future[Any]]]:
-        """By partition the offset below which all is to go, and the answer."""
+        """Send the requests; return by partition the new log start offset and the answer."""
         answers = {}
         for partition, end in reading.end_offsets(self.broker.bootstrap, "acknowledged", PARTITIONS).items():
             offset = self.rng.randrange(self.asked[partition], end + 1)
@@ -144,7 +144,7 @@ class Deletion:
         return answers
 
     def insist(self) -> None:
-        """Until it was done. The client may first have to find out that the broker is back."""
+        """Retry until the deletion succeeds. The client may first have to reconnect to the restarted broker."""
         deadline = time.monotonic() + DEADLINE_S
         while not self.all_done(self.ask()):
             assert time.monotonic() < deadline, "records cannot be deleted"
@@ -240,7 +240,7 @@ def test_topics_created_and_deleted_are_there_or_not_as_acknowledged(
 
 
 def topics_on_disk(broker: Broker) -> set[str]:
-    """The topics that have data, put aside or not. The broker may be deleting some just now."""
+    """Return the topics with data on disk, including renamed directories. The broker may be deleting some of them."""
     found = set()
     for directory, _, names in os.walk(broker.data):
         if "partition.json" in names:

@@ -1,4 +1,4 @@
-"""A data directory that is not this broker's, or that another process has, is refused: by exit code, in words."""
+"""A broker refuses to start on another broker's data directory or on one in use, with an exit code and a message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def used(home: Path, make_broker: MakeBroker) -> Broker:
 
 
 def refusal_of(broker: Broker) -> str:
-    """What a start says on stderr that must be refused; it must not have served, and leaves no traceback."""
+    """Start the broker and return its stderr; the start must be refused before the broker is ready, without a
+    traceback."""
     done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == REFUSED, f"exit code {done.returncode}: {done.stderr}"
     assert "ready" not in done.stdout
@@ -41,7 +42,7 @@ def refusal_of(broker: Broker) -> str:
 
 
 def change_meta(broker: Broker, **changes: object) -> None:
-    """As if another broker had written the directory's meta.json."""
+    """Change the directory's meta.json, as if another broker had written it."""
     path = broker.data / "meta.json"
     meta = msgspec.structs.replace(msgspec.json.decode(path.read_bytes(), type=DirectoryMeta), **changes)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(meta, crc=meta.checksum())))

@@ -1,4 +1,4 @@
-"""A broker of a cluster under test: a process of its own, killed, frozen, stopped and started on the same data."""
+"""A broker process of a cluster under test, which can be killed, frozen, stopped and restarted on the same data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from penstock_crash.broker import Broker
 from penstock_chaos.places import Place
 
 SOURCE_VARIABLE = "PENSTOCK_CHAOS_SOURCE"
-"""A folder with another `penstock` in it, which the brokers then run: one with a fault planted, or another release."""
+"""Environment variable: directory with another `penstock` package for the brokers, one with a planted fault or of
+another release."""
 
 
 class ClusterBroker(Broker):
-    """`penstock up --etcd`: with an address and a port of its own, which it keeps over restarts."""
+    """`penstock up --etcd` with its own address and port, which it keeps over restarts."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class ClusterBroker(Broker):
 
     @property
     def state(self) -> str:
-        """The kernel's letter for the process: R, S, T (stopped by a signal) and so on."""
+        """Return the kernel's process state: R, S, T (stopped by a signal) and so on."""
         stat = Path(f"/proc/{self.pid}/stat").read_text()
         return stat.rpartition(")")[2].split()[0]
 

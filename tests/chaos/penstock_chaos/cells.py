@@ -1,6 +1,6 @@
-"""The cells: each a fault that is caused, shown to have happened, and healed. `run.py` plays them in a `world`.
+"""The cells: each injects a fault, proves that it occurred, and heals it. `run.py` plays them in a `world`.
 
-A fault returns when it is healed. What it asserts beside its own occurrence is what the cluster promises during it.
+A fault function returns when the fault is healed. Its other assertions are the cluster's guarantees during the fault.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DURING_LIMIT_S = 30.0
 
 @dataclass(frozen=True)
 class Cell:
-    """`short`: part of the short set. The rest is what its cluster needs."""
+    """A cell. `short`: part of the short set. `with_network` and `small_disk`: requirements on its cluster."""
 
     name: str
     says: str
@@ -43,12 +43,12 @@ class Cell:
 
 
 def leads(truth: Truth, broker_id: int) -> dict[int, int]:
-    """The partitions of the source that a broker leads, with their leader epochs."""
+    """Return the leader epochs of the source partitions that a broker leads."""
     return {p: record.leader_epoch for p, record in truth.of(SOURCE).items() if record.leader == broker_id}
 
 
 def all_led_by_others(world: World, broker: ClusterBroker, before: Truth, since_s: float) -> None:
-    """Waits until the partitions that a broker led have other leaders, in higher epochs."""
+    """Wait until the partitions that a broker led have other leaders in higher epochs."""
     led = leads(before, broker.broker_id)
     assert led, "the fault was to hit a leader"
 
@@ -64,7 +64,7 @@ def all_led_by_others(world: World, broker: ClusterBroker, before: Truth, since_
 
 
 def taken_during(world: World, partitions: Collection[int], since_s: float) -> None:
-    """Waits until partitions take records while the fault lasts, as they are to."""
+    """Wait until the partitions accept records during the fault."""
 
     def waiting() -> list[int]:
         counts = world.acknowledged_between(since_s, time.monotonic())
@@ -77,7 +77,7 @@ def taken_during(world: World, partitions: Collection[int], since_s: float) -> N
 
 
 def nothing_taken(world: World, partitions: Collection[int], begin_s: float, end_s: float, why: str) -> None:
-    """Nothing that was sent while it cannot be acknowledged was acknowledged; what was sent before may be."""
+    """Assert that no record sent while it could not be acknowledged was acknowledged; records sent before may be."""
     counts = world.acknowledged_between(begin_s, end_s)
     wrong = {p: counts[p] for p in partitions if counts[p]}
     if wrong:
@@ -129,7 +129,7 @@ def kill_controller(world: World) -> None:
 
 
 def kill_coordinator(world: World) -> None:
-    """Of the transactions and of the groups that share their shard."""
+    """Kill the coordinator of the transactions and of the groups in their shard."""
     shard = keys.shard_of(WORKERS)
     before = world.cluster.console.truth().shards[shard]
     broker = world.cluster.brokers[before.broker_id]
@@ -238,7 +238,8 @@ def peers_of(broker: ClusterBroker) -> list[str]:
 
 
 def cut_from_peers(world: World) -> None:
-    """It keeps its lease, so it stays leader, and nothing that needs its followers is acknowledged."""
+    """Cut the leader off from its followers: it keeps its lease and its leadership, but cannot acknowledge with
+    acks=all."""
     broker = world.leader()
     name = broker_name(broker.broker_id)
     before = world.cluster.console.truth()
@@ -301,7 +302,7 @@ def etcd_is_away(world: World) -> None:
 
 
 def without_etcd(world: World, since_s: float, all_go_on: bool) -> None:
-    """Leaders whose followers all fetch go on, longer than their leases last."""
+    """Check that leaders whose followers all fetch continue for longer than their leases last."""
     time.sleep(LEASE_S + 3.0)
     if all_go_on:
         taken_during(world, range(len(world.acknowledged)), time.monotonic())
@@ -321,7 +322,7 @@ def etcd_killed(world: World) -> None:
 
 
 def etcd_stopped(world: World) -> None:
-    """It refuses connections for some seconds before it ends, and lets leases end meanwhile."""
+    """Stop etcd with SIGTERM: before it exits, it refuses connections for some seconds while leases expire."""
     begun_s = time.monotonic()
     world.cluster.etcd.stop()
     away_s = time.monotonic()
@@ -332,7 +333,7 @@ def etcd_stopped(world: World) -> None:
 
 
 def etcd_frozen(world: World) -> None:
-    """It comes back with all leases over at once."""
+    """Freeze etcd for longer than the leases last: all expire at once when it resumes."""
     world.cluster.etcd.freeze()
     away_s = time.monotonic()
     world.prove("etcd was frozen (SIGSTOP)")
@@ -340,7 +341,7 @@ def etcd_frozen(world: World) -> None:
     world.cluster.etcd.thaw()
 
 
-# Disk, and an orderly roll
+# Disk, and rolling restart
 
 
 def disk_full(world: World) -> None:

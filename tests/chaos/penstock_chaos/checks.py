@@ -1,6 +1,6 @@
-"""What must hold of a cell: the simulation's checks, and those of a loop that consumes, transforms and produces.
+"""The checks of a cell: the simulation's, and those of a consume-transform-produce loop.
 
-Pure. Each finding is a sentence; none is a pass.
+Pure functions. Each returns findings, one sentence each; no finding means success.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from penstock_chaos.renumbered import without
 
 
 def findings(told: Told, renumbered: Mapping[Partition, Iterable[int]] | None = None) -> list[Finding]:
-    """All that was found, what clients say themselves first. `told` is settled; `renumbered`: see there."""
+    """Return all findings, starting with those that clients report. `told` is settled; `renumbered`: see that
+    module."""
     found = [Finding("broken client", said) for said in told.broken]
     history = told.history
-    # Markers take offsets that no consumer reads: a transactional topic has gaps.
+    # Markers have offsets that no consumer reads, so a transactional topic has gaps.
     plain = History(contents=[c for c in history.contents if c.partition[0] != TARGET])
     once = without(history, renumbered or {})
     looked_at = {checker.gaps: plain, checker.duplicated: once, checker.reordered: once}
     for check in checker.CHECKS:
         found += check(looked_at.get(check, history))
     if not any(content.partition[0] == TARGET for content in history.contents):
-        return found  # the end could not be read, which is a finding of its own
+        return found  # the end could not be read, which is another finding
     for own in (torn, lost_commits, aborted_kept, wrongly_many):
         found += own(told)
     return found
 
 
 def target_values(told: Told) -> Counter[bytes]:
-    """What a read_committed reader finds at the end, and how often."""
+    """Return how often each value is in the final `read_committed` contents of the target."""
     return Counter(value for c in told.history.contents if c.partition[0] == TARGET for _, value in c.records)
 
 
 def torn(told: Told) -> Iterator[Finding]:
-    """Of a transaction all records are there, or none."""
+    """Either all records of a transaction are in the target, or none."""
     there = target_values(told)
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for output in told.outputs:
@@ -52,7 +53,7 @@ def torn(told: Told) -> Iterator[Finding]:
 
 
 def lost_commits(told: Told) -> Iterator[Finding]:
-    """Of a transaction whose commit was acknowledged something is there."""
+    """A transaction whose commit was acknowledged has records in the target."""
     there = target_values(told)
     made = {output.transaction for output in told.outputs}
     kept = {output.transaction for output in told.outputs if output.value in there}
@@ -61,7 +62,7 @@ def lost_commits(told: Told) -> Iterator[Finding]:
 
 
 def aborted_kept(told: Told) -> Iterator[Finding]:
-    """Nothing of an aborted transaction is there for who reads committed records only."""
+    """A `read_committed` reader finds no record of an aborted transaction."""
     there = target_values(told)
     for output in told.outputs:
         if output.transaction in told.history.aborted and output.value in there:
@@ -69,7 +70,7 @@ def aborted_kept(told: Told) -> Iterator[Finding]:
 
 
 def wrongly_many(told: Told) -> Iterator[Finding]:
-    """Each record of the source below the group's committed offset has exactly one of the target, others none."""
+    """Each source record below the group's committed offset has exactly one record in the target; others have none."""
     there = target_values(told)
     made: Counter[tuple[int, int]] = Counter()
     for output in told.outputs:
@@ -92,7 +93,7 @@ def wrongly_many_of(content: Content, made: Counter[tuple[int, int]], position: 
 
 
 def longest_pause_s(history: History, topic: str, since_s: float, until_s: float) -> float:
-    """The longest time between two acknowledged writes of one partition, whichever has the longest."""
+    """Return the longest time between two acknowledged writes of the same partition, over all partitions."""
     acknowledged: dict[int, list[float]] = defaultdict(list)
     for write in history.writes:
         if write.partition[0] == topic and since_s <= write.completed_s <= until_s:

@@ -1,4 +1,4 @@
-"""A cluster under test: an etcd, three brokers, and the console that looks at them. No workload yet: see `world`."""
+"""A cluster under test: an etcd, three brokers, and the console that inspects them. `world` adds the workloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "group.initial.rebalance.delay.ms": "0",
-    # Faults last for seconds here, not for minutes.
+    # Faults last for seconds in these tests.
     "replica.lag.time.max.ms": "10000",
     "leader.imbalance.check.interval.seconds": "5",
 }
@@ -34,7 +34,7 @@ def broker_name(broker_id: int) -> str:
 
 
 class Cluster:
-    """`small_disk` names the broker whose data lies on a small file system."""
+    """The processes of a cluster. `small_disk` is the id of the broker whose data is on a small file system."""
 
     def __init__(self, home: Path, with_network: bool, small_disk: int | None = None) -> None:
         names = [CLIENTS, "etcd", *map(broker_name, BROKER_IDS)]
@@ -60,7 +60,7 @@ class Cluster:
             )
 
     def data_of(self, broker_id: int) -> Path:
-        """Where this process sees a broker's data directory."""
+        """Return a broker's data directory as seen by this process."""
         broker = self.brokers[broker_id]
         if self.disk is not None and broker.data.is_relative_to(self.disk.path):
             return self.disk.outside / broker.data.relative_to(self.disk.path)
@@ -77,7 +77,7 @@ class Cluster:
         self.wait_truth("a controller", lambda truth: truth.controller is not None)
 
     def start_brokers(self, ids: Iterable[int]) -> None:
-        """All at once; returns when they all serve."""
+        """Start the brokers concurrently; return when all are ready."""
         started = [self.brokers[broker_id] for broker_id in ids]
         for broker in started:
             broker.spawn()
@@ -94,7 +94,8 @@ class Cluster:
         )
 
     def wait_truth(self, what: str, condition: Callable[[Truth], bool], limit_s: float = 60.0) -> Truth:
-        """What is agreed, once it fulfils a condition. Raises AssertionError with what is agreed instead."""
+        """Return the agreed metadata once it fulfils a condition. Raises AssertionError with the metadata on
+        timeout."""
         deadline = time.monotonic() + limit_s
         seen: object = None
         while True:

@@ -1,4 +1,4 @@
-"""What the test itself asks the cluster: creates topics as a client, and reads in etcd what the brokers have agreed."""
+"""The test's own requests to the cluster: creates topics as a client, and reads the cluster's metadata in etcd."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from penstock_chaos.places import Place
 
 
 class Refused(Exception):
-    """The cluster or etcd did not do what the console asked for."""
+    """The cluster or etcd did not execute the console's request."""
 
 
 @dataclass
 class Truth:
-    """What is agreed, as of one revision of etcd."""
+    """The cluster's metadata at one revision of etcd."""
 
     controller: ControllerRecord | None = None
     brokers: dict[int, BrokerRecord] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Truth:
     shards: dict[int, ShardRecord] = field(default_factory=dict)
 
     def of(self, topic: str) -> dict[int, PartitionRecord]:
-        """The partitions of a topic, by their index."""
+        """Return the partitions of a topic by index."""
         topic_id = self.topics[topic]
         return {index: record for (its, index), record in sorted(self.partitions.items()) if its == topic_id}
 
@@ -47,12 +47,12 @@ class Truth:
 
     @property
     def is_whole(self) -> bool:
-        """Every partition has a leader and all of its replicas in sync."""
+        """Whether every partition has a leader and all of its replicas in sync."""
         return all(p.leader >= 0 and set(p.isr) == set(p.replicas) for p in self.partitions.values())
 
 
 class Console:
-    """One process where the clients are."""
+    """One process in the network of the clients."""
 
     def __init__(self, place: Place, etcd_url: str, home: Path) -> None:
         self._etcd_url = etcd_url
@@ -68,7 +68,7 @@ class Console:
             )
 
     def ask(self, do: str, **options: Any) -> Any:
-        """Raises `Refused` with what went wrong."""
+        """Send a request and return the answer. Raises `Refused` with the error."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": do, **options}) + "\n")
@@ -81,7 +81,7 @@ class Console:
         return answer["answer"]
 
     def truth(self) -> Truth:
-        """Raises `Refused` while etcd does not answer."""
+        """Read the metadata. Raises `Refused` while etcd does not answer."""
         begin = keys.METADATA.encode()
         end = begin[:-1] + bytes([begin[-1] + 1])
         body = {"key": base64.b64encode(begin).decode(), "range_end": base64.b64encode(end).decode()}
@@ -97,7 +97,7 @@ class Console:
 
 
 def put_into(truth: Truth, key: str, value: bytes) -> None:
-    """One pair of etcd's into its place; what is of no interest here is left out."""
+    """Add one key of etcd to `truth`; ignore keys that the tests do not use."""
     last = key.rpartition("/")[2]
     if key == keys.CONTROLLER:
         truth.controller = decode(ControllerRecord, key, value)

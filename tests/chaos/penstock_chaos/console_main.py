@@ -1,6 +1,6 @@
-"""The console's process: runs where the clients are, since the test itself may not reach the cluster from outside.
+"""The console's process. It runs in the clients' network, because the test may not reach the cluster from outside.
 
-Takes requests as JSON lines on its input, and answers each with one line on its output: {"answer": ...} or
+Reads requests as JSON lines on standard input and answers each with one line on standard output: {"answer": ...} or
 {"error": ...}.
 """
 
@@ -18,7 +18,7 @@ REQUEST_S = 10.0
 
 
 def post(url: str, body: dict[str, Any]) -> Any:
-    """JSON to etcd's gateway and back."""
+    """Send a JSON request to etcd's gateway; return the JSON answer."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=REQUEST_S) as answer:
         return json.load(answer)
@@ -32,7 +32,7 @@ def create_topic(bootstrap: str, name: str, partitions: int, replication: int, c
 
 
 def brokers(bootstrap: str) -> list[int]:
-    """The ids that a broker tells its clients."""
+    """Return the broker ids in a client's metadata."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     return sorted(admin.list_topics(timeout=REQUEST_S).brokers)
 
@@ -45,7 +45,7 @@ def main() -> None:
         request = json.loads(line)
         try:
             answer = {"answer": REQUESTS[request.pop("do")](**request)}
-        except Exception as error:  # it is the test's to judge
+        except Exception as error:  # the test decides what the error means
             answer = {"error": repr(error)}
         print(json.dumps(answer), flush=True)
 

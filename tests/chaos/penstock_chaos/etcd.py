@@ -1,4 +1,5 @@
-"""The one etcd process of a cluster under test, which cells end, kill and freeze. It syncs as it is made to."""
+"""The single etcd process of a cluster under test, which cells stop, kill and freeze. It syncs its writes as in
+production."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from penstock_chaos.places import Place
 READY_S = 60.0
 POLL_S = 0.05
 _SERVES = b"serving client traffic"
-"""Written to its log by each etcd from 3.4 on when clients may come."""
+"""Line that each etcd from 3.4 on logs when it accepts clients."""
 
 
 class Etcd:
-    """One member, its data below `home`. A start after a kill finds what the last one had acknowledged."""
+    """One member, its data below `home`. A start after a kill finds all acknowledged writes of the previous run."""
 
     def __init__(self, program: str, place: Place, home: Path) -> None:
         self.place, self.home = place, home
@@ -42,7 +43,7 @@ class Etcd:
         self.is_frozen = False
 
     def start(self) -> None:
-        """Returns when it serves. Raises AssertionError with its log."""
+        """Start; return when it accepts clients. Raises AssertionError with its log."""
         assert self._process is None, "etcd runs already"
         begun = self.log.stat().st_size if self.log.exists() else 0
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ETCD")}
@@ -74,7 +75,7 @@ class Etcd:
         self._process = None
 
     def freeze(self) -> None:
-        """Its connections stay open, and nothing answers."""
+        """Send SIGSTOP: connections stay open, but etcd does not answer."""
         assert self._process is not None, "etcd does not run"
         self._process.send_signal(signal.SIGSTOP)
         self.is_frozen = True

@@ -1,7 +1,7 @@
-"""Where the etcd of the chaos tests comes from: a current one, whose data survives being killed.
+"""Finds the etcd of the chaos tests: a current release, whose data survives a kill.
 
-Looked for in this order: the variable PENSTOCK_CHAOS_ETCD, `etcd` on PATH, one built here before, one built now from
-the released Go modules that `tests/chaos/etcd/go.sum` pins. Called by `cluster`.
+Search order: the variable PENSTOCK_CHAOS_ETCD, `etcd` on PATH, one that was built before, one built now from the
+released Go modules that `tests/chaos/etcd/go.sum` pins. Called by `cluster`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ CURE = (
     f" {VARIABLE}, or install Go 1.23 or newer, with which one is built"
 )
 DOUBTFUL = re.compile(r"^3\.5\.[0-2]$")
-"""Releases that can come back from a kill with something else than they acknowledged; 3.5.3 mended it."""
+"""Releases that may lose acknowledged writes after a kill; fixed in 3.5.3."""
 _VERSION = re.compile(r"^etcd Version: (\S+)", re.MULTILINE)
 
 
 class NoEtcd(Exception):
-    """There is none that serves, and none can be built; the message says what to do."""
+    """No suitable etcd was found and none can be built; the message says how to fix it."""
 
 
 def version_of(program: str) -> str:
-    """Such as 3.5.21. Raises `NoEtcd` if the program does not tell."""
+    """Return the version, such as 3.5.21. Raises `NoEtcd` if the program does not print it."""
     try:
         told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
     except OSError as e:
@@ -42,7 +42,7 @@ def version_of(program: str) -> str:
 
 
 def find_etcd() -> str:
-    """The path of a program that serves. Raises `NoEtcd`."""
+    """Return the path of a suitable program. Raises `NoEtcd`."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         version = version_of(named)
@@ -56,14 +56,15 @@ def find_etcd() -> str:
 
 
 def built_program() -> Path:
-    """Named for what it is built of, so that a change of that builds another one."""
+    """Return the path of the built program. Its name contains a hash of the sources, so that changed sources cause a
+    new build."""
     digest = hashlib.sha256(b"".join((SOURCES / name).read_bytes() for name in ("main.go", "go.mod", "go.sum")))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "penstock" / "chaos" / f"etcd-{digest.hexdigest()[:16]}"
 
 
 def build() -> str:
-    """Once: some minutes on two cores. What was built before is taken."""
+    """Build the program, unless it exists; return its path. The build takes some minutes on two cores."""
     target = built_program()
     if target.exists():
         return str(target)

@@ -1,4 +1,4 @@
-"""From the journals of the workloads to what the checker looks at."""
+"""Converts the journals of the workloads to the history that the checker reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock_simulation.history import Commit, CommittedRead, Content, History,
 SOURCE = "orders"
 TARGET = "invoices"
 WORKERS = "invoicing"
-"""The group of the transactional copy from source to target."""
+"""Group of the transactional copy from source to target."""
 
 
 @dataclass(slots=True)
@@ -24,27 +24,27 @@ class Output:
     value: bytes
     partition: int
     source: tuple[int, int]
-    """Partition and offset of what it was made of."""
+    """Partition and offset of the source record."""
 
 
 @dataclass
 class Told:
-    """Everything that the clients wrote down, and the final contents."""
+    """All journal entries of the clients, and the final contents."""
 
     history: History = field(default_factory=History)
     outputs: list[Output] = field(default_factory=list)
     committed: set[str] = field(default_factory=set)
     """Transactions whose commit was acknowledged."""
     broken: list[str] = field(default_factory=list)
-    """What a client says that no cluster may do to it."""
+    """Behaviour that a client reports and that no cluster may show."""
     positions: dict[int, int] = field(default_factory=dict)
-    """What the transactions' group has committed at the end, by partition of the source."""
+    """Final committed offsets of the transactions' group, by partition of the source."""
     _writes: dict[str, Write] = field(default_factory=dict)
     _begun: dict[str, tuple[float, dict[str, int]]] = field(default_factory=dict)
     _numbers: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, entries: Iterable[Entry], topic: str, read_committed: bool = False) -> None:
-        """A journal's entries. `topic` is where its loads write, read or commit offsets of."""
+        """Add a journal's entries. `topic` is the topic that its loads write, read or commit offsets of."""
         for kind, *fields in entries:
             match kind:
                 case "send":
@@ -111,7 +111,7 @@ class Told:
         if how == "committed":
             self.committed.add(transaction)
         elif how in ("aborted", "left"):
-            # What was left without a commit is aborted by the next life, or by the coordinator.
+            # The worker's next incarnation, or the coordinator, aborts the uncommitted transaction.
             self.history.aborted.add(transaction)
         begun_s, positions = self._begun.get(transaction, (at_s, {}))
         outcome = {"committed": Outcome.OK, "unknown": Outcome.UNKNOWN}.get(how, Outcome.FAILED)
@@ -121,7 +121,7 @@ class Told:
             self.history.commits.append(Commit(WORKERS, place, offset, begun_s, outcome, completed_s))
 
     def settle(self) -> History:
-        """When all is added: what transactions made has their outcome."""
+        """Set the outcomes of transactional records; call it after all entries are added."""
         for write in self.history.writes:
             if write.transaction in self.committed:
                 write.outcome = Outcome.OK

@@ -1,7 +1,7 @@
-"""Where processes run: all on loopback, or each in a network namespace of its own, so that links between can be cut.
+"""Where processes run: all on loopback, or each in its own network namespace, so that links can be cut.
 
-A namespace lives as long as a process that keeps it and waits for its input to end: when the test ends, however it
-ends, the kernel takes namespaces, links and rules away. Nothing joins them to the machine's own network.
+A keeper process holds each namespace and exits at the end of its input. When the test process ends, for any reason, the
+kernel removes namespaces, links and rules. They have no connection to the machine's own network.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ NEEDED = (
 
 
 class NoNamespaces(Exception):
-    """They cannot be made here; the message says what is missing."""
+    """Namespaces cannot be created; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`prefix` is put before the command of a process that is to run there."""
+    """An address for processes. `prefix` goes before the command of each process that runs there."""
 
     name: str
     address: str
@@ -35,7 +35,7 @@ class Place:
 
 
 class Loopback:
-    """One address for all: enough where no link has to be cut."""
+    """One address for all processes, for cells that cut no links."""
 
     def place(self, name: str) -> Place:
         return Place(name, "127.0.0.1")
@@ -53,7 +53,7 @@ class Loopback:
 
 
 class Namespaces:
-    """A namespace for each name, joined by a bridge in one more; a context manager."""
+    """A namespace for each name, connected by a bridge in one more; a context manager."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._keepers: dict[str, subprocess.Popen[str]] = {}
@@ -93,7 +93,8 @@ class Namespaces:
         return "nsenter", f"--net=/proc/{self._keepers[name].pid}/ns/net", "--"
 
     def _run(self, name: str, script: str) -> str:
-        """A shell script in a namespace; its output. Raises `NoNamespaces` with what it says if it fails."""
+        """Run a shell script in a namespace and return its output. Raises `NoNamespaces` with the output if it
+        fails."""
         command = [*self._prefix(name), "sh", "-ec", script]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         if done.returncode != 0:
@@ -108,7 +109,7 @@ class Namespaces:
     def drop(
         self, name: str, others: Sequence[str], directions: Sequence[Direction] = BOTH, probability: float = 1.0
     ) -> None:
-        """From now on packets between `name` and `others` are dropped: all, or by chance; INPUT are those to `name`."""
+        """Drop packets between `name` and `others`: all, or with a probability. INPUT are packets to `name`."""
         chance = f"-m statistic --mode random --probability {probability}" if probability < 1 else ""
         rules = []
         for other in others:
@@ -118,19 +119,19 @@ class Namespaces:
         self._run(name, "; ".join(rules))
 
     def dropped(self, name: str) -> int:
-        """How many packets the rules of `name` have dropped since they were made."""
+        """Return the number of packets that the rules of `name` have dropped."""
         listed = "".join(self._run(name, f"iptables -w -n -v -x -L {direction}") for direction in BOTH)
         rows = (line.split() for line in listed.splitlines())
         return sum(int(row[0]) for row in rows if len(row) > 2 and row[2] == "DROP")
 
     def mend(self, name: str) -> int:
-        """Takes the rules of `name` away; how many packets they had dropped."""
+        """Delete the rules of `name`; return the number of packets they dropped."""
         dropped = self.dropped(name)
         self._run(name, "iptables -w -F")
         return dropped
 
     def close(self) -> None:
-        """What still runs in the namespaces must have been ended before."""
+        """Remove the namespaces; the processes in them must have ended."""
         for keeper in self._keepers.values():
             keeper.kill()
             keeper.communicate()

@@ -1,6 +1,6 @@
-"""Faults planted in a copy of the broker, to show that cells notice: `python -m tests.chaos.run --plant NAME`.
+"""Faults planted in a copy of the broker, to verify that cells detect them: `python -m tests.chaos.run --plant NAME`.
 
-For each: the cells that must find something. The copy is made as in `tests/faults`; the checkout is not touched.
+Each names the cells that must report findings. The copy is made as in `tests/faults`; the checkout is not modified.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Records that a client wrote once more under a new producer epoch, which no broker can know again.
+"""Records that a client wrote again under a new producer epoch, so that brokers cannot detect the duplicate.
 
-librdkafka 2.16 does so, rarely: when a request to a leader that hangs times out while another leads already, the new
-leader's thread may find nothing in flight before the old one's thread has put the request's records back, and sends
-later ones first. These are refused for the gap; it then renumbers all that is not acknowledged, what is written too.
+librdkafka 2.16 does this in rare cases. A request to a frozen leader times out while another broker leads already. The
+new leader's thread may find nothing in flight before the old leader's thread has returned the request's records to the
+queue, so it sends later records first. The broker rejects them because of the gap; librdkafka then renumbers all
+unacknowledged records, including those already written.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PRODUCER_AT = 43
 
 
 class Numbering(NamedTuple):
-    """Who numbered the records of a batch, from `base_offset` on."""
+    """Producer id, epoch and sequence of a batch at `base_offset`."""
 
     base_offset: int
     producer_id: int
@@ -31,13 +32,13 @@ class Numbering(NamedTuple):
 
 
 def numberings(directory: Path) -> list[Numbering]:
-    """Of each batch of a partition's log."""
+    """Return the numbering of each batch of a partition's log."""
     return [Numbering(base, *PRODUCER.unpack_from(data, PRODUCER_AT)) for base, _, data in batches(directory)]
 
 
 def renumbered(content: Content, found: list[Numbering]) -> set[int]:
-    """Offsets of records that are there before, by the same producer in an earlier epoch of its own; none where nothing
-    is known of the log."""
+    """Return the offsets of records that the same producer has written before in an earlier epoch; none if the log is
+    unknown."""
     again: set[int] = set()
     if not found:
         return again
@@ -52,7 +53,7 @@ def renumbered(content: Content, found: list[Numbering]) -> set[int]:
 
 
 def without(history: History, again: Mapping[Partition, Iterable[int]]) -> History:
-    """A history whose partitions do not hold these offsets."""
+    """Return the history without these offsets."""
     contents = []
     for content in history.contents:
         left_out = set(again.get(content.partition, ()))

@@ -1,4 +1,4 @@
-"""Holds the replicas of partitions against each other on disk, byte for byte, when their brokers have stopped."""
+"""Compares the replicas of partitions on disk, byte for byte, after their brokers have stopped."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from uuid import UUID
 from penstock_simulation.checker import Finding
 
 HEADER = Struct(">qi")
-"""Base offset and length of a batch; the last offset delta follows at 23."""
+"""Base offset and length of a batch; the last offset delta is at byte 23."""
 HEADER_BYTES = 12
 LAST_OFFSET_DELTA = Struct(">i")
 LAST_OFFSET_DELTA_AT = 23
 
 
 def batches(directory: Path) -> Iterator[tuple[int, int, bytes]]:
-    """(base offset, last offset, bytes) of a partition's log."""
+    """Return (base offset, last offset, bytes) of each batch of a partition's log."""
     for segment in sorted(directory.glob("*.log")):
         data = segment.read_bytes()
         position = 0
@@ -35,7 +35,7 @@ def batches(directory: Path) -> Iterator[tuple[int, int, bytes]]:
 def differing(
     topic_id: UUID, topic: str, high_watermarks: Mapping[int, int], data: Mapping[int, Path]
 ) -> Iterator[Finding]:
-    """`data` holds the data directory of each broker. All of them were in sync."""
+    """Compare the replicas, all of which were in sync. `data` maps brokers to their data directories."""
     for partition, high_watermark in high_watermarks.items():
         held = {}
         for broker_id, directory in data.items():

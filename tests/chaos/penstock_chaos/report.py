@@ -1,4 +1,4 @@
-"""The table of cells and outcomes: printed at the end of a run, kept as JSON, and written into the reference."""
+"""The table of cells and outcomes: printed at the end of a run, stored as JSON, and written to the reference page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock_chaos.world import Outcome
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "reliability.md"
 ROLLS = "\n## Rolling restarts\n"
-"""The section at the end of the page that is not made here but from `make roll`."""
+"""Heading of the page's last section, which `make roll` writes."""
 RESULTS = Path(__file__).parents[1] / "results.json"
 
 HEAD = """# Reliability under real faults
@@ -71,7 +71,7 @@ COLUMNS = (
 
 @dataclass
 class Row:
-    """What is kept of a cell that was played."""
+    """The stored result of a cell."""
 
     cell: str
     seed: int
@@ -106,7 +106,7 @@ def row_of(cell: str, seed: int, outcome: Outcome) -> Row:
 
 
 def table(rows: dict[str, Row]) -> str:
-    """In Markdown, in the order of the cells."""
+    """Return the table in Markdown, in the order of the cells."""
     lines = [COLUMNS, "|---|---|---:|---:|---:|---:|---|"]
     for cell in CELLS:
         row = rows.get(cell.name)
@@ -123,7 +123,7 @@ def load() -> Results:
 
 
 def write(rows: list[Row]) -> None:
-    """Puts outcomes in the place of earlier ones of the same cells, and writes the page anew."""
+    """Replace the stored outcomes of the same cells, and rewrite the page."""
     results = load()
     results.rows |= {row.cell: row for row in rows}
     results.made = datetime.now(UTC).strftime("%Y-%m-%d")

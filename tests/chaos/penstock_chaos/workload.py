@@ -1,4 +1,4 @@
-"""Workloads as the cells see them: client processes with a journal each, that work until they are stopped."""
+"""Workloads as used by cells: client processes, each with a journal, that work until they are stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDERS = [str(TESTS / name) for name in ("chaos", "simulation", "crash")]
 
 
 def is_done(entry: Entry) -> bool:
-    """Whether an entry tells of something that succeeded."""
+    """Whether an entry records a successful operation."""
     if entry[0] == "commit":
         return entry[5] is not None
     return bool(entry[0] != "end" or entry[2] == "committed")
@@ -34,7 +34,7 @@ class Workload:
         self.name, self.progress = name, progress
         self.journal = Journal(home / f"{name}.journal")
         self.done: Counter[str] = Counter()
-        """Entries by kind; commits and transactions count where they were acknowledged."""
+        """Entries by kind; commits and transactions count only if acknowledged."""
         self._log = home / f"{name}.log"
         options |= {"journal": str(self.journal.path), "name": name}
         code = (
@@ -51,7 +51,7 @@ class Workload:
             )
 
     def read(self) -> list[Entry]:
-        """What was written since the last call."""
+        """Return the entries written since the last call."""
         new = self.journal.read()
         self.done.update(entry[0] for entry in new if is_done(entry))
         return new
@@ -65,7 +65,7 @@ class Workload:
         self._process.send_signal(signal.SIGTERM)
 
     def wait_finished(self, deadline: float) -> None:
-        """Until a moment of `time.monotonic()`. Raises AssertionError with the end of its log."""
+        """Wait for the exit until a `time.monotonic()` time. Raises AssertionError with the end of its log."""
         try:
             code = self._process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

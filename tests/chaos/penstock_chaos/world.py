@@ -1,8 +1,8 @@
-"""A cluster with workloads on it: what a cell breaks, and what is held to the promises afterwards.
+"""A cluster with workloads, on which a cell injects its fault and whose guarantees are checked afterwards.
 
-The order of a cell (`play`): start; wait until all work flows; the fault, which proves that it happened, and is healed;
-wait until all that was acknowledged is readable and all work flows again; let the workloads finish; read everything;
-check.
+The steps of a cell (`play`): start; wait until all workloads progress; inject the fault, prove that it occurred, and
+heal it; wait until all acknowledged records are readable and all workloads progress again; let the workloads finish;
+read everything; check.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ MEMBER_LIFE_S = 20.0
 
 @dataclass
 class Outcome:
-    """What a cell came to. `evidence` says what happened, in sentences; `findings` is empty where all promises held."""
+    """The outcome of a cell. `evidence` describes the fault in sentences; `findings` is empty if all guarantees
+    held."""
 
     evidence: list[str] = field(default_factory=list)
     acknowledged: int = 0
@@ -46,12 +47,12 @@ class Outcome:
     longest_pause_s: float = 0.0
     fault_s: float = 0.0
     readable_s: float | None = None
-    """Until everything acknowledged before was readable and all work flowed again, from the healing on."""
+    """Time from healing until everything acknowledged before was readable and all workloads progressed again."""
     findings: list[Finding] = field(default_factory=list)
 
 
 class World:
-    """One cluster with its workloads; `rng` decides what the fault hits."""
+    """One cluster with its workloads; `rng` chooses the targets of the fault."""
 
     def __init__(self, home: Path, rng: random.Random, with_network: bool, small_disk: int | None) -> None:
         self.home, self.rng = home, rng
@@ -59,23 +60,23 @@ class World:
         self.workloads: dict[str, Workload] = {}
         self.outcome = Outcome()
         self.acknowledged: dict[int, dict[int, tuple[float, float]]] = {p: {} for p in range(SOURCE_PARTITIONS)}
-        """When each record of the source was sent and acknowledged, by partition and offset."""
+        """By partition and offset of the source: times when the record was sent and acknowledged."""
         self._sent: dict[str, tuple[int, float]] = {}
-        """Partition and time, by value."""
+        """By value: partition and time."""
         self._ends: dict[str, dict[int, int]] = {}
         self._contents: Workload | None = None
         self._numberings: dict[Partition, list[Numbering]] = {}
 
     def prove(self, sentence: str) -> None:
-        """Notes what was seen of the fault."""
+        """Record evidence of the fault."""
         self.outcome.evidence.append(sentence)
         print(f"    {sentence}", flush=True)
 
     def broken(self, sentence: str) -> None:
-        """Notes a promise that was not kept while the fault lasted."""
+        """Record a guarantee that was violated during the fault."""
         self.outcome.findings.append(Finding("broken promise", sentence))
 
-    # Work
+    # Workloads
 
     def start(self) -> None:
         self.cluster.start()
@@ -99,7 +100,7 @@ class World:
         self.workloads[name] = Workload(self.home, self.cluster.clients, module, name, progress, **options)
 
     def read(self) -> None:
-        """Takes in what the workloads have written down meanwhile."""
+        """Read new entries of the workloads' journals."""
         for workload in self.workloads.values():
             for kind, *fields in workload.read():
                 if kind == "send":
@@ -109,7 +110,7 @@ class World:
                     self.acknowledged[partition][fields[1]] = sent_s, fields[2]
 
     def acknowledged_between(self, begin_s: float, end_s: float) -> dict[int, int]:
-        """How many records of each partition of the source were both sent and acknowledged in that time."""
+        """Return how many records of each source partition were both sent and acknowledged in that time."""
         self.read()
         return {
             p: sum(begin_s < sent_s and acknowledged_s <= end_s for sent_s, acknowledged_s in offsets.values())
@@ -117,7 +118,7 @@ class World:
         }
 
     def comes_true(self, condition: Callable[[], bool], limit_s: float) -> bool:
-        """Waits for a condition, for so long at most."""
+        """Whether a condition becomes true within a time limit."""
         deadline = time.monotonic() + limit_s
         while not condition():
             for workload in self.workloads.values():
@@ -128,7 +129,7 @@ class World:
         return True
 
     def wait_flowing(self, when: str, limit_s: float, much: int) -> None:
-        """Until from now on each workload has got on, and each partition has taken records. Raises AssertionError."""
+        """Wait until each workload has progressed and each partition has accepted records. Raises AssertionError."""
         self.read()
         before = {name: workload.done[workload.progress] for name, workload in self.workloads.items()}
         since_s = time.monotonic()
@@ -142,10 +143,10 @@ class World:
         if not self.comes_true(lambda: not idle(), limit_s):
             raise AssertionError(f"waited {limit_s:.0f} s for work to flow {when}; nothing new of {', '.join(idle())}")
 
-    # The course of a cell
+    # Course of a cell
 
     def play(self, fault: Callable[[World], None]) -> Outcome:
-        """Everything, from start to checks. What goes wrong on the way is a finding as well."""
+        """Run the cell from start to checks. An error on the way is a finding too."""
         began_s = time.monotonic()
         try:
             self.start()
@@ -162,7 +163,7 @@ class World:
         return self.outcome
 
     def _wait_readable(self, healed_s: float) -> None:
-        """All that was acknowledged can be read, and all work goes on."""
+        """Wait until all acknowledged records are readable and all workloads progress."""
         self.read()
         reach = {SOURCE: {p: max(offsets, default=-1) + 1 for p, offsets in self.acknowledged.items()}}
         reader = self._reader("readable", "read_uncommitted", {SOURCE: SOURCE_PARTITIONS}, reach, ())
@@ -175,7 +176,7 @@ class World:
         self.outcome.readable_s = time.monotonic() - healed_s
 
     def _finish(self) -> None:
-        """The workloads bring to an end what they have begun; then everything is read."""
+        """Let the workloads complete their operations, then read everything."""
         for workload in self.workloads.values():
             workload.ask_to_finish()
         deadline = time.monotonic() + FINISH_LIMIT_S
@@ -185,7 +186,8 @@ class World:
         self._compare_replicas()
 
     def _read_everything(self) -> None:
-        """To the high watermark first, then as committed: a transaction that hangs would keep that one behind."""
+        """Read to the high watermark first, then as `read_committed`: a hanging transaction would hold back the last
+        stable offset."""
         topics = {SOURCE: SOURCE_PARTITIONS, TARGET: TARGET_PARTITIONS}
         first = self._reader("ends", "read_uncommitted", topics, {}, ())
         first.wait_finished(time.monotonic() + FINISH_LIMIT_S)
@@ -212,7 +214,7 @@ class World:
         )  # fmt: skip
 
     def _compare_replicas(self) -> None:
-        """After the last write, all in-sync replicas hold the same bytes."""
+        """Compare the bytes of all in-sync replicas after the last write."""
         truth = self.cluster.wait_truth("all replicas in sync at the end", lambda t: t.is_whole)
         for broker in self.cluster.brokers.values():
             broker.stop()
@@ -251,10 +253,10 @@ class World:
             workload.clean_up()
         self.cluster.clean_up()
 
-    # What faults hit
+    # Targets of faults
 
     def leader(self, avoid_controller: bool = True) -> ClusterBroker:
-        """A broker that leads some of the source."""
+        """Return a broker that leads partitions of the source."""
         truth = self.cluster.console.truth()
         assert truth.controller is not None
         leaders = sorted({record.leader for record in truth.of(SOURCE).values()} & set(self.cluster.brokers))

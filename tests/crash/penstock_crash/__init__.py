@@ -1,5 +1,5 @@
-"""What the crash tests are made of: a broker that can be killed, loads that write down what they were promised, audits.
+"""Parts of the crash tests: a broker that can be killed, loads that record acknowledgements, and audits.
 
-The loads run in processes of their own and know the broker only by other people's clients. Each writes a journal: what
-it tried, and what was acknowledged. The audits read everything back and hold it against the journals.
+The loads run in separate processes and use third-party clients only. Each writes its attempts and acknowledgements to a
+journal. The audits read everything back and compare it with the journals.
 """

@@ -10,10 +10,10 @@ from penstock_crash.broker import DEADLINE_S, Broker
 from penstock_crash.loads import Load
 
 WORK_BETWEEN = 30
-"""Acknowledgements of each load that come between two kills at least, so that each kill meets a broker at work."""
+"""Minimum of acknowledgements of each load between two kills, so that each kill hits a broker under load."""
 LONGEST_WAIT_S = 0.6
 DURING_START_S = 0.5
-"""A broker that starts is killed again within this time; most starts take longer."""
+"""Maximum delay before a starting broker is killed again; most starts take longer."""
 DOUBLE_KILLS = 0.25
 
 
@@ -23,14 +23,14 @@ def kill_at_random(broker: Broker, rng: random.Random) -> None:
 
 
 def kill_while_starting(broker: Broker, rng: random.Random) -> None:
-    """A start that does not get far, perhaps not even to its end; perhaps it just makes it."""
+    """Start the broker and kill it during the start or just after it."""
     broker.spawn()
     time.sleep(rng.uniform(0, DURING_START_S))
     broker.kill()
 
 
 def kill_when_seen(broker: Broker, rng: random.Random, pattern: str, later_s: float) -> None:
-    """Kills as soon as a file of this name (a glob below the data directory) stands on disk, or a little later."""
+    """Kill the broker as soon as a file matches a glob below the data directory, or a little later."""
     deadline = time.monotonic() + DEADLINE_S
     while next(broker.data.glob(pattern), None) is None:
         broker.check_alive()
@@ -49,10 +49,10 @@ def repeatedly(
     check: Callable[[], None] = lambda: None,
     work: int = WORK_BETWEEN,
 ) -> None:
-    """Kills the broker `kills` times, each time at work for each of `loads` (with what its progress is called).
+    """Kill the broker `kills` times, each time under load. `loads` pairs each load with its progress entry kind.
 
-    `check` is called after each restart, while the loads go on; what it holds the broker to must have been read from
-    the journals before the kill, so they are read here just before it.
+    `check` is called after each restart, while the loads continue. The acknowledgements it checks must be older than
+    the kill, so this function reads the journals just before it.
     """
     killed = 0
     while killed < kills:

@@ -1,4 +1,4 @@
-"""Holds what was read at the end against what the loads wrote down. Each finding is a sentence; none is a pass."""
+"""Compares what was read at the end with the loads' journals. Each finding is a sentence; no finding means success."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Findings = list[str]
 
 
 def report(findings: Findings, *context: object) -> None:
-    """Fails with the first findings."""
+    """Raise AssertionError with the first findings."""
     shown = "\n".join(findings[:MOST_FINDINGS])
     assert not findings, f"{len(findings)} findings ({', '.join(map(str, context))}):\n{shown}"
 
 
 def audit_produced(journal: Journal, contents: Mapping[int, Content]) -> Findings:
-    """For `producers`: nothing acknowledged lost, moved or changed; offsets without gaps; order; no duplicates."""
+    """Audit `producers`: no acknowledged record is lost, moved or changed; no gaps; order; no duplicates."""
     findings = []
     sent = {(producer, partition): count for producer, partition, count in journal.of("sent")}
     for partition, content in contents.items():
@@ -32,7 +32,7 @@ def audit_produced(journal: Journal, contents: Mapping[int, Content]) -> Finding
 
 
 def audit_offsets(partition: int, content: Content) -> Findings:
-    """Offsets count up by 1 from the log's start; each value is that of its key."""
+    """Offsets increase by 1 from the log start offset; each value is that of its key."""
     findings = []
     expected = content.start
     for record in content.records:
@@ -47,8 +47,8 @@ def audit_offsets(partition: int, content: Content) -> Findings:
 
 
 def audit_sequences(partition: int, content: Content, sent: Mapping[tuple[str, int], int]) -> Findings:
-    """Each producer's numbers come in order, from 0 unless the log's beginning was deleted; repeats are for the
-    producer that is not idempotent alone."""
+    """Each producer's numbers are in order, from 0 unless the log start was raised; only the producer without
+    idempotence may repeat records."""
     findings = []
     expected: dict[str, int] = {}
     for record in content.records:
@@ -69,7 +69,7 @@ def audit_sequences(partition: int, content: Content, sent: Mapping[tuple[str, i
 
 
 def audit_acknowledged(journal: Journal, contents: Mapping[int, Content]) -> Findings:
-    """Each acknowledged record stands at the offset that the acknowledgement named, unless it was deleted."""
+    """Each acknowledged record is at its acknowledged offset, unless it was deleted."""
     findings = []
     for producer, partition, number, offset in journal.of("ack"):
         key, content = f"{producer}/{partition}/{number}", contents[partition]
@@ -81,7 +81,7 @@ def audit_acknowledged(journal: Journal, contents: Mapping[int, Content]) -> Fin
 
 
 def audit_seen(journal: Journal, contents: Mapping[int, Content]) -> Findings:
-    """A reader saw the final contents, in order, once."""
+    """A reader received the final contents, in order, once."""
     findings = []
     next_offset: dict[int, int] = defaultdict(int)
     for partition, offset, key in journal.of("seen"):
@@ -95,7 +95,7 @@ def audit_seen(journal: Journal, contents: Mapping[int, Content]) -> Findings:
 
 
 def audit_ends(journal: Journal, ends: Mapping[int, int]) -> Findings:
-    """Just after a restart: what was acknowledged so far can be read."""
+    """Just after a restart, all records acknowledged so far are readable."""
     acknowledged: dict[int, int] = defaultdict(lambda: -1)
     for _, partition, _, offset in journal.of("ack"):
         acknowledged[partition] = max(acknowledged[partition], offset)
@@ -109,8 +109,8 @@ def audit_ends(journal: Journal, ends: Mapping[int, int]) -> Findings:
 def audit_commits(
     before: Sequence[Entry], after: Sequence[Entry], members: Mapping[int, int], lone: Mapping[int, int]
 ) -> Findings:
-    """What is committed is not below what had been acknowledged `before` it was asked for, nor above what had been
-    tried `after` that."""
+    """A committed offset is not below the last one acknowledged `before` the query, nor above the last one attempted
+    `after` it."""
     findings = []
     for kind, found in (("member", members), ("lone", lone)):
         for partition, offset in highest(before, kind).items():
@@ -123,7 +123,7 @@ def audit_commits(
 
 
 def highest(entries: Sequence[Entry], kind: str) -> dict[int, int]:
-    """The highest offset that entries of a kind (partition, offset) name, by partition."""
+    """Return by partition the highest offset in the entries of a kind (partition, offset)."""
     found: dict[int, int] = {}
     for its_kind, *fields in entries:
         if its_kind == kind:
@@ -132,7 +132,7 @@ def highest(entries: Sequence[Entry], kind: str) -> dict[int, int]:
 
 
 def audit_found(journal: Journal) -> Findings:
-    """A group's committed offsets are those of its last acknowledged commit, whatever happened since."""
+    """A group's committed offsets are those of its last acknowledged commit."""
     findings = []
     committed: dict[int, int] = {}
     for kind, *fields in journal.entries:
@@ -144,7 +144,7 @@ def audit_found(journal: Journal) -> Findings:
 
 
 def audit_member(journal: Journal) -> Findings:
-    """A member that gets its partitions back goes on where its last acknowledged commit was, or later."""
+    """A member that gets its partitions back continues at its last acknowledged commit, or later."""
     findings = []
     committed: dict[int, int] = {}
     for kind, *fields in journal.entries:
@@ -156,7 +156,7 @@ def audit_member(journal: Journal) -> Findings:
 
 
 def audit_compacted(journal: Journal, contents: Mapping[int, Content]) -> Findings:
-    """The newest record of each key is there, unchanged; of what was acknowledged only what was overwritten is gone."""
+    """The newest record of each key exists unchanged; only overwritten acknowledged records are missing."""
     findings = []
     newest: dict[str, tuple[int, int]] = {}
     present: dict[tuple[int, int], tuple[str, int]] = {}
@@ -185,7 +185,7 @@ def audit_compacted(journal: Journal, contents: Mapping[int, Content]) -> Findin
 
 
 def audit_lives(journal: Journal, topics: set[str], contents: Mapping[str, Mapping[int, Content]]) -> Findings:
-    """Topics are there or not as acknowledged last, and hold what was written in their present life, nothing older."""
+    """Topics exist or not as last acknowledged, and contain only records of their current incarnation."""
     findings = []
     state: dict[str, tuple[str, int]] = {}
     for kind, *fields in journal.entries:

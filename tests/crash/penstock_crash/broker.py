@@ -1,4 +1,4 @@
-"""A broker process that tests kill, stop and start again on the same data directory and port."""
+"""A broker process that tests kill, stop and restart on the same data directory and port."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 DEADLINE_S = 30.0
-"""How long a condition may take before a test fails; far beyond what a healthy broker on a busy machine needs."""
+"""Time limit for a condition; far more than a healthy broker on a busy machine needs."""
 POLL_S = 0.005
 _READY = re.compile(r"^ready kafka=(\S+:\d+) http=(\S+)$", re.MULTILINE)
 
 
 class BrokerFailed(AssertionError):
-    """The broker did not start, or ended by itself; the message holds the end of its log."""
+    """The broker did not start, or exited; the message contains the end of its log."""
 
 
 def free_port() -> int:
-    """A free port of 127.0.0.1 below the range from which the kernel takes the ports of outgoing connections.
+    """Return a free port of 127.0.0.1 below the range for outgoing connections.
 
-    From that range it could give a client that tries to come back, while the broker is down, the broker's own port.
+    From that range, the kernel could give the broker's own port to a client that reconnects while the broker is down.
     """
     candidates = list(range(20_000, 32_000))
     random.SystemRandom().shuffle(candidates)
@@ -39,10 +39,10 @@ def free_port() -> int:
 
 
 class Broker:
-    """One data directory, one port, and the process that serves them, if it runs.
+    """One data directory, one port, and the process that serves them, if running.
 
-    `prefix` is put before the command, to run it in a namespace. Its own process group makes what it leaves behind
-    findable; `kill` ends only the process itself, as a crash would.
+    `prefix` goes before the command, to run it in a namespace. The process has its own process group, so that tests
+    find leftover children; `kill` ends only the process itself, as a crash would.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Broker:
         return [*self.prefix, str(penstock), "up", *where, *settings]
 
     def spawn(self) -> None:
-        """Starts the process and returns at once."""
+        """Start the process and return at once."""
         assert self._process is None, "the broker is running already"
         with self._answer.open("wb") as out, self.log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -112,7 +112,7 @@ class Broker:
             raise BrokerFailed(f"the broker ended by itself with exit code {code}:\n{self.tail()}")
 
     def kill(self) -> None:
-        """SIGKILL to the broker's process alone; returns when the kernel has taken it down."""
+        """Send SIGKILL to the broker's process only; return when the process has ended."""
         self.check_alive()
         assert self._process is not None
         self._process.kill()
@@ -121,7 +121,7 @@ class Broker:
         self.kills += 1
 
     def stop(self) -> None:
-        """SIGTERM; the broker must end in order, with exit code 0."""
+        """Send SIGTERM; the broker must exit with code 0."""
         self.check_alive()
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
@@ -130,7 +130,7 @@ class Broker:
         assert code == 0, f"the broker ended with {code} after SIGTERM:\n{self.tail()}"
 
     def survivors(self) -> list[int]:
-        """The process groups of killed brokers in which something still runs."""
+        """Return the process groups of killed brokers that still have processes."""
         found = []
         for group in self._groups:
             with contextlib.suppress(ProcessLookupError):
@@ -139,7 +139,7 @@ class Broker:
         return [group for group in found if self._process is None or group != self._process.pid]
 
     def clean_up(self) -> None:
-        """Ends whatever is left of all processes started here, children that outlived a kill included."""
+        """Kill all remaining processes started here, including children that outlived a kill."""
         for group in self._groups:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""A load: topics of a few names are created, written to, deleted and created again.
+"""A load that creates, writes, deletes and recreates topics of a few names.
 
-Journal: `creating`, `created`, `deleting`, `deleted` name, life; `wrote` name, life, count. A life is one existence of
-a name, counted from 1; its records say which.
+Journal: `creating`, `created`, `deleting`, `deleted` name, life; `wrote` name, life, count. `life` is the number of the
+topic's incarnation, from 1; each record contains it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECORDS = 5
 
 
 class Churn:
-    """The life of one name, over and over; each name has clients of its own."""
+    """The loop for one topic name, with its own clients."""
 
     def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter, end: threading.Event) -> None:
         self.name, self.journal, self.end = name, journal, end
@@ -28,7 +28,8 @@ class Churn:
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap} | FAST_RECONNECT)
 
     def insist(self, what: str, life: int, done_already: int) -> None:
-        """Until it was acknowledged; that it was done before counts, too, once an answer may have been lost."""
+        """Retry until acknowledged. Once an answer may have been lost, an error that the operation is already done
+        counts too."""
         unsure = False
         while True:
             try:
@@ -51,7 +52,7 @@ class Churn:
         futures[self.name].result(10)
 
     def write_some(self, life: int) -> None:
-        """Records of this life; a new producer, so that no metadata outlives the topic."""
+        """Write records of this incarnation with a new producer, so that no metadata outlives the topic."""
         failed: list[str] = []
 
         def delivered(error: KafkaError | None, _: object) -> None:
@@ -76,14 +77,14 @@ class Churn:
             self.journal.write("created", self.name, life)
             self.write_some(life)
             if self.end.is_set() and life % 2:
-                return  # half of the names are left alive
+                return  # half of the topics are kept
             self.journal.write("deleting", self.name, life)
             self.insist("delete", life, KafkaError.UNKNOWN_TOPIC_OR_PART)
             self.journal.write("deleted", self.name, life)
 
 
 def main(options: dict[str, Any]) -> None:
-    """`options`: bootstrap, names, journal."""
+    """Run the load. `options`: bootstrap, names, journal."""
     end = finishing()
     journal = JournalWriter(Path(options["journal"]))
     jobs = [threading.Thread(target=Churn(name, options, journal, end).run) for name in options["names"]]

@@ -1,8 +1,8 @@
-"""A load: commits of offsets, by members of a group that come, read and go, and by a client that only commits, fast.
+"""A load of offset commits: by group members that join, read and leave, and by a fast client without membership.
 
-Journal: `first` partition, offset (what a member reads first after each assignment); `member` partition, offset (its
-acknowledged commits); `try` and `lone` partition, offset (commits of the client without membership, tried and
-acknowledged); `found` partition, offset (the committed offset that it got then).
+Journal: `first` partition, offset (first offset that a member reads after each assignment); `member` partition, offset
+(its acknowledged commits); `try` and `lone` partition, offset (commits of the client without membership, attempted and
+acknowledged); `found` partition, offset (the committed offset that it then fetched).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock_crash.load import FAST_RECONNECT, finishing
 
 MEMBER_GROUP, LONE_GROUP = "readers", "lone-committer"
 MEMBERSHIP_S = 1.0
-"""How long a member has partitions before it leaves and another takes up where it was."""
+"""Time for which a member keeps its partitions before the next member continues."""
 
 
 def consumer(options: dict[str, Any], group: str) -> Consumer:
@@ -29,7 +29,7 @@ def consumer(options: dict[str, Any], group: str) -> Consumer:
 
 
 def read_and_commit(options: dict[str, Any], journal: JournalWriter, end: threading.Event) -> None:
-    """One member after the other: each reads and commits for a while, then leaves."""
+    """Run one member after the other: each reads and commits for a while, then leaves."""
     while not end.is_set():
         member = consumer(options, MEMBER_GROUP)
         fresh: set[int] = set()
@@ -51,7 +51,7 @@ def read_and_commit(options: dict[str, Any], journal: JournalWriter, end: thread
 
 
 def read_once(member: Consumer, fresh: set[int], topic: str, journal: JournalWriter) -> None:
-    """Commits the offset behind each batch that it has read; where that fails, the next commit covers it."""
+    """Read a batch and commit its end offset; if that fails, the next commit covers it."""
     behind: dict[int, int] = {}
     for message in member.consume(40, 0.1):
         partition, offset = message.partition(), message.offset()
@@ -70,7 +70,7 @@ def read_once(member: Consumer, fresh: set[int], topic: str, journal: JournalWri
 
 
 def commit_alone(options: dict[str, Any], journal: JournalWriter, end: threading.Event) -> None:
-    """Counts up, one commit after the other, each asked for again; a commit that failed may still have been done."""
+    """Commit increasing offsets and fetch each one. A failed commit may have been applied."""
     client = consumer(options, LONE_GROUP)
     offset = 0
     while not end.is_set():
@@ -98,7 +98,7 @@ def note_acknowledged(journal: JournalWriter, kind: str, answered: list[TopicPar
 
 
 def main(options: dict[str, Any]) -> None:
-    """`options`: bootstrap, topic, partitions, journal."""
+    """Run the load. `options`: bootstrap, topic, partitions, journal."""
     end = finishing()
     journal = JournalWriter(Path(options["journal"]))
     jobs = [threading.Thread(target=job, args=(options, journal, end)) for job in (read_and_commit, commit_alone)]

@@ -1,4 +1,4 @@
-"""What a load was promised, written down as it happens: it outlives the broker and can be read while it grows."""
+"""A load's record of its acknowledgements: it survives the broker and can be read while it grows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 Entry = list[Any]
-"""The kind of the entry, and what belongs to it."""
+"""Kind and fields of an entry."""
 
 
 class JournalWriter:
-    """One line for each entry, written with one system call: entries of several threads never mix."""
+    """Writer of entries: one line each, written with one system call, so that entries of several threads never mix."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -25,7 +25,7 @@ class JournalWriter:
 
 
 class Journal:
-    """Reads a journal that another process writes. `entries` holds all that was read so far."""
+    """Reader of a journal that another process writes. `entries` contains all entries read so far."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class Journal:
         self._position = 0
 
     def read(self) -> list[Entry]:
-        """The entries that were added since the last call."""
+        """Read and return the entries added since the last call."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -46,5 +46,5 @@ class Journal:
         return new
 
     def of(self, kind: str) -> Iterator[Entry]:
-        """The fields of the entries of one kind, of those that were read."""
+        """Return the fields of the entries of one kind read so far."""
         return (entry[1:] for entry in self.entries if entry[0] == kind)

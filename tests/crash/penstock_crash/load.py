@@ -1,4 +1,4 @@
-"""What the processes of the loads share: being told to finish, client settings for brokers that come and go."""
+"""Common parts of the load processes: the stop signal, client settings for brokers that restart."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ FAST_RECONNECT: dict[str, Any] = {
     "topic.metadata.refresh.interval.ms": 2_000,
     "log_level": 0,
 }
-"""For librdkafka: the broker is back within a second."""
+"""Settings for librdkafka: the broker returns within a second."""
 
 
 def finishing() -> threading.Event:
-    """Set when the test wants the load to end."""
+    """Return an event that the test sets to end the load."""
     event = threading.Event()
-    # In a thread of its own: a handler that sets an event hangs where it interrupts the wait for that event.
+    # In a separate thread: a handler that sets an event deadlocks if it interrupts the wait for that event.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     threading.Thread(target=lambda: signal.sigwait([signal.SIGTERM]) and event.set(), daemon=True).start()
     return event
 
 
 def body(key: str) -> bytes:
-    """What the value of a key is, of varying size: so a reader can tell whether it got what was sent."""
+    """Return the value for a key, with varying size, so that a reader can verify it."""
     digest = hashlib.sha256(key.encode()).hexdigest()
     return (digest * (1 + int(digest[:2], 16) // 32)).encode()

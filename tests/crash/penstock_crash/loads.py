@@ -1,4 +1,4 @@
-"""Loads as the tests see them: processes that work against the broker until they are stopped."""
+"""Load processes, which work against the broker until the test stops them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from penstock_crash.broker import DEADLINE_S, POLL_S
 from penstock_crash.journal import Entry, Journal
 
 FINISH_S = 60.0
-"""How long a load may take to have everything that it sent acknowledged."""
+"""Time limit for a load to have all its records acknowledged."""
 
 
 class Load:
-    """One process. `module` is the name of a module of this package, `options` what its `main` is called with."""
+    """One process. `module` is the name of a module of this package, `options` the arguments of its `main`."""
 
     def __init__(self, home: Path, module: str, **options: Any) -> None:
         self.name = module
@@ -47,7 +47,7 @@ class Load:
         return new
 
     def wait_for(self, kind: str, count: int) -> None:
-        """Until `count` more entries of a kind have been written."""
+        """Wait until `count` more entries of a kind have been written."""
         deadline = time.monotonic() + DEADLINE_S
         while count > 0:
             self.check_alive()
@@ -56,7 +56,7 @@ class Load:
             count -= sum(entry[0] == kind for entry in self.read())
 
     def finish(self) -> None:
-        """Tells the load to bring to an end what it has begun, and waits for that."""
+        """Send SIGTERM and wait until the load has completed its operations."""
         self.check_alive()
         self._process.send_signal(signal.SIGTERM)
         try:

@@ -1,6 +1,6 @@
-"""A load: producers that send numbered records to each partition, and a reader that follows.
+"""A load of producers that send numbered records to each partition, and a reader that follows.
 
-Keys are `<producer>/<partition>/<number>`, numbers count up from 0 by producer and partition. Journal: `ack` producer,
+Keys are `<producer>/<partition>/<number>`; numbers increase from 0 by producer and partition. Journal: `ack` producer,
 partition, number, offset; `seen` partition, offset, key; at the end `sent` producer, partition, count.
 """
 
@@ -22,13 +22,13 @@ UNDER_WAY = 400
 KINDS: dict[str, dict[str, Any]] = {
     "idempotent": {"enable.idempotence": True, "compression.type": "none"},
     "idempotent-gzip": {"enable.idempotence": True, "compression.type": "gzip"},
-    # One request at a time, so that a retry cannot overtake; it may still repeat.
+    # One request at a time, so that a retry cannot overtake another; it may still duplicate records.
     "plain": {"enable.idempotence": False, "acks": "all", "max.in.flight": 1, "compression.type": "none"},
 }
 
 
 class Sender:
-    """One producer. A record is sent again until it is acknowledged, however long the broker is away."""
+    """One producer. It resends a record until it is acknowledged, however long the broker is unavailable."""
 
     def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter) -> None:
         self.name, self.topic, self.partitions = name, options["topic"], options["partitions"]
@@ -73,7 +73,7 @@ class Sender:
 
 
 def follow(options: dict[str, Any], journal: JournalWriter, end: threading.Event) -> None:
-    """Reads all partitions from the beginning and writes down what it sees: nothing of it may ever change."""
+    """Read all partitions from the beginning and record what is read: no record may ever change."""
     config = {"bootstrap.servers": options["bootstrap"], "group.id": "unused", "enable.auto.commit": False}
     fetching = {"fetch.wait.max.ms": 50, "fetch.error.backoff.ms": 20, "auto.offset.reset": "error"}
     consumer = Consumer(config | fetching | FAST_RECONNECT)
@@ -89,7 +89,8 @@ def follow(options: dict[str, Any], journal: JournalWriter, end: threading.Event
 
 
 def main(options: dict[str, Any]) -> None:
-    """`options`: bootstrap, topic, partitions, journal, producers (of KINDS), pause_s, follow (else no reader)."""
+    """Run the load. `options`: bootstrap, topic, partitions, journal, producers (of KINDS), pause_s, follow (else no
+    reader)."""
     end = finishing()
     journal = JournalWriter(Path(options["journal"]))
     senders = [Sender(name, options, journal) for name in options["producers"]]

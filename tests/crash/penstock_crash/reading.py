@@ -1,4 +1,4 @@
-"""Reads and asks with kafka-python, which shares no code with the client of the loads."""
+"""Reads with kafka-python, which shares no code with the client of the loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ_LIMIT_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A record as it was read."""
+    """A record as read."""
 
     offset: int
     key: str | None
@@ -25,7 +25,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """All of a partition: from `start` (the first offset that may be read) to `end` (behind the last)."""
+    """The contents of a partition from `start` (log start offset) to `end` (end offset)."""
 
     start: int
     end: int
@@ -64,21 +64,21 @@ def create_topic(bootstrap: str, name: str, partitions: int, config: Mapping[str
 
 
 def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
-    """What a consumer may read up to, by partition."""
+    """Return the end offset of each partition."""
     with consumer(bootstrap) as client:
         found = client.end_offsets([TopicPartition(topic, p) for p in range(partitions)])
     return {each.partition: offset for each, offset in found.items()}
 
 
 def start_offsets(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
-    """The first offset that a consumer may read, by partition."""
+    """Return the log start offset of each partition."""
     with consumer(bootstrap) as client:
         found = client.beginning_offsets([TopicPartition(topic, p) for p in range(partitions)])
     return {each.partition: offset for each, offset in found.items()}
 
 
 def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, Content]:
-    """Everything that a topic holds, by partition."""
+    """Return the complete contents of a topic by partition."""
     wanted = [TopicPartition(topic, p) for p in range(partitions)]
     with consumer(bootstrap) as client:
         client.assign(wanted)
@@ -101,7 +101,7 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, Content]:
 
 
 def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[int, int]:
-    """The committed offsets of a group, by partition; -1 for none."""
+    """Return the committed offsets of a group by partition; -1 if none."""
     client = KafkaConsumer(
         bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False, reconnect_backoff_ms=20
     )

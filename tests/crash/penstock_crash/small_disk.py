@@ -1,7 +1,7 @@
-"""A disk that can be filled without harm: a small tmpfs in a mount namespace of its own.
+"""A disk that tests can fill without harm: a small tmpfs in its own mount namespace.
 
-A process keeps the namespace, so that the disk outlives the brokers that run on it. Root makes it directly; others in a
-user namespace, which most Linux systems grant to everybody.
+A keeper process holds the namespace, so that the disk outlives the brokers. Root creates it directly, other users in a
+user namespace, which most Linux systems permit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHUNK_BYTES = 64 << 10
 
 
 class SmallDisk:
-    """An empty file system of `size_bytes` at `path`, for processes that are started with `prefix`."""
+    """An empty file system of `size_bytes` at `path`, for processes started with `prefix`."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
         path.mkdir()
@@ -41,7 +41,7 @@ class SmallDisk:
         raise AssertionError(f"{NEEDED}: {'; '.join(problems)}")
 
     def _keeper(self, unshare: list[str]) -> subprocess.Popen[str] | str:
-        """A process that has the disk mounted and waits for its input to end, or why there is none."""
+        """Return a process that has mounted the disk and waits for its input to end, or the reason for the failure."""
         script = 'mount -t tmpfs -o "size=$1" none "$2" && echo mounted && exec cat'
         command = [*unshare, "sh", "-c", script, "sh", str(self.size_bytes), str(self.path)]
         try:
@@ -57,7 +57,7 @@ class SmallDisk:
 
     @property
     def outside(self) -> Path:
-        """Where processes outside the namespace see what is on the disk."""
+        """The disk's path for processes outside the namespace."""
         return Path(f"/proc/{self._keeper_process.pid}/root{self.path}")
 
     def free_bytes(self) -> int:
@@ -65,7 +65,7 @@ class SmallDisk:
         return status.f_bavail * status.f_frsize
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Writes a file until no more than `leave_bytes` are free."""
+        """Write a file until at most `leave_bytes` are free."""
         with (self.outside / "filler").open("ab", buffering=0) as file:
             while (room := self.free_bytes() - leave_bytes) > 0:
                 file.write(bytes(min(CHUNK_BYTES, room)))

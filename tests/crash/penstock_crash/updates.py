@@ -1,7 +1,7 @@
-"""A load for a compacted topic: one idempotent producer that overwrites a few keys again and again.
+"""A load for a compacted topic: one idempotent producer that repeatedly overwrites a few keys.
 
-Numbers count up over all keys; a record carries its number in a header and in its value. Some are tombstones, but the
-last one of each key is not. Journal: `ack` partition, key, number, offset; at the end `last` key, number.
+Numbers increase over all keys; a record has its number in a header and in its value. Some records are tombstones, but
+not the last one of each key. Journal: `ack` partition, key, number, offset; at the end `last` key, number.
 """
 
 from __future__ import annotations
@@ -71,5 +71,5 @@ class Updater:
 
 
 def main(options: dict[str, Any]) -> None:
-    """`options`: bootstrap, topic, partitions, keys, seed, journal."""
+    """Run the load. `options`: bootstrap, topic, partitions, keys, seed, journal."""
     Updater(options, JournalWriter(Path(options["journal"]))).run()

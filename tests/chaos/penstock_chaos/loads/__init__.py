@@ -1,5 +1,5 @@
-"""The workloads: each module is a process of its own, `main(options)`, that writes a journal of its answers.
+"""The workloads: each module runs `main(options)` in a separate process and writes its results to a journal.
 
-`options` holds `bootstrap` and `journal` and what the module's docstring names. SIGTERM means: bring to an end what you
-have begun, and go. Times in journals are `time.monotonic()`, one clock for the machine.
+`options` contains `bootstrap`, `journal`, and the options in the module's docstring. After SIGTERM a workload completes
+its pending operations and exits. Times in journals are `time.monotonic()`, which all processes of the machine share.
 """

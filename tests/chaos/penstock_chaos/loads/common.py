@@ -1,4 +1,4 @@
-"""What the workloads share: being told to finish, the clock, settings for brokers that come and go."""
+"""Common parts of the workloads: the stop signal, the clock, client settings for brokers that restart."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FAST_RECONNECT: dict[str, Any] = {
     "reconnect.backoff.max.ms": 500,
     "socket.timeout.ms": 10_000,
     "topic.metadata.refresh.interval.ms": 2_000,
-    # When all brokers are away, librdkafka 2.16 forgets them and begins with the bootstrap addresses again; what a
-    # transaction waits for at a broker that was forgotten (TxnOffsetCommit) then waits forever.
+    # When all brokers are unreachable, librdkafka 2.16 forgets them and returns to the bootstrap addresses. A
+    # transaction's request to a forgotten broker (TxnOffsetCommit) then waits forever.
     "metadata.recovery.strategy": "none",
     "log_level": 3,
 }
-"""For librdkafka, whose defaults are for brokers that are seldom away."""
+"""Settings for librdkafka, whose defaults suit brokers that are rarely unavailable."""
 VALUE_BYTES = 100
 
 
@@ -32,22 +32,22 @@ def now() -> float:
 
 
 def start(options: dict[str, Any]) -> tuple[threading.Event, JournalWriter]:
-    """The event is set when the test wants the load to end."""
+    """Return an event that the test sets to end the load, and the journal."""
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.WARNING)
     end = threading.Event()
-    # In a thread of its own: a handler that sets an event hangs where it interrupts the wait for that event.
+    # In a separate thread: a handler that sets an event deadlocks if it interrupts the wait for that event.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     threading.Thread(target=lambda: signal.sigwait([signal.SIGTERM]) and end.set(), daemon=True).start()
     return end, JournalWriter(Path(options["journal"]))
 
 
 def body(writer: str, partition: int, number: int) -> str:
-    """The value of a record: unlike all others."""
+    """Return the unique value of a record."""
     return f"{writer}/{partition}/{number}/".ljust(VALUE_BYTES, ".")
 
 
 def by_partition(messages: Iterable[Message]) -> dict[int, list[tuple[int, str]]]:
-    """(offset, value) of messages without an error, by partition, in their order."""
+    """Return (offset, value) of the messages without an error, by partition, in order."""
     found: dict[int, list[tuple[int, str]]] = {}
     for message in messages:
         partition, offset, value = message.partition(), message.offset(), message.value()

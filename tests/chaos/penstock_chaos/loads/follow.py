@@ -1,7 +1,7 @@
-"""A reader without a group on aiokafka, read_committed: follows a topic from its beginning.
+"""A `read_committed` aiokafka consumer without a group, which follows a topic from its beginning.
 
-Options: topic, partitions, name. Journal: `seen` as in `group_confluent`, with an empty group; `broken` where an offset
-that it was given before is out of range.
+Options: topic, partitions, name. Journal: `seen` as in `group_confluent`, with an empty group; `broken` if an offset
+that it has received before is out of range.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ async def follow(
     journal: JournalWriter,
     end: threading.Event,
 ) -> None:
-    """From `positions` on, which it moves."""
+    """Read from `positions`, and advance them."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=options["bootstrap"],
         group_id=None,

@@ -1,8 +1,8 @@
 """A group of confluent-kafka consumers that read and commit, and a client that queries the group's committed offsets.
 
-Options: topic, partitions, group, members, life_s (how long a member stays before another takes its place).
-Journal: `seen` reader, session, group, time, {partition: [[offset, value], ...]}; `commit` group, partition, offset,
-begun, ended or null; `committed` group, partition, offset or -1, begun, ended; `broken`.
+Options: topic, partitions, group, members, life_s (time after which another member replaces one). Journal: `seen`
+reader, session, group, time, {partition: [[offset, value], ...]}; `commit` group, partition, offset, begun, ended or
+null; `committed` group, partition, offset or -1, begun, ended; `broken`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def consumer(options: dict[str, Any]) -> Consumer:
 
 
 class Member:
-    """One member, until it has been there long enough."""
+    """One member, which leaves after `life_s`."""
 
     def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter) -> None:
         self.name, self.options, self.journal = name, options, journal
@@ -59,7 +59,7 @@ class Member:
         self.commit({partition: records[-1][0] + 1 for partition, records in found.items()})
 
     def commit(self, offsets: dict[int, int]) -> None:
-        """Where that is refused, a later commit covers it."""
+        """Commit offsets. If the commit is rejected, a later one covers it."""
         begun = now()
         done: dict[int, float] = {}
         try:
@@ -81,7 +81,7 @@ def be_members(number: int, options: dict[str, Any], journal: JournalWriter, end
 
 
 def ask(options: dict[str, Any], journal: JournalWriter, end: threading.Event) -> None:
-    """As an operator's tool does, which is no member."""
+    """Query the group's committed offsets as an operator's tool does, without being a member."""
     client = consumer(options)
     wanted = [TopicPartition(options["topic"], p) for p in range(options["partitions"])]
     while not end.wait(ASK_S):

@@ -17,7 +17,7 @@ sessions = itertools.count(1)
 
 
 class Member(ConsumerRebalanceListener):  # type: ignore[misc]
-    """One member, until it has been there long enough."""
+    """One member, which leaves after `life_s`."""
 
     def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter) -> None:
         self.name, self.options, self.journal = name, options, journal

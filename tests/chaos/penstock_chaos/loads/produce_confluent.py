@@ -1,7 +1,7 @@
-"""Idempotent producers with acks=all on confluent-kafka: numbered records to each partition, one life after another.
+"""Idempotent confluent-kafka producers with acks=all: numbered records to each partition, one producer after another.
 
 Options: topic, partitions, name, pause_s. Journal: `send` writer, partition, number, value, time; `ack` value, offset
-(or `NOT_TOLD`), time; `broken` what no cluster should do to an idempotent producer.
+(or `NOT_TOLD`), time; `broken` behaviour that no cluster may show to an idempotent producer.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from penstock_crash.journal import JournalWriter
 from penstock_chaos.loads.common import FAST_RECONNECT, body, now, start
 
 NOT_TOLD = -1
-"""The offset of a record that librdkafka takes for written because the broker took one with a later sequence number: it
-was, by a leader whose answer did not come."""
+"""Offset of a record that librdkafka considers written because the broker accepted a later sequence number. A leader
+wrote it, but its answer was lost."""
 UNDER_WAY = 60
-"""Records of a partition that wait for their acknowledgement at most: the others go on while one has no leader."""
+"""Maximum of unacknowledged records of a partition: the other partitions continue while one has no leader."""
 
 
 class Writer:
-    """One life of a producer, which ends with a fatal error or with the load."""
+    """One producer, which ends with a fatal error or with the load."""
 
     def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter) -> None:
         self.name, self.topic, self.journal = name, options["topic"], journal
@@ -35,7 +35,7 @@ class Writer:
         self.producer = Producer(config | FAST_RECONNECT | patience | {"error_cb": self.on_error})
 
     def on_error(self, error: KafkaError) -> None:
-        """What is not fatal, librdkafka mends itself."""
+        """Record a fatal error; librdkafka recovers from all others itself."""
         if error.fatal() and not self.fatal:
             self.fatal = True
             self.journal.write("broken", f"{self.name}: {error}")

@@ -1,4 +1,4 @@
-"""Idempotent producers with acks=all on kafka-python. Options and journal as in `produce_confluent`."""
+"""Idempotent kafka-python producers with acks=all. Options and journal as in `produce_confluent`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_MS = 3_600_000
 
 
 class Writer:
-    """One life of a producer. A record that it gives up ends that life: the outcome of later ones is unknown."""
+    """One producer. It ends when it gives up a record: the outcome of later records is then unknown."""
 
     def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter) -> None:
         self.name, self.topic, self.partitions, self.journal = name, options["topic"], options["partitions"], journal
@@ -81,6 +81,6 @@ def main(options: dict[str, Any]) -> None:
         life += 1
         try:
             Writer(f"{options['name']}.{life}", options, journal).run(end, options["pause_s"])
-        except KafkaError as error:  # it could not even be made: no broker answers at present
+        except KafkaError as error:  # no broker is available to create a producer
             journal.write("note", repr(error), now())
             end.wait(0.5)

@@ -1,8 +1,8 @@
-"""Reads topics from beginning to end once, with confluent-kafka, and asks what groups have committed; then it ends.
+"""Reads topics once from beginning to end with confluent-kafka, queries the committed offsets of groups, and exits.
 
-Options: topics {name: partitions}, isolation, reach {topic: {partition: offset}} (how far the ends must be at least
-before it counts), groups {group: topic}. Journal: `content` topic, partition, start, end, [[offset, value], ...];
-`committed` as in `group_confluent`, with the topic's name behind the group; `over` time, at the very end.
+Options: topics {name: partitions}, isolation, reach {topic: {partition: offset}} (minimum end offsets for the result to
+count), groups {group: topic}. Journal: `content` topic, partition, start, end, [[offset, value], ...]; `committed` as
+in `group_confluent`, with the topic's name after the group; `over` time, as the last entry.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def consumer(options: dict[str, Any], group: str, **more: Any) -> Consumer:
 
 
 class Reading:
-    """One topic, until its partitions were read to ends that are far enough."""
+    """One topic, read until each partition's end is at least `reach`."""
 
     def __init__(self, topic: str, partitions: int, options: dict[str, Any]) -> None:
         self.topic = topic

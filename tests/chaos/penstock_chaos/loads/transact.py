@@ -1,7 +1,7 @@
-"""Consume, transform, produce, in transactions of confluent-kafka: each record of one topic makes one of another.
+"""Consume, transform, produce in transactions of confluent-kafka: each record of one topic yields one of another.
 
-The offsets read are committed in the same transaction, so exactly one record of the target stands for each record of
-the source, whatever happens. Now and then a transaction is aborted on purpose, and its records are done again.
+The consumed offsets are committed in the same transaction, so the target has exactly one record for each record of the
+source, whatever happens. Some transactions are aborted on purpose, and their records are processed again.
 
 Options: topic (the source), target, target_partitions, group, transactional_id, most (records in a transaction),
 abort_rate, partitions. Journal: `read` as `seen` in `group_confluent`; `begin` transaction, writer, time; `out`
@@ -31,7 +31,7 @@ sessions = itertools.count(1)
 
 
 class Over(Exception):
-    """This life of the worker is over; the next one fences it and goes on."""
+    """This worker cannot continue; the next one fences it and takes over."""
 
 
 def error_of(raised: KafkaException) -> KafkaError:
@@ -41,7 +41,7 @@ def error_of(raised: KafkaException) -> KafkaError:
 
 
 def insist(call: Callable[[], object], end_after: int = 6) -> None:
-    """A call of the producer, again while that can help."""
+    """Call a method of the producer; retry while the error is retriable."""
     for attempt in itertools.count(1):
         try:
             call()
@@ -53,7 +53,7 @@ def insist(call: Callable[[], object], end_after: int = 6) -> None:
 
 
 class Worker:
-    """One life: a producer with the transactional id, and the one member of the group."""
+    """One worker: a producer with the transactional id, and the single member of the group."""
 
     def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter) -> None:
         self.name, self.options, self.journal = name, options, journal
@@ -108,8 +108,8 @@ class Worker:
             positions = behind(self.options["topic"], messages)
             metadata = self.consumer.consumer_group_metadata()
             self.journal.write("positions", transaction, {each.partition: each.offset for each in positions}, now())
-            # librdkafka 2.16 loses a request to a broker that metadata no longer names, and then waits without end: the
-            # application has to give up.
+            # librdkafka 2.16 loses a request to a broker that has disappeared from the metadata, and waits for it
+            # without limit; the application must give up.
             insist(lambda: self.producer.send_offsets_to_transaction(positions, metadata, OFFSETS_S), end_after=2)
             if on_purpose:
                 self.abort(transaction)
@@ -138,7 +138,7 @@ class Worker:
         self.producer.poll(0)
 
     def abort(self, transaction: str) -> None:
-        """And back to where the group's committed offsets are, to do it again."""
+        """Abort, and seek back to the group's committed offsets to process the records again."""
         insist(lambda: self.producer.abort_transaction(CALL_S))
         self.journal.write("end", transaction, "aborted", now())
         self.session = next(sessions)
@@ -146,7 +146,7 @@ class Worker:
         for each in self.consumer.committed(assigned, timeout=CALL_S) if assigned else ():
             if each.error is not None:
                 raise Over
-            # OFFSET_BEGINNING where nothing was committed yet
+            # OFFSET_BEGINNING if nothing was committed yet
             self.consumer.seek(TopicPartition(each.topic, each.partition, each.offset if each.offset >= 0 else -2))
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class Worker:
 
 
 def behind(topic: str, messages: list[Message]) -> list[TopicPartition]:
-    """Where to go on after these."""
+    """Return the offsets after these messages."""
     ends: dict[int, int] = {}
     for message in messages:
         partition, offset = message.partition(), message.offset()
