@@ -1,4 +1,4 @@
-"""What is compared, what counts as a difference, and what explains one; without a broker."""
+"""Comparison of answers, detection of differences, and their explanations; without a broker."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Sends the same generated requests to Penstock and to Apache Kafka, and compares what both answer."""
+"""Sends the same generated requests to Penstock and to Apache Kafka, and compares the answers."""

@@ -1,4 +1,4 @@
-"""A case: a sequence of requests on names of its own, sent to both services and compared one by one."""
+"""A case: a sequence of requests with its own names, sent to both services and compared one by one."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from penstock_differential.values import Tree, printable
 
 SETTLE_LIMIT_S = 3.0
 CONCURRENT_TRANSACTIONS, CONCURRENT_LIMIT_S = 51, 15.0
-"""Markers may take this long to be written on a loaded machine."""
+"""Error code, and the time limit for its retries: on a loaded machine, writing markers may take this long."""
 POLL_S = 0.02
 MAX_VERSION = {"EndTxn": 4, "TxnOffsetCommit": 4, "InitProducerId": 5}
-"""The last versions that Penstock announces where its codec knows later ones."""
+"""Last versions that Penstock announces, for APIs with a codec for later ones."""
 READS = frozenset(
     {
         "ApiVersions", "DescribeCluster", "DescribeConfigs", "DescribeGroups", "DescribeLogDirs", "DescribeProducers",
@@ -34,9 +34,9 @@ READS = frozenset(
         "Metadata", "OffsetFetch", "OffsetForLeaderEpoch",
     }
 )  # fmt: skip
-"""APIs whose requests change nothing: they may be repeated until both sides have caught up."""
+"""APIs whose requests change nothing: they can be repeated until both sides have caught up."""
 PASSING = frozenset({5, 14, 15, 16, 19, 41, 51, 78, 88})
-"""Errors after which the same request is sent again, as every client does."""
+"""Errors after which the same request is retried, as clients do."""
 GROUP_APIS = frozenset(
     {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "OffsetFetch", "OffsetDelete",
      "TxnOffsetCommit", "DescribeGroups", "DeleteGroups"}
@@ -45,9 +45,9 @@ TRANSACTION_APIS = frozenset(
     {"InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "DescribeTransactions"}
 )
 CASE_PREFIX = re.compile(r"[de]\d+[xc]\d+")
-"""With what the names that a case makes begin."""
+"""Prefix of the names that a case creates."""
 ELSEWHERE = frozenset({15, 16})
-"""Errors by which a broker says that another is in charge."""
+"""Errors of a broker that is not in charge."""
 SPREAD = "the request names things of several brokers"
 SEVERAL_FAULTS = "several things are wrong with the request"
 LEADER_APIS = frozenset(
@@ -56,12 +56,12 @@ LEADER_APIS = frozenset(
 
 
 class CaseEnded(Exception):
-    """The sides differ in a way that may have changed their states: later answers are not comparable."""
+    """A difference after which the states of the sides may differ: later answers are not comparable."""
 
 
 @dataclass
 class Finding:
-    """An unexplained difference, with all that is needed to repeat it."""
+    """An unexplained difference, with everything needed to repeat it."""
 
     case: str
     api: str
@@ -70,7 +70,7 @@ class Finding:
     differences: list[Difference]
 
     def as_json(self) -> Tree:
-        """The finding for the report."""
+        """Return the finding for the report."""
         return {
             "case": self.case,
             "api": self.api,
@@ -82,7 +82,7 @@ class Finding:
 
 @dataclass
 class Pending:
-    """A request under way on both sides."""
+    """A request in flight on both sides."""
 
     api: str
     version: int
@@ -91,36 +91,36 @@ class Pending:
     channel: str
     answers: list[Callable[[], Answer]]
     is_spread: bool = False
-    """Whether it names things that several brokers may lead or coordinate; it goes to one of them."""
+    """Whether several brokers may lead or coordinate the things it names; it is sent to one of them."""
 
 
 @dataclass
 class Record:
-    """What the run has collected: coverage, findings, and how often each known difference occurred."""
+    """The data collected in a run: coverage, findings, and how often each known difference occurred."""
 
     known: Sequence[KnownDifference]
     coverage: Coverage = field(default_factory=Coverage)
     findings: list[Finding] = field(default_factory=list)
     lasting: set[tuple[str, str, str, str]] = field(default_factory=set)
-    """Unexplained differences that did not pass: API, field and values."""
+    """Persistent unexplained differences: API, field and values."""
     occurred: dict[int, int] = field(default_factory=dict)
     cases: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     """Cases by family, and those that ended at a difference."""
 
     explained: dict[int, Counter[str]] = field(default_factory=dict)
-    """By known difference, the differences that it explained."""
+    """By known difference: the differences that it explained."""
     trace: TextIO | None = None
-    """Where to write each pair as a line of JSON; None for nowhere."""
+    """Destination of each pair as a line of JSON, if any."""
 
 
 class Case:
-    """Sends requests to both sides. Every name that a case makes begins with `prefix`."""
+    """Sends requests to both sides. Every name that a case creates starts with `prefix`."""
 
     def __init__(self, label: str, prefix: str, rng: random.Random, sides: tuple[Side, Side], record: Record) -> None:
         self.label, self.prefix, self.rng, self.sides, self.record = label, prefix, rng, sides, record
         self.events: set[str] = set()
-        """What has happened in the case that later answers show: `after` of known differences."""
+        """Events of the case that affect later answers: `after` of known differences."""
         for side in sides:
             side.forget()
 
@@ -130,7 +130,7 @@ class Case:
         return len(self.sides[0].service.addresses) > 1
 
     def version(self, api: str, first: int = 0, last: int = 1 << 15) -> int:
-        """A version of the API that both sides serve."""
+        """Return a random version of the API that both sides serve."""
         known = APIS[codec.api_key(api)]
         newest = min(last, MAX_VERSION.get(api, known.last))
         return self.rng.randint(min(max(first, known.first), newest), newest)
@@ -138,7 +138,7 @@ class Case:
     def mutate(
         self, api: str, version: int, tree: Tree, keep: Collection[str] = (), odds: float = 0.6, faults: int = 0
     ) -> Tree:
-        """The request with up to two fields changed. `faults` is how many things were wrong with it before."""
+        """Return the request with up to two changed fields. `faults` is the number of errors it had before."""
         keep = {*keep, *(("timeout_ms",) if api != "Produce" or self.is_cluster else ())}
         changes = 0
         while self.rng.random() < odds:
@@ -149,7 +149,7 @@ class Case:
         return tree
 
     def note_faults(self, faults: int) -> None:
-        """Note how many things are wrong with the next request: which of several is named is not compared."""
+        """Record the number of errors in the next request: if there are several, the reported one is not compared."""
         if faults > 1:
             self.events.add(SEVERAL_FAULTS)
 
@@ -166,7 +166,7 @@ class Case:
     ) -> Tree:
         """Send a request to both sides and compare. Returns Penstock's answer.
 
-        Raises CaseEnded where there is none, or where the sides may be in different states.
+        Raises CaseEnded if there is no answer, or if the states of the sides may differ.
 
         `learn` maps names to paths in the response whose values each side has assigned.
         """
@@ -201,7 +201,7 @@ class Case:
         self._judge(pending, [answer() for answer in sent])
 
     def _settled(self, pending: Pending, answers: list[Answer]) -> list[Answer]:
-        """Repeat reads until the sides agree, and what passing errors refuse until they have passed."""
+        """Repeat reads until the sides agree, and retry requests that fail with transient errors."""
         started_s = time.monotonic()
         pause_s = POLL_S
         passing = PASSING - ELSEWHERE if pending.is_spread else PASSING
@@ -222,7 +222,7 @@ class Case:
         return answers
 
     def _is_news(self, pending: Pending, answers: list[Answer]) -> bool:
-        """Whether a difference is neither explained nor the same as one that was found and did not pass."""
+        """Whether a difference is neither explained nor equal to an earlier persistent one."""
         found = self._differences(pending, answers)[1]
         return any(
             (pending.api, one.field, str(one.penstock), str(one.kafka)) not in self.record.lasting for one in found
@@ -244,7 +244,7 @@ class Case:
         return explained, unexplained
 
     def _is_foreign(self, difference: Difference) -> bool:
-        """Whether a difference is about what another case has left, perhaps on one side alone; lists have that too."""
+        """Whether a difference concerns names of another case, which lists may contain on one side only."""
         named = CASE_PREFIX.findall(difference.element)
         return bool(named) and self.prefix not in named
 
@@ -286,7 +286,7 @@ class Case:
 
 
 def limit_s(answers: Sequence[Answer]) -> float:
-    """How long a request is repeated after these answers."""
+    """Return the time limit for repeating a request after these answers."""
     codes = {code for answer in answers for code in error_codes(answer.tree)}
     return CONCURRENT_LIMIT_S if CONCURRENT_TRANSACTIONS in codes else SETTLE_LIMIT_S
 
@@ -299,12 +299,12 @@ def names_several(tree: Tree) -> bool:
 
 
 def signature(api: str, difference: Difference) -> tuple[str, str, str, str]:
-    """What tells differences apart, whatever the request."""
+    """Return the key that identifies a difference, regardless of the request."""
     return api, difference.field, str(difference.penstock), str(difference.kafka)
 
 
 def value_at(tree: Tree, path: str) -> Any:
-    """The value at a path such as `groups.0.members.0.member_id`, None where it is missing."""
+    """Return the value at a path such as `groups.0.members.0.member_id`; None if it is missing."""
     for part in path.split("."):
         if isinstance(tree, list):
             tree = tree[int(part)] if int(part) < len(tree) else None
@@ -314,7 +314,7 @@ def value_at(tree: Tree, path: str) -> Any:
 
 
 def route_of(api: str, tree: Tree) -> Route:
-    """Where a client sends a request."""
+    """Return the route that a client uses for a request."""
     try:
         if api in GROUP_APIS:
             name = tree.get("group_id") or (tree.get("groups") or tree.get("groups_names") or [""])[0]

@@ -16,14 +16,14 @@ from penstock.wire.schema import Field, MalformedMessage, Message, Payload
 from penstock_differential.values import Tree
 
 FIRST_OWN_TAG = 10_001
-"""Tagged fields from here on are Penstock's own."""
+"""First of Penstock's own tagged fields."""
 CORRELATION_ID = 7
 CLIENT_ID = "differential"
 
 
 @cache
 def payloads() -> dict[str, type[Payload]]:
-    """All request and response classes by their names."""
+    """Return all request and response classes by name."""
     found: dict[str, type[Payload]] = {}
     for module in pkgutil.iter_modules(penstock.wire.messages.__path__):
         for member in vars(importlib.import_module(f"penstock.wire.messages.{module.name}")).values():
@@ -34,22 +34,22 @@ def payloads() -> dict[str, type[Payload]]:
 
 @cache
 def api_key(api: str) -> int:
-    """The key of the API with this name."""
+    """Return the API key for a name."""
     return next(int(key) for key, known in APIS.items() if known.name == api)
 
 
 def request_class(api: str) -> type[Payload]:
-    """The class of an API's requests."""
+    """Return the request class of an API."""
     return payloads()[f"{api}Request"]
 
 
 def fields(cls: type[Message], version: int) -> list[Field]:
-    """The fields that Kafka's schema has in a version."""
+    """Return the fields of Kafka's schema in a version."""
     return [f for f in cls.FIELDS if f.first <= version <= f.last and (f.tag is None or f.tag < FIRST_OWN_TAG)]
 
 
 def to_message(cls: type[Message], tree: Tree, version: int) -> Any:
-    """Make a message of a resolved tree. A field that the tree lacks has its default."""
+    """Return the message for a resolved tree. Missing fields have their defaults."""
     message = cls()
     for field in fields(cls, version):
         if field.name not in tree:
@@ -65,7 +65,7 @@ def to_message(cls: type[Message], tree: Tree, version: int) -> Any:
 
 
 def to_tree(message: Message, version: int) -> Tree:
-    """The fields that a message has in a version."""
+    """Return the fields that a message has in a version."""
     tree = {}
     for field in fields(type(message), version):
         value = getattr(message, field.name)
@@ -76,7 +76,7 @@ def to_tree(message: Message, version: int) -> Tree:
 
 
 def with_arrays(api: str, version: int, tree: Tree) -> Tree:
-    """Return a request in which each element of an array has all arrays of its type: [] where the tree has none."""
+    """Return a request whose array elements have all arrays of their type: missing ones become []."""
 
     def completed(cls: type[Message], part: Tree, is_element: bool) -> Tree:
         if not isinstance(part, dict):
@@ -97,7 +97,7 @@ def with_arrays(api: str, version: int, tree: Tree) -> Tree:
 
 
 def request_frame(api: str, version: int, tree: Tree) -> bytes:
-    """A request with its size. Raises the codec's errors where the tree cannot be encoded in this version."""
+    """Return a request with its size. Raises the codec's errors if the version cannot encode the tree."""
     key = api_key(api)
     head = request_head(key, version, CORRELATION_ID, CLIENT_ID)
     frame = codec.encode(to_message(request_class(api), tree, version), version, bytes(head))
@@ -105,7 +105,7 @@ def request_frame(api: str, version: int, tree: Tree) -> bytes:
 
 
 def with_size(frame: bytes | bytearray) -> bytes:
-    """The frame with the right number in its size field."""
+    """Return the frame with a correct size field."""
     sized = bytearray(frame)
     struct.pack_into(">i", sized, 0, len(sized) - 4)
     return bytes(sized)

@@ -1,7 +1,7 @@
-"""Makes two answers comparable, and lists the fields in which they differ.
+"""Normalises two answers, and lists the fields in which they differ.
 
-Ids that a broker assigns are replaced by the names under which the case knows them; times, sizes, addresses and texts
-are reduced to whether they are there. Arrays are compared without order, element by element with the same key.
+Ids that a broker assigns become the names that the case gave them. Of times, sizes, addresses and texts only the
+presence is compared. Arrays are compared without order, element by element with the same key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock_differential.values import Tree, printable
 
 ABSENT, PRESENT = "absent", "present"
 RECENT_MS = int(time.time() * 1000) - 60_000
-"""Times from here on were taken by a broker during the run."""
+"""Lower bound of times that a broker took during the run."""
 NO_ID = UUID(int=0)
 MAX_DECOMPRESSED_BYTES = 1 << 24
 KEYS = (
@@ -32,22 +32,22 @@ KEYS = (
     "member_id", "group_instance_id", "transactional_id", "resource_type", "resource_name", "key", "feature",
     "api_key", "broker_id", "producer_id", "base_offset",
 )  # fmt: skip
-"""Fields that tell the elements of an array apart."""
+"""Fields that identify the elements of an array."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A field in which the answers differ. `field` names the path without indices, `element` the keys on the way."""
+    """A field in which the answers differ. `field` is the path without indices, `element` the keys along the path."""
 
     field: str
     penstock: Any
     kafka: Any
     element: str = ""
     beside: int | None = dataclasses.field(default=None, compare=False)
-    """The error code of the same element, where both answers have the same."""
+    """The error code of the same element, if both answers have the same."""
 
     def follows_from(self, cause: Difference) -> bool:
-        """Whether this field stands beside, or below, an error code that differs: its value depends on the error."""
+        """Whether this field is in or below an element with a differing error code, on which its value depends."""
         return self.field.startswith(cause.field.rpartition(".")[0]) and self.element.startswith(cause.element)
 
     def __str__(self) -> str:
@@ -73,12 +73,12 @@ def _named(value: Any, side: Side) -> Any:
 
 
 def _looks_assigned(member_id: str) -> bool:
-    """Whether a member id ends in a UUID, as those do that coordinators make."""
+    """Whether a member id ends in a UUID, as those that coordinators assign do."""
     return len(member_id) > 36 and member_id[-13:-12] == "-"
 
 
 def _records(value: Any, side: Side) -> Any:
-    """The batches, each with its header and records; an empty answer is the same as none."""
+    """Return the batches, each with its header and records; an empty value equals a missing one."""
     if not value:
         return []
     found = []
@@ -90,7 +90,7 @@ def _records(value: Any, side: Side) -> Any:
             shown["producer_id"] = _named(header.producer_id, side)
             records = list(iterate_records(batch, header, MAX_DECOMPRESSED_BYTES)) if not header.is_control else []
             if header.is_control:
-                # Markers carry the coordinator's clock and epoch.
+                # Markers contain the coordinator's clock and epoch.
                 shown["base_timestamp_ms"] = shown["max_timestamp_ms"] = "marker"
             if header.attributes & LOG_APPEND_TIME:
                 shown["base_timestamp_ms"] = shown["max_timestamp_ms"] = "append"
@@ -150,13 +150,13 @@ BY_FIELD: Mapping[str, Normaliser | None] = {
     "replica_directory_id": None,
     "finalized_features_epoch": None,
 }
-"""How values of a field are made comparable; None for those that are not compared."""
+"""Functions that normalise the values of a field; None for fields that are not compared."""
 ONE_SIDED = frozenset({"error_message", "batch_index_error_message"})
-"""Texts that Penstock may give where Kafka gives none."""
+"""Texts that Penstock may return although Kafka returns none."""
 
 
 def normalised(value: Tree, side: Side) -> Tree:
-    """A response tree with comparable values."""
+    """Return a response tree with comparable values."""
     if isinstance(value, dict):
         shown = {}
         for name, part in value.items():
@@ -173,7 +173,7 @@ def normalised(value: Tree, side: Side) -> Tree:
 
 
 def compare(penstock: Answer, kafka: Answer, sides: tuple[Side, Side]) -> list[Difference]:
-    """All fields in which the answers differ."""
+    """Return all fields in which the answers differ."""
     if penstock.failure or kafka.failure:
         ours, theirs = penstock.failure or "answered", kafka.failure or "answered"
         return [] if ours == theirs else [Difference("connection", ours, theirs)]
@@ -225,7 +225,7 @@ def _key(part: Tree) -> str:
 
 
 def error_codes(tree: Tree) -> Iterator[int]:
-    """All error codes in a response."""
+    """Return all error codes in a response."""
     if isinstance(tree, dict):
         for name, part in tree.items():
             if name.endswith("error_code"):

@@ -1,4 +1,4 @@
-"""What a run has reached: pairs of requests for each API and version, and the error codes that either side returned."""
+"""Coverage of a run: pairs of requests for each API and version, and the error codes that either side returned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SERVED = [api.name for key, api in sorted(APIS.items()) if key not in CLIENT_ONL
 
 
 class Coverage:
-    """Counts pairs and collects error codes."""
+    """Counter of pairs, and collection of error codes."""
 
     def __init__(self) -> None:
         self.pairs: Counter[tuple[str, int]] = Counter()
@@ -20,7 +20,7 @@ class Coverage:
 
     @property
     def total(self) -> int:
-        """All pairs."""
+        """Total number of pairs."""
         return self.pairs.total()
 
     def add(self, api: str, version: int, penstock: set[int], kafka: set[int]) -> None:
@@ -29,13 +29,13 @@ class Coverage:
         self.add_codes(api, penstock, kafka)
 
     def add_codes(self, api: str, penstock: set[int], kafka: set[int]) -> None:
-        """Note codes that either side returned."""
+        """Add codes that either side returned."""
         ours, theirs = self.codes.setdefault(api, (Counter(), Counter()))
         ours.update(penstock)
         theirs.update(kafka)
 
     def missing(self, newest: dict[str, int]) -> list[str]:
-        """The APIs and versions without a pair; `newest` has last versions where they differ from the codec's."""
+        """Return the APIs and versions without a pair. `newest` contains last versions that differ from the codec's."""
         found = []
         for name in SERVED:
             api = APIS[api_key(name)]
@@ -45,7 +45,7 @@ class Coverage:
         return found
 
     def report(self, newest: dict[str, int]) -> str:
-        """The report as Markdown."""
+        """Return the report as Markdown."""
         lines = ["| API | pairs by version | codes of Penstock | codes of Kafka |", "|---|---|---|---|"]
         for name in SERVED:
             pairs = " ".join(f"v{v}:{n}" for (api, v), n in sorted(self.pairs.items()) if api == name)

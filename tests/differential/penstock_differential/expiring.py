@@ -1,4 +1,4 @@
-"""Producers and transactional ids that have expired, on services that keep them for two seconds only."""
+"""Expired producers and transactional ids, on services that retain them for only two seconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def wait_until_expired(case: Case, id_: str) -> None:
 
 
 def wait_until_forgotten(case: Case, name: str) -> None:
-    """Wait until no side's partition remembers a producer."""
+    """Wait until neither side's partition remembers a producer."""
     deadline = time.monotonic() + EXPIRED_LIMIT_S
     for side in case.sides:
         request = {"topics": [{"name": name, "partition_indexes": [0]}]}
@@ -45,7 +45,7 @@ def wait_until_forgotten(case: Case, name: str) -> None:
 
 
 def expired_transactional_id(case: Case) -> None:
-    """One request of a producer whose transactional id has expired; then the first one of a new instance."""
+    """Send one request of a producer whose transactional id has expired, then the first one of a new instance."""
     name, id_ = topic(case), f"{case.prefix}-x"
     init_producer(case, id_)
     case.ask("AddPartitionsToTxn", add_partitions_tree(id_, name, 3, Ref("p-epoch"), [0]), 3)
@@ -68,7 +68,7 @@ def expired_transactional_id(case: Case) -> None:
 
 
 def expired_producer(case: Case) -> None:
-    """Batches of an idempotent producer that its partition has forgotten."""
+    """Send batches of an idempotent producer that its partition has forgotten."""
     name = topic(case)
     init_producer(case)
     spec = BatchSpec(records(2), producer_id=Ref("p"), producer_epoch=Ref("p-epoch"), base_sequence=0)

@@ -1,7 +1,7 @@
-"""The known differences between Penstock and Kafka: each with the request it concerns, both values, and a reason.
+"""The known differences between Penstock and Kafka: for each the request, both values, and a reason.
 
-They are in `known.toml` and are shown in docs/reference/protocol.md. A difference that none of them covers fails the
-run; one that no longer occurs in a full run is reported.
+`known.toml` contains them and docs/reference/protocol.md shows them. A difference that none of them covers fails the
+run. A full run reports those that no longer occur.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ IDENTITY = frozenset(
     {"name", "topic", "topic_name", "topic_id", "partition_index", "partition", "index", "group_id", "transactional_id",
      "resource_type", "resource_name"}
 )  # fmt: skip
-"""Fields of a request that tell the elements of an array apart; one that is left out is empty or 0."""
+"""Fields of a request that identify the elements of an array; a missing one is empty or 0."""
 MAX_NAMES = 8
-"""Elements that a row of the table names."""
+"""Maximum number of elements that a row of the table names."""
 KNOWN = Path(__file__).resolve().parent.parent / "known.toml"
 KINDS = ("deliberate", "unbuilt", "setup", "pending")
-"""Kinds of a difference: Penstock's by decision, part of a feature that does not exist yet, an effect of how the run
+"""Kinds of differences: a decision of Penstock, part of a feature that does not exist yet, an effect of how the run
 starts the two services, or a fault being fixed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class KnownDifference:
-    """A difference that is expected. `penstock` and `kafka` are values, lists of possible values, or "*"."""
+    """An expected difference. `penstock` and `kafka` are values, lists of possible values, or "*"."""
 
     api: str
     field: str | list[str]
@@ -46,30 +46,31 @@ class KnownDifference:
     kind: str
     versions: tuple[int, int] = (0, 1 << 15)
     when: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Fields of the request (paths without indices) and the values of which one must occur; "*" matches within text."""
+    """Fields of the request (paths without indices), each with possible values; one must occur. "*" matches within
+    text."""
     element: str | list[str] = "*"
-    """A pattern for the keys of the array elements that lead to the field, or several of which one must match."""
+    """Pattern for the keys of the array elements that lead to the field, or several of which one must match."""
 
     beside: int | list[int] | None = None
-    """The error code that both answers must have in the same element, or one of several."""
+    """Error code that both answers must have in the same element, or several possible ones."""
 
     named_twice: bool = False
-    """Whether the request must name something twice, so that only then the difference is explained."""
+    """Whether the difference is explained only if the request names something twice."""
 
     names_nothing: bool = False
-    """Whether the request must have an empty array, or an element with all fields at their defaults or without one of
-    its arrays."""
+    """Whether the difference is explained only if the request has an empty array, or an element with all fields at
+    their defaults or without one of its arrays."""
 
     after: str = ""
-    """What must have happened in the case before, in the words with which its family notes it."""
+    """Event that must have occurred earlier in the case, as recorded by its family."""
 
     harmless: bool = False
-    """Whether the sides' states stay the same, so that the requests that follow can be compared."""
+    """Whether the states of the sides stay equal, so that later requests are comparable."""
 
     def covers(
         self, api: str, version: int, request: Tree, difference: Difference, events: Collection[str] = ()
     ) -> bool:
-        """Whether this is the explanation of a difference in the answer to `request`, after the events of the case."""
+        """Whether this explains a difference in the answer to `request`, after the events of the case."""
         return (
             fnmatchcase(api, self.api)
             and self.versions[0] <= version <= self.versions[1]
@@ -88,11 +89,11 @@ class KnownDifference:
 
     @property
     def fields(self) -> list[str]:
-        """The patterns of which a field must match one."""
+        """Patterns of which a field must match one."""
         return [self.field] if isinstance(self.field, str) else self.field
 
     def versions_text(self) -> str:
-        """The versions for readers."""
+        """Return the versions as text."""
         first, last = self.versions
         if first == last:
             return str(first)
@@ -139,8 +140,8 @@ def names_nothing(tree: Tree) -> bool:
 
 
 def values_at(tree: Tree, path: str) -> Iterator[Any]:
-    """All values of a request's field; null as "null". A path that ends in "#" gives the length of an array, one that
-    ends in "size" that of a text."""
+    """Yield all values of a request's field; null as "null". A path that ends in "#" yields the length of an array, one
+    that ends in "size" that of a text."""
     name, _, rest = path.partition(".")
     if isinstance(tree, list):
         for part in tree:
@@ -166,7 +167,7 @@ def values_at(tree: Tree, path: str) -> Iterator[Any]:
 
 
 def load(path: Path = KNOWN) -> list[KnownDifference]:
-    """The known differences. Raises ValueError where the file has an entry that cannot be right."""
+    """Return the known differences. Raises ValueError if the file has an invalid entry."""
     found = []
     for number, entry in enumerate(tomllib.loads(path.read_text(encoding="utf-8")).get("difference", []), 1):
         first, _, last = str(entry.pop("versions", "0-32768")).partition("-")
@@ -185,18 +186,18 @@ def find(
     difference: Difference,
     events: Collection[str] = (),
 ) -> KnownDifference | None:
-    """The first explanation of a difference, None where there is none."""
+    """Return the first explanation of a difference, None if there is none."""
     shown = printable(request)
     return next((one for one in known if one.covers(api, version, shown, difference, events)), None)
 
 
 def shown(known: Sequence[KnownDifference]) -> list[KnownDifference]:
-    """Those that readers have to know of: neither faults that are being fixed nor what the run itself causes."""
+    """Return the differences that readers must know: neither faults being fixed nor effects of the run itself."""
     return [one for one in known if one.kind not in ("pending", "setup")]
 
 
 def table(known: Sequence[KnownDifference]) -> str:
-    """The known differences as a Markdown table, those with the same reason in one row."""
+    """Return the known differences as a Markdown table, those with the same reason in one row."""
     rows: dict[tuple[str, str], list[KnownDifference]] = {}
     for one in shown(known):
         rows.setdefault((one.api, one.reason), []).append(one)
@@ -215,7 +216,7 @@ def table(known: Sequence[KnownDifference]) -> str:
 
 
 def _of(element: str | list[str]) -> str:
-    """The names of the elements that an entry is about, unless there are many."""
+    """Return the names of the elements of an entry, unless there are many."""
     patterns = [element] if isinstance(element, str) else element
     names = list(dict.fromkeys(name for pattern in patterns for name in re.findall(r"name=([^* ][^ ,]*)", pattern)))
     return f" of {', '.join(f'`{name}`' for name in names)}" if 0 < len(names) <= MAX_NAMES else ""

@@ -1,4 +1,4 @@
-"""Changes a valid request in one place to what sloppy clients send: edges, nulls, empty or doubled values."""
+"""Changes a valid request in one place to values that faulty clients send: edges, nulls, empty or duplicate values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from penstock_differential.values import Ref, Tree
 
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 WAITS = frozenset({"max_wait_ms", "timeout_ms", "rebalance_timeout_ms", "min_bytes"})
-"""Fields by which a request says how long the broker may wait."""
+"""Fields that limit how long the broker may wait."""
 LARGE_ONES = frozenset({"num_partitions", "count"})
-"""Fields of which a large valid value makes a broker create that many things."""
+"""Fields whose large valid values make a broker create that many things."""
 OWNED = frozenset(
     {"transactional_id", "v3_and_below_transactional_id", "group_id", "groups", "groups_names", "transactional_ids",
      "key", "coordinator_keys"}
@@ -27,14 +27,14 @@ TEXTS = ("", "unknown", " ", ".", "a b", "a/b", "ä", "x" * 250, "x" * 3000, "-1
 
 
 CREATED = {"CreateTopics": frozenset({"name"})}
-"""Names that a request creates something under: cases must not share them either."""
+"""Names that a request creates: cases must not share them either."""
 
 
 def mutated(
     api: str, version: int, tree: Tree, rng: random.Random, keep: Collection[str] = (), fields: Collection[str] = ()
 ) -> Tree:
-    """A copy of a request tree in which one field has another value; `keep` names fields that stay as they are, and
-    `fields`, where given, the only ones to change."""
+    """Return a copy of a request tree with another value in one field. Fields in `keep` stay unchanged; `fields`
+    restricts the candidates."""
     tree = _copied(tree)
     places = list(_places(codec.request_class(api), version, tree, keep))
     owned = OWNED | CREATED.get(api, frozenset())
@@ -107,14 +107,14 @@ def _zero(kind: str) -> Any:
 
 
 def changed_scalar(field: Field, value: Any, rng: random.Random, owned: Collection[str] = OWNED) -> Any:
-    """Another value of the field's type. A name in a field of `owned` keeps the case's prefix."""
+    """Return another value of the field's type. A name in a field of `owned` keeps the case's prefix."""
     kind = str(field.type)
     if kind in BITS:
         edge = 1 << (BITS[kind] - 1)
         if field.name in WAITS:
             return rng.choice([-1, 0, 1, 20])
         if field.name == "transaction_timeout_ms":
-            return rng.choice([-1, 0, 60_001, 900_001, edge - 1, -edge])  # a short one would pass during a case
+            return rng.choice([-1, 0, 60_001, 900_001, edge - 1, -edge])  # a short timeout would expire during a case
         near = [value + 1, value - 1] if isinstance(value, int) and -edge < value < edge - 1 else []
         if isinstance(value, Ref):
             near = [Ref(value.name, value.plus + 1), Ref(value.name, value.plus - 1)]

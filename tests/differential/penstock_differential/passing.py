@@ -1,8 +1,8 @@
-"""Passing states: the answers to clients while brokers are away and coordinators and leaders move.
+"""Transient states: the answers to clients while brokers are down and coordinators and leaders move.
 
-The same requests are sent to both clusters in a loop, from before a broker is killed until after it is back. Which
-answer comes when depends on timing, so the sets of error codes are compared: a code that Penstock returned and Kafka
-did not, or the other way round, is reported with the state in which it came.
+The same requests go to both clusters in a loop, from before a broker is killed until after it has returned. The order
+of answers depends on timing, so sets of error codes are compared. Each code that only one side returned is reported
+with the state in which it occurred.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class SeenCodes:
     requests: int = 0
 
     def add(self, api: str, answer: Answer) -> None:
-        """Note one answer."""
+        """Add one answer."""
         self.requests += 1
         found = set(error_codes(answer.tree)) if answer.tree is not None else set()
         self.codes.setdefault(api, set()).update(found)
 
 
 def probes(side: Side, round_number: int) -> list[Probe]:
-    """The requests of one round: each API that a client repeats while it waits."""
+    """Return the requests of one round: each API that a client repeats while it waits."""
     group = f"passing-{round_number % GROUPS}"
     found: list[Probe] = [
         ("Heartbeat", 4, heartbeat_tree(group, 1, "member")),
@@ -84,8 +84,8 @@ def probes(side: Side, round_number: int) -> list[Probe]:
 
 
 def observe(side: Side, broker_ids: list[int], until: Callable[[], bool]) -> SeenCodes:
-    """Send the probes to each of these brokers in turn until `until` says that it is over. Requests go to brokers that
-    are not in charge too: what those answer is part of the picture."""
+    """Send the probes to each of these brokers in turn until `until` returns true. Brokers that are not in charge are
+    included: their answers are compared too."""
     seen, round_number = SeenCodes(), 0
     while not until():
         for broker_id in broker_ids:
@@ -97,7 +97,7 @@ def observe(side: Side, broker_ids: list[int], until: Callable[[], bool]) -> See
 
 
 def differing(ours: SeenCodes, theirs: SeenCodes) -> Mapping[str, tuple[set[int], set[int]]]:
-    """By API: the codes that only Penstock, and that only Kafka returned."""
+    """Return by API the codes that only Penstock and that only Kafka returned."""
     found = {}
     for api in sorted({*ours.codes, *theirs.codes}):
         one, other = ours.codes.get(api, set()), theirs.codes.get(api, set())
@@ -107,7 +107,7 @@ def differing(ours: SeenCodes, theirs: SeenCodes) -> Mapping[str, tuple[set[int]
 
 
 def play_passing(pair: ServicePair, sides: tuple[Side, Side], coverage: Coverage) -> list[str]:
-    """Kill a broker of each cluster, watch the others, start it again. Returns a line for each API that differs."""
+    """Kill a broker of each cluster, observe the others, restart it. Returns a line for each API that differs."""
     create = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 3}
     for side in sides:
         side.ask("CreateTopics", 4, {"topics": [create], "timeout_ms": 30_000})

@@ -1,4 +1,4 @@
-"""Starts and stops the two services that are compared, with settings that mean the same on both."""
+"""Starts and stops the two services that are compared, with equivalent settings."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ COMMON = {
 }
 PENSTOCK_ALONE = {"node.id": "1"}
 PENSTOCK_OF_SEVERAL = {"default.replication.factor": "3", "min.insync.replicas": "2"}
-"""What the recipe for three nodes of Kafka sets too."""
+"""Settings that the recipe for three Kafka nodes contains as well."""
 NOT_PENSTOCKS = frozenset({"offsets.topic.num.partitions", "transaction.state.log.num.partitions"})
-"""Penstock has no such topics; in Kafka fewer partitions make the first request to a coordinator faster."""
+"""Kafka settings of topics that Penstock does not have; fewer partitions make a coordinator's first request faster."""
 EXPIRING = {
     "transactional.id.expiration.ms": "2000",
     "producer.id.expiration.ms": "2000",
 }
 KAFKA_ALONE = {"log.initial.task.delay.ms": "2147483647"}
-"""Retention does not run, as no segment is rolled by time: cases write records with timestamps of 1970."""
+"""Disables retention, as `log.roll.ms` disables rolling by time: cases write records with timestamps of 1970."""
 EXPIRING_KAFKA = {
     "producer.id.expiration.check.interval.ms": "200",
     "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
@@ -42,7 +42,7 @@ KAFKA_HEAP = ("-Xms256m", "-Xmx512m")
 
 
 class GivenService(Service):
-    """A service that runs already, by the addresses of its brokers. It is not started, stopped or checked."""
+    """A running service, given by the addresses of its brokers. It is not started, stopped or checked."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = list(addresses)
@@ -81,20 +81,20 @@ class ServicePair:
     kafka: Service
 
     def check(self) -> None:
-        """Raise BrokerFailed if a process of either service has ended."""
+        """Raise BrokerFailed if a process of either service has exited."""
         self.penstock.check()
         self.kafka.check()
 
     def broker_of(self, side: str, broker_id: int) -> str:
-        """The address of one broker of `side`."""
+        """Return the address of one broker of `side`."""
         return self.service(side).addresses[broker_id - 1]
 
     def service(self, side: str) -> Service:
-        """The service by its label, "penstock" or "kafka"."""
+        """Return the service with the label "penstock" or "kafka"."""
         return self.penstock if side == "penstock" else self.kafka
 
     def cluster(self, side: str) -> Cluster:
-        """The cluster by its label."""
+        """Return the cluster with this label."""
         service = self.service(side)
         assert isinstance(service, Cluster), "this pair has one broker a side"
         return service
@@ -110,7 +110,7 @@ def _options(settings: Mapping[str, str]) -> str:
 
 @contextmanager
 def started(work_dir: Path, *, brokers: int = 1, expiring: bool = False) -> Iterator[ServicePair]:
-    """Run both services with one broker or three; all processes and data are gone at the end."""
+    """Run both services with one broker or three; remove all processes and data at the end."""
     settings = {**COMMON, **(EXPIRING if expiring else {})}
     for_kafka = {**settings, **KAFKA_ALONE, **(EXPIRING_KAFKA if expiring else {})}
     cores = os.sched_getaffinity(0)

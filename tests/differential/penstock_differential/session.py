@@ -1,4 +1,4 @@
-"""The run: starts both services, plays cases until enough pairs were compared, and reports what was found."""
+"""The run: starts both services, plays cases until enough pairs were compared, and reports the findings."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MAX_FINDINGS = 400
 SHORT_SEED, SHORT_CASES = 4, 150
 EXPIRING_CASES = 10
 COMPLETE_PAIRS = 10_000
-"""Pairs from which on a known difference that did not occur is worth a line."""
+"""Minimum of pairs for reporting known differences that did not occur."""
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.differential.run", description=__doc__)
     parser.add_argument("--pairs", type=int, default=20_000, help="pairs of requests with one broker (default: 20000)")
     parser.add_argument("--cluster-pairs", type=int, default=1500, help="pairs with three brokers (default: 1500)")
@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen_families(options: argparse.Namespace, *, cluster: bool) -> list[Family]:
-    """The families that the command line selects. Raises SystemExit where there are none."""
+    """Return the families that the command line selects. Raises SystemExit if there are none."""
     found = [
         one
         for one in everything().values()
@@ -102,7 +102,7 @@ def play(pair: peers.ServicePair, record: Record, options: argparse.Namespace, p
 
 
 def play_expiring(pair: peers.ServicePair, record: Record, options: argparse.Namespace) -> None:
-    """Play the cases about what expires, on services that expire it soon."""
+    """Play the cases about expiration, on services with short expiration times."""
     sides = (Side("penstock", pair.penstock), Side("kafka", pair.kafka))
     try:
         for side in sides:
@@ -123,7 +123,7 @@ def play_expiring(pair: peers.ServicePair, record: Record, options: argparse.Nam
 
 
 def summarise(record: Record, options: argparse.Namespace) -> int:
-    """Print findings and known differences that did not occur; the exit code."""
+    """Print findings and known differences that did not occur; return the exit code."""
     groups: dict[tuple[str, str], list[str]] = {}
     for finding in record.findings:
         for difference in finding.differences:
@@ -163,7 +163,7 @@ def summarise(record: Record, options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run as the command line specifies."""
     options = arguments()
     if options.short:
         options.seed, options.cases, options.cluster_pairs = SHORT_SEED, SHORT_CASES, 0

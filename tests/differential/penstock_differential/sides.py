@@ -1,4 +1,4 @@
-"""One of the two services as requests see it: its addresses, connections, and the ids that it has assigned."""
+"""One of the two services as a target of requests: addresses, connections, and the ids that it has assigned."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ANSWER_LIMIT_S = 10.0
 FIND_LIMIT_S = 30.0
 POLL_S = 0.02
 WARM_UP_NAMES = 40
-"""Names that together belong to every partition of the coordinators' topics, of which there are 4."""
+"""Names that together cover every partition of the coordinators' topics, which have 4."""
 PASSING = frozenset({5, 14, 15, 16})
-"""Errors that FindCoordinator and others give while a coordinator is created or loaded."""
+"""Errors of FindCoordinator and other APIs while a coordinator is created or loaded."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one side did with a request: a response, or why there is none ("closed", "silent", "malformed: ...")."""
+    """One side's response to a request, or the reason for its absence ("closed", "silent", "malformed: ...")."""
 
     tree: Tree | None
     failure: str | None = None
@@ -34,7 +34,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Route:
-    """Where a request goes: to any broker, a partition's leader, a coordinator, or the broker with an id."""
+    """The target of a request: any broker, a partition's leader, a coordinator, or the broker with an id."""
 
     kind: str = "any"
     name: str = ""
@@ -42,7 +42,7 @@ class Route:
 
 
 class PipelinedConnection(Connection):
-    """A connection on which several requests may be under way."""
+    """A connection with pipelined requests."""
 
     def receive(self) -> bytes:
         """Return the next response, without its size."""
@@ -51,7 +51,7 @@ class PipelinedConnection(Connection):
 
 
 class Side:
-    """Sends requests to one service and remembers the values that the service has assigned."""
+    """Sends requests to one service and stores the values that the service has assigned."""
 
     def __init__(self, label: str, service: Service) -> None:
         self.label = label
@@ -61,17 +61,17 @@ class Side:
         self._leaders: dict[tuple[str, int], str] = {}
         self._coordinators: dict[tuple[str, str], str] = {}
         self._attempts = 0
-        """How often routes were asked for anew in this case."""
+        """Number of route refreshes in this case."""
 
     def name_of(self, value: Any) -> str | None:
-        """The name under which a value that this side assigned is known."""
+        """Return the name of a value that this side assigned; None if it is unknown."""
         for name, assigned in self.assigned.items():
             if type(assigned) is type(value) and assigned == value:
                 return name
         return None
 
     def forget(self) -> None:
-        """Drop the assigned values, the routes and all connections but the main ones: a case begins."""
+        """Drop the assigned values, the routes and all connections but the main ones, for a new case."""
         self.assigned.clear()
         self._leaders.clear()
         self._coordinators.clear()
@@ -86,13 +86,13 @@ class Side:
         self._connections.clear()
 
     def send(self, api: str, version: int, tree: Tree, route: Route, channel: str) -> Callable[[], Answer]:
-        """Send a request now; the result waits for the answer."""
+        """Send a request now; calling the result waits for the answer."""
         return self.send_frame(
             api, version, codec.request_frame(api, version, resolve(tree, self.assigned)), route, channel
         )
 
     def send_frame(self, api: str, version: int, frame: bytes, route: Route, channel: str) -> Callable[[], Answer]:
-        """Send bytes as they are; the result waits for the answer."""
+        """Send bytes unchanged; calling the result waits for the answer."""
         key = (channel, self.address(route))
         try:
             connection = self._connection(key)
@@ -103,7 +103,7 @@ class Side:
         return lambda: self._receive(api, version, key)
 
     def ask(self, api: str, version: int, tree: Tree, route: Route | None = None, channel: str = "main") -> Answer:
-        """Send a request and wait for its answer."""
+        """Send a request and return its answer."""
         return self.send(api, version, tree, route or Route(), channel)()
 
     def _receive(self, api: str, version: int, key: tuple[str, str]) -> Answer:
@@ -134,7 +134,7 @@ class Side:
             connection.close()
 
     def address(self, route: Route) -> str:
-        """Where a route leads now."""
+        """Return the current address of a route."""
         addresses = self.service.addresses
         if len(addresses) == 1:
             return addresses[0]
@@ -147,7 +147,7 @@ class Side:
         return addresses[0]
 
     def forget_routes(self) -> None:
-        """Ask anew for leaders and coordinators from now on, and try the next broker where there is no answer."""
+        """Refresh leaders and coordinators from now on, and try the next broker if one does not answer."""
         self._attempts += 1
         self._leaders.clear()
         self._coordinators.clear()
@@ -171,7 +171,7 @@ class Side:
         return self._coordinators[kind, name]
 
     def find_coordinator(self, kind: str, name: str, limit_s: float = FIND_LIMIT_S) -> str | None:
-        """The address of the coordinator; waits while there is none. None for a name that cannot have one."""
+        """Return the coordinator's address; wait while there is none. None for a name that cannot have one."""
         deadline = time.monotonic() + limit_s
         request = {"key": name, "key_type": 0 if kind == "group" else 1}
         while True:
@@ -183,7 +183,7 @@ class Side:
             time.sleep(POLL_S)
 
     def warm_up(self) -> None:
-        """Have the topics of the coordinators created, and wait until every coordinator answers."""
+        """Trigger the creation of the coordinators' topics, and wait until every coordinator answers."""
         deadline = time.monotonic() + FIND_LIMIT_S
         for index in range(WARM_UP_NAMES):
             name = f"warm-up-{index}"
@@ -201,7 +201,7 @@ class Side:
                     time.sleep(POLL_S)
 
     def topic_id(self, topic: str) -> UUID | None:
-        """The id of a topic, None while this side does not know the topic."""
+        """Return the id of a topic, None while this side does not know the topic."""
         tree = self.ask("Metadata", 12, {"topics": [{"name": topic}]}).tree
         if tree is None or tree["topics"][0]["error_code"]:
             return None

@@ -1,6 +1,7 @@
 """Values of a request that differ between the two brokers: ids they assign, and batches that contain such ids.
 
-A request is a tree of dicts, lists and plain values. A `Ref` or a `BatchSpec` in it is replaced for each broker.
+A request is a tree of dicts, lists and plain values. Each `Ref` or `BatchSpec` in it is resolved separately for each
+broker.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from penstock.wire.record import Record
 
 CRC_OFFSET = 17
 UNKNOWN_ID = UUID(int=5)
-"""The id of a topic that the case has not made."""
+"""Id of a topic that the case has not created."""
 Tree = Any
 """A request or response as dicts, lists and plain values."""
 
 
 @dataclass(frozen=True)
 class Ref:
-    """A value that each broker has assigned by itself, such as a topic id; `plus` is added to a number."""
+    """A value that each broker assigns itself, such as a topic id; `plus` is added to a number."""
 
     name: str
     plus: int = 0
@@ -31,7 +32,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """A record batch. `header` overrides header fields by name; the CRC is renewed unless `header` has one."""
+    """A record batch. `header` overrides header fields by name; the CRC is recomputed unless `header` has one."""
 
     records: tuple[Record, ...] = ()
     codec: int = 0
@@ -41,22 +42,22 @@ class BatchSpec:
     attributes: int = 0
     header: Mapping[str, int] = field(default_factory=dict)
     payload: bytes | None = None
-    """Replaces the records' bytes."""
+    """Replacement for the records' bytes."""
     cut_bytes: int = 0
-    """Bytes that are missing at the end."""
+    """Number of bytes cut off at the end."""
     times: int = 1
-    """How often the batch appears in a row."""
+    """Number of repetitions of the batch."""
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Several batch specs, one behind the other."""
+    """Several concatenated batch specs."""
 
     batches: tuple[BatchSpec, ...]
 
 
 def resolve(value: Any, assigned: Mapping[str, Any]) -> Any:
-    """Replace each `Ref` and batch in a tree by what holds for one broker, whose ids are `assigned`."""
+    """Replace each `Ref` and batch in a tree by its value for one broker, whose ids are `assigned`."""
     if isinstance(value, dict):
         return {key: resolve(part, assigned) for key, part in value.items()}
     if isinstance(value, list):
@@ -95,7 +96,7 @@ def batch_bytes(spec: BatchSpec, assigned: Mapping[str, Any]) -> bytes:
 
 
 def printable(value: Any) -> Any:
-    """A tree as JSON can hold it."""
+    """Return a tree that JSON can represent."""
     if isinstance(value, dict):
         return {key: printable(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[[Case], None])
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of case: the APIs it is about, how often it is chosen, and whether it also runs on three brokers."""
+    """A kind of case: its APIs, its frequency, and whether it also runs on three brokers."""
 
     name: str
     run: Callable[[Case], None]
@@ -26,7 +26,7 @@ FAMILIES: dict[str, Family] = {}
 
 
 def family(*apis: str, weight: int = 1, cluster: bool = True) -> Callable[[F], F]:
-    """Register a function as the family with its name."""
+    """Register a function as the family of the same name."""
 
     def register(function: F) -> F:
         name = function.__name__
@@ -37,7 +37,7 @@ def family(*apis: str, weight: int = 1, cluster: bool = True) -> Callable[[F], F
 
 
 def everything() -> dict[str, Family]:
-    """All families; imports the modules that register them."""
+    """Return all families; imports the modules that register them."""
     from penstock_differential.families import groups, malformed, records, topics, transactions  # noqa: F401
 
     return FAMILIES

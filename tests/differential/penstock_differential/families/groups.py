@@ -1,4 +1,4 @@
-"""Consumer groups: joining, heartbeats, commits, leaving, deletion, static members, and the questions about groups."""
+"""Consumer groups: joining, heartbeats, commits, leaving, deletion, static members, describing and listing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ STEPS = 12
 
 
 def describe(case: Case, group: str) -> None:
-    """Compare what both sides tell of the group."""
+    """Compare the descriptions of the group."""
     case.ask("DescribeGroups", {"groups": [group], "include_authorized_operations": case.rng.random() < 0.3})
 
 
 def heartbeat_tree(group: str, generation: int, member: str | Ref, instance: str | None = None) -> Tree:
-    """A Heartbeat request."""
+    """Return a Heartbeat request."""
     return {
         "group_id": group,
         "generation_id": generation,
@@ -37,14 +37,14 @@ def heartbeat_tree(group: str, generation: int, member: str | Ref, instance: str
 
 
 def leave_tree(group: str, version: int, member: str | Ref, instance: str | None = None) -> Tree:
-    """A LeaveGroup request."""
+    """Return a LeaveGroup request."""
     if version < 3:
         return {"group_id": group, "member_id": member}
     return {"group_id": group, "members": [{"member_id": member, "group_instance_id": instance, "reason": "r"}]}
 
 
 def step(case: Case, group: str, name: str, member: str | Ref, generation: int, instance: str | None) -> None:
-    """One request of a member, in half of the cases with something wrong."""
+    """Send one request of a member, in half of the cases with an error."""
     api = case.rng.choice(["Heartbeat", "SyncGroup", "OffsetCommit", "OffsetFetch", "DescribeGroups", "OffsetDelete"])
     version = case.version(api)
     if api == "Heartbeat":
@@ -66,7 +66,7 @@ def step(case: Case, group: str, name: str, member: str | Ref, generation: int, 
     "JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "OffsetFetch", "OffsetDelete", "DescribeGroups", weight=6
 )
 def one_member(case: Case) -> None:
-    """A group of one member, dynamic or static, that does what members do, right and wrong."""
+    """A group of one member, dynamic or static, that sends valid and invalid requests."""
     name = topic(case)
     group = f"{case.prefix}-g"
     instance = case.rng.choice([None, None, "i1"])
@@ -82,7 +82,7 @@ def one_member(case: Case) -> None:
 
 
 def end_of_group(case: Case, group: str, name: str) -> None:
-    """Delete the group, in half of the cases with something wrong, and look for what is left."""
+    """Delete the group, in half of the cases with an error, and compare the remaining state."""
     version = case.version("DeleteGroups")
     case.ask("DeleteGroups", case.mutate("DeleteGroups", version, {"groups_names": [group]}, odds=0.4), version)
     version = case.version("OffsetFetch")
@@ -92,7 +92,7 @@ def end_of_group(case: Case, group: str, name: str) -> None:
 
 @family("JoinGroup", "SyncGroup", "LeaveGroup", weight=4)
 def joins(case: Case) -> None:
-    """JoinGroup requests with one thing wrong, to new and to existing groups."""
+    """JoinGroup requests with one error, to new and to existing groups."""
     group = f"{case.prefix}-g"
     exists = case.rng.random() < 0.5
     if exists:
@@ -101,7 +101,7 @@ def joins(case: Case) -> None:
         version = case.version("JoinGroup")
         member = case.rng.choice([Ref("m"), "", "unknown"]) if exists else case.rng.choice(["", "unknown"])
         if exists and not member:
-            version = case.version("JoinGroup", 4)  # earlier versions wait for the member that is there
+            version = case.version("JoinGroup", 4)  # earlier versions wait for the existing member
         tree = join_tree(group, member)
         if case.rng.random() < 0.3 and (member or not exists):
             tree["group_instance_id"] = "i1"
@@ -113,7 +113,7 @@ def joins(case: Case) -> None:
 
 @family("OffsetCommit", "OffsetFetch", "OffsetDelete", "DeleteGroups", weight=4)
 def simple_commits(case: Case) -> None:
-    """Offsets of a group without members: committed, fetched, deleted, with edges in each field."""
+    """Offsets of a group without members: committed, fetched, deleted, with edge values in each field."""
     name = topic(case)
     group = f"{case.prefix}-g"
     for _ in range(STEPS):
@@ -133,7 +133,7 @@ def simple_commits(case: Case) -> None:
 
 @family("Heartbeat", "SyncGroup", "LeaveGroup", "DeleteGroups", "OffsetDelete", "DescribeGroups", weight=3)
 def unknown_groups(case: Case) -> None:
-    """Every request about a group that does not exist, or with a group id that is not allowed."""
+    """Every request about a group that does not exist, or with an invalid group id."""
     name = f"{case.prefix}-t"
     for _ in range(STEPS):
         group = case.rng.choice([f"{case.prefix}-g", "", " "])
@@ -158,7 +158,7 @@ def unknown_groups(case: Case) -> None:
 
 @family("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "DescribeGroups", weight=3)
 def two_members(case: Case) -> None:
-    """A rebalance: a second member joins, the first learns of it and joins again, then one of them leaves."""
+    """A rebalance: a second member joins, the first is notified and rejoins, then one of them leaves."""
     group = f"{case.prefix}-g"
     join(case, group, "m1")
     version = case.version("JoinGroup", 4)
@@ -190,7 +190,7 @@ def two_members(case: Case) -> None:
 
 
 def wait_for_rebalance(case: Case, group: str) -> None:
-    """Wait until both sides prepare a rebalance: a join is waited for."""
+    """Wait until both sides prepare a rebalance, because the new member's join is pending."""
     deadline = time.monotonic() + 10
     for side in case.sides:
         route = Route("group", group)
@@ -203,7 +203,7 @@ def wait_for_rebalance(case: Case, group: str) -> None:
 
 @family("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", weight=3)
 def static_members(case: Case) -> None:
-    """A static member comes back with a new member id: the old one is fenced, in every request."""
+    """A static member returns with a new member id: the old id is fenced in every request."""
     group = f"{case.prefix}-g"
     version = case.version("JoinGroup", 5)
     static = {"group_instance_id": "i1"}

@@ -1,4 +1,4 @@
-"""Requests whose bytes are wrong: cut short, too long, counts and lengths that are not true, unknown versions."""
+"""Malformed requests: truncated, too long, with wrong counts and lengths, or with unknown versions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLES: dict[str, Tree] = {
 
 @family(*sorted(EXAMPLES), weight=2, cluster=False)
 def malformed(case: Case) -> None:
-    """A sound request changed in its bytes; every connection begins anew after it."""
+    """A valid request with changed bytes; each one uses a new connection."""
     for _ in range(6):
         api = case.rng.choice(sorted(EXAMPLES))
         version = case.version(api)

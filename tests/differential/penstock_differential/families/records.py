@@ -52,7 +52,7 @@ TOPIC_SETTINGS: tuple[dict[str, str], ...] = (
 
 
 def random_batch(rng: random.Random) -> tuple[BatchSpec | Joined | bytes | None, int]:
-    """A batch, valid in one case of three, and how many things are wrong with it."""
+    """Return a batch, valid in one case of three, and the number of errors in it."""
     codec_number = rng.choice([0, 0, 0, 1, 2, 3, 4])
     key = rng.choice([b"k", b"", None])
     made = records(rng.choice([1, 2, 3, 10]), rng.choice([0, 10, 300]), key=key)
@@ -82,7 +82,7 @@ def random_batch(rng: random.Random) -> tuple[BatchSpec | Joined | bytes | None,
 
 @family("Produce", "Fetch", "ListOffsets", weight=6)
 def batches(case: Case) -> None:
-    """Valid and invalid batches, each on a topic with one kind of settings; then what was stored."""
+    """Valid and invalid batches, each on a topic with one kind of settings; then the stored records."""
     settings = case.rng.choice(TOPIC_SETTINGS)
     name = topic(case, configs=settings)
     limits = int(bool(settings) and "message.timestamp.type" not in settings)
@@ -98,7 +98,7 @@ def batches(case: Case) -> None:
 
 @family("Produce", weight=2)
 def produce_requests(case: Case) -> None:
-    """Produce requests in which a field other than the batch is wrong."""
+    """Produce requests with an error in a field other than the batch."""
     name = topic(case, partitions=2)
     for _ in range(STEPS):
         version = case.version("Produce", 0)
@@ -112,7 +112,7 @@ def produce_requests(case: Case) -> None:
 
 @family("Produce", weight=1)
 def produce_unacknowledged(case: Case) -> None:
-    """acks=0: no answer; the connection survives or not, as the next request on it shows."""
+    """acks=0: no answer; the next request on the connection shows whether the connection survives."""
     name = topic(case)
     good, bad = BatchSpec(records(1)), BatchSpec(records(1), header={"crc": 1})
     for batch in [good, case.rng.choice([bad, good, b"noise", BatchSpec(records(1), header={"magic": 1})])]:
@@ -163,13 +163,13 @@ def idempotence(case: Case) -> None:
 
 
 def changed(spec: BatchSpec, **fields: object) -> BatchSpec:
-    """The batch with other fields."""
+    """Return the batch with these fields changed."""
     return BatchSpec(**{**vars(spec), **fields})  # type: ignore[arg-type]
 
 
 @family("Produce", "InitProducerId", weight=2)
 def producer_pipeline(case: Case) -> None:
-    """Several requests of one producer under way on one connection, in order or with one that fails between."""
+    """Several in-flight requests of one producer on one connection, in order or with a failing one between."""
     name = topic(case)
     init_producer(case)
     at, wrong = 0, case.rng.randrange(10)
@@ -189,7 +189,7 @@ def producer_pipeline(case: Case) -> None:
 
 @family("Fetch", weight=4)
 def fetches(case: Case) -> None:
-    """Fetch requests without and with sessions: offsets, epochs, sizes, isolation levels out of range."""
+    """Fetch requests with and without sessions: offsets, epochs, sizes, isolation levels out of range."""
     name = topic(case, partitions=2)
     for partition in range(2):
         produce(case, name, BatchSpec(records(5)), partition)
@@ -202,7 +202,7 @@ def fetches(case: Case) -> None:
 
 @family("Fetch", weight=3)
 def fetch_sessions(case: Case) -> None:
-    """Incremental fetch sessions: begun, continued, with wrong ids and epochs, partitions added and forgotten."""
+    """Incremental fetch sessions: started, continued, with wrong ids and epochs, partitions added and forgotten."""
     name = topic(case, partitions=3)
     produce(case, name, BatchSpec(records(5)), 0)
     version = case.version("Fetch", 7)
@@ -242,7 +242,7 @@ def session_is_empty(tree: Tree) -> bool:
 
 @family("ListOffsets", "OffsetForLeaderEpoch", "DeleteRecords", weight=5)
 def offsets_and_deletion(case: Case) -> None:
-    """Questions about offsets by time and epoch, and records deleted between them."""
+    """Offsets by time and by epoch, with records deleted between the queries."""
     name = topic(case, partitions=2, configs=case.rng.choice(TOPIC_SETTINGS[:4]))
     for _ in range(2):
         produce(case, name, BatchSpec(records(case.rng.choice([3, 5]))), 0)

@@ -1,4 +1,4 @@
-"""Topics and the cluster: creation, deletion, partitions, settings, reassignment, elections, questions about them."""
+"""Topics and the cluster: creation, deletion, partitions, settings, reassignment, elections, descriptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock_differential.values import Tree
 
 STEPS = 8
 LIST_OPERATIONS = (2, 3)
-"""Appending to a list, and subtracting from one."""
+"""Operations that append to a list, and subtract from one."""
 MAX_NAME_CHARS = 249
 BAD_NAMES = ("", ".", "..", "a b", "a/b", "ä", "x" * (MAX_NAME_CHARS + 1), "__consumer_offsets", "__transaction_state")
 TOPIC_VALUES: dict[str, tuple[str | None, ...]] = {
@@ -39,19 +39,19 @@ TOPIC_VALUES: dict[str, tuple[str | None, ...]] = {
 
 
 def edge_names(case: Case) -> list[str]:
-    """Names that no topic can have, the longest that one can have, and two that Kafka's metrics confuse."""
+    """Return names that are invalid, the longest valid one, and two that collide in Kafka's metrics."""
     return [*BAD_NAMES, case.prefix.ljust(MAX_NAME_CHARS, "x"), f"{case.prefix}.a", f"{case.prefix}_a"]
 
 
 def configs(case: Case, most: int = 2) -> list[Tree]:
-    """Settings of a topic with values at their edges."""
+    """Return topic settings with edge values."""
     names = case.rng.sample(sorted(TOPIC_VALUES), case.rng.randint(0, most))
     return [{"name": name, "value": case.rng.choice(TOPIC_VALUES[name])} for name in names]
 
 
 @family("CreateTopics", "Metadata", weight=6)
 def creation(case: Case) -> None:
-    """CreateTopics with names, counts, assignments and settings at their edges; then what exists."""
+    """CreateTopics with edge values of names, counts, assignments and settings; then the existing topics."""
     for number in range(STEPS):
         version = case.version("CreateTopics")
         name = f"{case.prefix}-{number}" if case.rng.random() < 0.8 else case.rng.choice(edge_names(case))
@@ -75,7 +75,7 @@ def creation(case: Case) -> None:
 
 @family("DeleteTopics", "Metadata", weight=3)
 def deletion(case: Case) -> None:
-    """DeleteTopics by name and by id, twice, unknown, both or neither."""
+    """DeleteTopics by name and by id: twice, unknown, both or neither."""
     name = topic(case)
     other = topic(case, "u")
     for _ in range(4):
@@ -100,7 +100,7 @@ def deletion(case: Case) -> None:
 
 @family("CreatePartitions", "Metadata", weight=3)
 def more_partitions(case: Case) -> None:
-    """CreatePartitions to more, fewer, as many; with assignments; only validated."""
+    """CreatePartitions to more, fewer, the same number; with assignments; only validated."""
     name = topic(case)
     for _ in range(5):
         version = case.version("CreatePartitions")
@@ -115,7 +115,7 @@ def more_partitions(case: Case) -> None:
 
 @family("IncrementalAlterConfigs", "AlterConfigs", "DescribeConfigs", weight=6)
 def topic_configs(case: Case) -> None:
-    """Settings of topics changed one by one and all at once; then described by name."""
+    """Topic settings changed one by one and all at once; then described by name."""
     name = topic(case)
     for _ in range(STEPS):
         api = case.rng.choice(["IncrementalAlterConfigs", "IncrementalAlterConfigs", "AlterConfigs"])
@@ -186,7 +186,7 @@ def group_configs(case: Case) -> None:
 
 @family("Metadata", "DescribeTopicPartitions", weight=4)
 def metadata(case: Case) -> None:
-    """Metadata and DescribeTopicPartitions for topics that exist and that do not, by name and by id."""
+    """Metadata and DescribeTopicPartitions for existing and missing topics, by name and by id."""
     name = topic(case, partitions=3)
     for _ in range(STEPS):
         if case.rng.random() < 0.6:
@@ -213,7 +213,7 @@ def metadata(case: Case) -> None:
 
 @family("Metadata", weight=1)
 def auto_creation(case: Case) -> None:
-    """A request for a topic that does not exist, on brokers that do not create topics."""
+    """Requests for a topic that does not exist, on brokers that do not create topics automatically."""
     for version in case.rng.sample(range(1, 14), 3):
         name = f"{case.prefix}-{version}"
         tree = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
@@ -222,7 +222,7 @@ def auto_creation(case: Case) -> None:
 
 @family("AlterPartitionReassignments", "ListPartitionReassignments", "ElectLeaders", weight=3)
 def reassignments(case: Case) -> None:
-    """Reassignments to brokers that exist and that do not, cancelled ones, and elections."""
+    """Reassignments to existing and missing brokers, cancelled ones, and elections."""
     name = topic(case, partitions=2, replicas=1)
     for _ in range(6):
         api = case.rng.choice(["AlterPartitionReassignments", "ListPartitionReassignments", "ElectLeaders"])
@@ -263,7 +263,7 @@ def reassignments(case: Case) -> None:
     weight=4,
 )
 def cluster_questions(case: Case) -> None:
-    """Questions about the cluster, and changes to it that are refused."""
+    """Cluster descriptions, and cluster changes that are rejected."""
     name = topic(case)
     init_producer(case)
     for _ in range(STEPS):

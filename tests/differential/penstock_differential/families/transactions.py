@@ -1,4 +1,4 @@
-"""Transactions: ids and epochs of producers, partitions and offsets added, records written, ends, and fencing."""
+"""Transactions: ids and epochs of producers, adding partitions and offsets, writing records, ending, and fencing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDED_LIMIT_S, POLL_S = 10.0, 0.01
 
 
 def init_tree(name: str | None, producer: int | Ref = -1, epoch: int | Ref = -1, timeout_ms: int = 60_000) -> Tree:
-    """An InitProducerId request."""
+    """Return an InitProducerId request."""
     return {
         "transactional_id": name,
         "transaction_timeout_ms": timeout_ms,
@@ -32,7 +32,7 @@ def init_tree(name: str | None, producer: int | Ref = -1, epoch: int | Ref = -1,
 
 
 def add_partitions_tree(name: str, topic_name: str, version: int, epoch: int | Ref, partitions: list[int]) -> Tree:
-    """An AddPartitionsToTxn request."""
+    """Return an AddPartitionsToTxn request."""
     topics = [{"name": topic_name, "partitions": partitions}]
     if version < 4:
         return {
@@ -46,7 +46,7 @@ def add_partitions_tree(name: str, topic_name: str, version: int, epoch: int | R
 
 
 def batch(name: str, epoch: int | Ref, sequence: int, transactional_id: str | None, attributes: int = 0x10) -> Tree:
-    """A Produce request with a transactional batch."""
+    """Return a Produce request with a transactional batch."""
     spec = BatchSpec(
         records(2), producer_id=Ref("p"), producer_epoch=epoch, base_sequence=sequence, attributes=attributes
     )
@@ -54,7 +54,7 @@ def batch(name: str, epoch: int | Ref, sequence: int, transactional_id: str | No
 
 
 def offset_commit_tree(name: str, group: str, topic_name: str, epoch: int | Ref) -> Tree:
-    """A TxnOffsetCommit request."""
+    """Return a TxnOffsetCommit request."""
     part = {"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": -1, "committed_metadata": None}
     return {
         "transactional_id": name,
@@ -69,14 +69,14 @@ def offset_commit_tree(name: str, group: str, topic_name: str, epoch: int | Ref)
 
 
 def note_marker(case: Case, has_marker: bool) -> bool:
-    """Note a marker in a case; `has_marker` says that no records were written since another one."""
+    """Record a marker in a case; `has_marker` says that no records were written since the previous one."""
     if has_marker:
         case.events.add("a second marker without records")
     return True
 
 
 def wait_until_ended(case: Case, id_: str) -> None:
-    """Wait until no side has markers of the transaction left to write: what follows would depend on when it has."""
+    """Wait until no side has pending markers of the transaction, because later answers depend on them."""
     deadline = time.monotonic() + ENDED_LIMIT_S
     for side in case.sides:
         while time.monotonic() < deadline:
@@ -89,7 +89,7 @@ def wait_until_ended(case: Case, id_: str) -> None:
 @family("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit", "Produce",
         "DescribeTransactions", weight=8)  # fmt: skip
 def transactions(case: Case) -> None:
-    """One transactional producer: any request in any order, right and wrong; then what readers see."""
+    """One transactional producer: valid and invalid requests in any order; then the records that readers receive."""
     name, id_ = topic(case), f"{case.prefix}-x"
     group = f"{case.prefix}-g"
     init_producer(case, id_)
@@ -157,7 +157,7 @@ def transactions(case: Case) -> None:
             answer = case.ask("InitProducerId", tree, version)
             if answer["error_code"]:
                 if claims and epoch.plus:
-                    return  # Kafka aborts an open transaction before it refuses the epoch, Penstock does not
+                    return  # Kafka aborts an open transaction before it rejects the epoch, Penstock does not
                 continue
             case.ask("InitProducerId", init_tree(id_), version, learn=learn)
             sequence = 0
@@ -190,7 +190,7 @@ def producer_ids(case: Case) -> None:
 
 @family("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit", weight=4)
 def transactions_of_nobody(case: Case) -> None:
-    """Requests about transactional ids that do not exist, or with a producer's id and epoch that are not theirs."""
+    """Requests about missing transactional ids, or with another producer's id and epoch."""
     name, id_ = topic(case), f"{case.prefix}-x"
     group = f"{case.prefix}-g"
     exists = case.rng.random() < 0.5
@@ -238,7 +238,7 @@ def batched_adding(case: Case) -> None:
 
 @family("WriteTxnMarkers", "Produce", weight=2, cluster=False)
 def markers(case: Case) -> None:
-    """Markers written by hand, as `kafka-transactions abort` does."""
+    """WriteTxnMarkers requests, as `kafka-transactions abort` sends them."""
     name, id_ = topic(case, partitions=2), f"{case.prefix}-x"
     init_producer(case, id_)
     case.ask("AddPartitionsToTxn", add_partitions_tree(id_, name, 3, Ref("p-epoch"), [0]), 3)

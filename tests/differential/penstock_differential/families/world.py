@@ -1,4 +1,4 @@
-"""What cases begin with: topics, records, members and producers, made on both sides by valid requests."""
+"""Initial state of cases: topics, records, members and producers, created on both sides by valid requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def topic(
 
 
 def wait_for_topic(case: Case, name: str, partitions: int) -> None:
-    """Wait until each broker of both sides names a leader for each partition, and learn the topic's id."""
+    """Wait until each broker of both sides reports a leader for each partition, and learn the topic's id."""
     deadline = time.monotonic() + KNOWN_LIMIT_S
     for side in case.sides:
         brokers = range(1, len(side.service.addresses) + 1)
@@ -46,7 +46,7 @@ def wait_for_topic(case: Case, name: str, partitions: int) -> None:
 
 
 def _knows(side: Side, broker_id: int, name: str, partitions: int) -> bool:
-    """Whether a broker knows the topic, and a leader for each partition."""
+    """Whether a broker knows the topic and a leader for each partition."""
     tree = side.ask("Metadata", 12, {"topics": [{"name": name}]}, Route("broker", partition=broker_id)).tree
     if tree is None or tree["topics"][0]["error_code"]:
         return False
@@ -67,14 +67,14 @@ def _serves(side: Side, name: str, partitions: int) -> bool:
 
 
 def topic_id(name: str) -> Ref:
-    """The id of a topic that `topic` has made."""
+    """Return the id of a topic created by `topic`."""
     return Ref(f"id:{name}")
 
 
 def records(
     number: int = 3, size_bytes: int = 10, first_ms: int = TIME_MS, key: bytes | None = b"k"
 ) -> tuple[Record, ...]:
-    """Records with rising times."""
+    """Return records with increasing times."""
     return tuple(
         Record(timestamp_ms=first_ms + index, key=key, value=bytes([97 + index % 26]) * size_bytes)
         for index in range(number)
@@ -87,7 +87,7 @@ def produce_tree(
     acks: int = -1,
     transactional_id: str | None = None,
 ) -> Tree:
-    """A Produce request for one topic."""
+    """Return a Produce request for one topic."""
     data = [{"index": index, "records": batch} for index, batch in batches.items()]
     topics = [{"name": name, "topic_id": topic_id(name), "partition_data": data}]
     return {"transactional_id": transactional_id, "acks": acks, "timeout_ms": 10_000, "topic_data": topics}
@@ -102,7 +102,7 @@ def produce(
 
 
 def fetch_tree(name: str, partition: int = 0, offset: int = 0, isolation: int = 0) -> Tree:
-    """A Fetch request without a session that reads one partition and does not wait."""
+    """Return a Fetch request without a session that reads one partition and does not wait."""
     part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
     return {
         "max_wait_ms": 0,
@@ -116,7 +116,7 @@ def fetch_tree(name: str, partition: int = 0, offset: int = 0, isolation: int = 
 
 
 def read_back(case: Case, name: str, partitions: Sequence[int] = (0,)) -> None:
-    """Compare what is stored: everything from the start, and the ends of the log."""
+    """Compare the stored state: all records, and the offsets of the log's ends."""
     for partition in partitions:
         case.ask("Fetch", fetch_tree(name, partition, isolation=case.rng.randrange(2)), case.version("Fetch", 4))
         part = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": -1}
@@ -125,19 +125,19 @@ def read_back(case: Case, name: str, partitions: Sequence[int] = (0,)) -> None:
 
 
 def init_producer(case: Case, name: str | None = None, timeout_ms: int = 60_000, key: str = "p") -> None:
-    """Get a producer id, known as `key`, and its epoch, as `<key>-epoch`."""
+    """Obtain a producer id, known as `key`, and its epoch, as `<key>-epoch`."""
     request = {"transactional_id": name, "transaction_timeout_ms": timeout_ms, "producer_id": -1, "producer_epoch": -1}
     case.ask("InitProducerId", request, learn={key: "producer_id", f"{key}-epoch": "producer_epoch"})
 
 
 SUBSCRIPTION = b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff\0\0\0\0"
-"""A consumer's metadata: version 1, the topic "t", no user data, nothing owned."""
+"""A consumer's metadata: version 1, the topic "t", no user data, no owned partitions."""
 ASSIGNMENT = b"\0\1\0\0\0\1\0\1t\0\0\0\1\0\0\0\0\xff\xff\xff\xff"
-"""An assignment of partition 0 of topic "t"."""
+"""Assignment of partition 0 of topic "t"."""
 
 
 def join_tree(group: str, member: str | Ref = "", **more: Any) -> Tree:
-    """A JoinGroup request of a consumer."""
+    """Return a JoinGroup request of a consumer."""
     return {
         "group_id": group,
         "session_timeout_ms": 30_000,
@@ -160,7 +160,7 @@ def join(case: Case, group: str, key: str = "m", sync: bool = True, **more: Any)
 
 
 def sync_tree(group: str, generation: int, member: str | Ref, **more: Any) -> Tree:
-    """A SyncGroup request of the leader."""
+    """Return a SyncGroup request of the leader."""
     return {
         "group_id": group,
         "generation_id": generation,
@@ -175,7 +175,7 @@ def sync_tree(group: str, generation: int, member: str | Ref, **more: Any) -> Tr
 def commit_tree(
     group: str, name: str, offset: int = 1, generation: int = -1, member: str | Ref = "", **more: Any
 ) -> Tree:
-    """An OffsetCommit request for partition 0."""
+    """Return an OffsetCommit request for partition 0."""
     part = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1, "committed_metadata": "m"}
     return {
         "group_id": group,
@@ -188,7 +188,7 @@ def commit_tree(
 
 
 def offset_fetch_tree(group: str, name: str | None, version: int) -> Tree:
-    """An OffsetFetch request, for all topics where `name` is None."""
+    """Return an OffsetFetch request, for all topics if `name` is None."""
     if version >= 8:
         topics = None if name is None else [{"name": name, "topic_id": topic_id(name), "partition_indexes": [0]}]
         return {"groups": [{"group_id": group, "topics": topics}], "require_stable": False}
