@@ -1,4 +1,5 @@
-"""What the tests with whole clusters share: how many brokers, and the code that starts them. Long tests go first."""
+"""Common parts of the tests with whole clusters: the number of brokers, and the code that starts them. Long tests run
+first."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# Tests are imported by file (importlib mode), so what they share is found by these entries.
+# Tests are imported by file (importlib mode), so these entries make their common packages importable.
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "e2e"))
 sys.path.insert(0, str(HERE.parent / "broker" / "tests" / "state"))
@@ -24,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that are given more time than others begin first, so that no process ends long after the others."""
+    """Run tests with a longer time limit first, so that no process finishes long after the others."""
     items.sort(key=_limit_s, reverse=True)
 
 

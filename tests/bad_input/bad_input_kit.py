@@ -1,4 +1,4 @@
-"""A client that says what it likes."""
+"""A client that sends arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from penstock.wire.schema import Payload
 
 
 class Rude(Canary):
-    """A connection for bytes of one's own."""
+    """A connection for arbitrary bytes."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port, "no-topic-of-its-own")
 
     def say(self, data: bytes | bytearray) -> None:
-        """Sends as it is; a broker that hangs up meanwhile is no error here."""
+        """Send bytes unchanged; a broker that closes the connection meanwhile causes no error."""
         try:
             self.socket.sendall(data)
         except (ConnectionError, TimeoutError):
             return
 
     def is_closed(self) -> bool:
-        """Waits until the broker has closed; False where it answers instead. Raises TimeoutError where it does not."""
+        """Wait until the broker has closed the connection; return False if it answers instead. Raises TimeoutError."""
         try:
             return not self.socket.recv(1)
         except ConnectionError:
@@ -52,7 +52,7 @@ class Rude(Canary):
 
 
 def frame_of(request: Payload, version: int, correlation_id: int = 1) -> bytearray:
-    """A request frame, size field included."""
+    """Return a request frame, including its size field."""
     frame = codec.encode(request, version, bytes(request_head(request.KEY, version, correlation_id, "rude")))
     struct.pack_into(">i", frame, 0, len(frame) - 4)
     return frame

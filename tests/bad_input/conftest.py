@@ -1,4 +1,4 @@
-"""A real broker to be treated badly, and a good client that must not notice."""
+"""A real broker for bad requests, and a well-behaved client that must not be affected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# Tests are imported by file (importlib mode): what they share with the fuzzer is found by these entries.
+# Tests are imported by file (importlib mode), so these entries make the packages shared with the fuzzer importable.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -27,7 +27,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def canary(broker: Broker) -> Iterator[Canary]:
-    """Served before and after each test, and reads what it wrote."""
+    """A client that is served before and after each test, and reads the records it wrote."""
     with Canary(broker.host, broker.port, f"canary-{uuid.uuid4().hex}") as good:
         good.create(good.topic)
         good.sing(b"before")

@@ -1,4 +1,4 @@
-"""Batches that are none: each is refused with its own error, and the connection goes on."""
+"""Invalid batches: each is rejected with a specific error, and the connection stays open."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOOD = build_batch([Record(timestamp_ms=1, key=b"k", value=b"v" * 50) for _ in r
 
 
 def spoiled(**fields: int) -> bytearray:
-    """The good batch with other header fields; its CRC is right unless given."""
+    """Return the valid batch with other header fields; its CRC is correct unless given."""
     header = read_header(GOOD)._replace(**fields)
     batch = bytearray(GOOD)
     struct.pack_into(">qiibIhiqqqhii", batch, 0, *header)
@@ -75,7 +75,7 @@ def topic(rude: Rude) -> str:
 def test_a_bad_batch_is_refused_and_nothing_of_it_is_kept(
     rude: Rude, topic: str, batch: bytes | None, error: ErrorCode, version: int
 ) -> None:
-    """The errors are those of Kafka 4.3, whose ProduceRequest.validateRecords looks before the log does."""
+    """The errors are those of Kafka 4.3, where ProduceRequest.validateRecords checks before the log does."""
     assert rude.error_of(batch, topic, version=version) is error
     answer = rude.produce(GOOD, topic)
     assert (answer.error_code, answer.base_offset) == (0, 3)
@@ -118,7 +118,7 @@ def test_a_refused_batch_that_expects_no_answer_closes_the_connection(rude: Rude
 def test_a_decompression_bomb_for_a_compacted_topic_costs_an_error_and_bounded_memory(
     rude: Rude, broker: Broker, codec: Codec
 ) -> None:
-    """The keys of a compacted topic are looked at, so there the broker must decompress."""
+    """The broker reads the keys of a compacted topic, so it must decompress the batch."""
     name = f"compacted-{uuid.uuid4().hex[:12]}"
     config = [CreatableTopicConfig(name=n, value=v) for n, v in BOMB_CONFIG.items()]
     asked = CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=config)
@@ -154,7 +154,7 @@ def test_a_topic_name_that_climbs_paths_or_is_too_long_is_refused(rude: Rude, br
 
 
 def files_around(broker: Broker) -> set[Path]:
-    """All beside the data directory, and what is right inside it."""
+    """Return the entries of the data directory and of its parent."""
     return {*broker.data.parent.iterdir(), *broker.data.iterdir()}
 
 

@@ -1,4 +1,4 @@
-"""Too many, too slow, too greedy: memory stays bounded and the others are served."""
+"""Too many, too slow or too demanding clients: memory stays bounded, and other clients are served."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_clients_that_never_read_their_answers_are_held_in_bounds(broker: Broker
         sock.setblocking(False)
     stuck = 0
     deadline = time.monotonic() + 60
-    while stuck < 3:  # no connection could send anything for a while: the broker has stopped reading
+    while stuck < 3:  # no connection could send for a while: the broker has stopped reading
         assert time.monotonic() < deadline, "the broker goes on reading"
         moved = 0
         for sock in deaf:
@@ -119,7 +119,7 @@ def test_connections_that_stop_mid_frame_or_do_nothing_are_closed_in_time() -> N
         waiting = [stopped, silent, answered]
         while waiting:
             assert time.monotonic() < deadline, f"{len(waiting)} are still open"
-            good.sing(b"busy")  # so it is not idle
+            good.sing(b"busy")  # otherwise the connection would be idle
             for client in list(waiting):
                 try:
                     assert client.is_closed()

@@ -1,4 +1,4 @@
-"""Frames that are none: each gets its defined end, and the others are served."""
+"""Invalid frames: each has a defined outcome, and other clients are served."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_random_frames_close_the_connection(rude: Rude, broker: Broker) -> None:
     rng = random.Random(8)
     for _ in range(100):
         with Rude(broker.host, broker.port) as other:
-            # no API key that there is, so that no part of it can be taken for a request
+            # an unknown API key, so that no part can be a valid request
             other.say(framed(struct.pack(">h", rng.randrange(200, 32767)) + rng.randbytes(rng.randrange(300))))
             assert other.is_closed()
 
@@ -84,7 +84,7 @@ def test_a_version_that_is_not_served_closes_the_connection(rude: Rude, broker: 
 
 @pytest.mark.parametrize("version", [5, 99, 32767])
 def test_a_future_api_versions_request_is_told_what_there_is(rude: Rude, version: int) -> None:
-    """KIP-511: in version 0, with error 35, so that the client can come down to it."""
+    """KIP-511: the answer has version 0 and error 35, so that the client can fall back."""
     rude.say(framed(bytes(request_head(ApiKey.API_VERSIONS, version, 42, "rude")[4:]) + b"whatever"))
     answer = rude.receive()
     assert struct.unpack_from(">i", answer) == (42,)
@@ -120,7 +120,7 @@ def test_tagged_fields_from_the_future_are_no_offence(rude: Rude) -> None:
     request = bytes(frame_of(ListGroupsRequest(), 3, correlation_id=9)[4:])
     rude.say(framed(request[:-1] + b"\x02\x63\x01x\xe7\x07\x00"))
     assert struct.unpack_from(">i", rude.receive()) == (9,)
-    rude.say(framed(request[:-1] + b"\x01\x63\x7fx"))  # one that is longer than the frame is
+    rude.say(framed(request[:-1] + b"\x01\x63\x7fx"))  # a tagged field longer than the frame
     assert rude.is_closed()
 
 
@@ -135,7 +135,7 @@ def test_an_answer_comes_to_what_was_asked_before_the_offence(rude: Rude) -> Non
 
 
 def test_some_thousand_mutated_requests_of_every_api_do_no_harm(broker: Broker, canary: Canary) -> None:
-    """The million is `make fuzz`; a seed that fails there goes on failing here."""
+    """`make fuzz` sends a million; a seed that fails there fails here too."""
     seed = int(os.environ.get("PENSTOCK_FUZZ_SEED", random.randrange(1 << 32)))
     print("PENSTOCK_FUZZ_SEED", seed)
     outcome = attack(broker.host, broker.port, 6000, seed, lambda _: None)

@@ -1,4 +1,4 @@
-"""The clusters that conformance suites run against: the one of PENSTOCK_BOOTSTRAP, or our own, small and large."""
+"""Clusters for the conformance suites: the one of PENSTOCK_BOOTSTRAP, or new ones with one and several brokers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# Tests are imported by file (importlib mode), so what they share is found by this entry.
+# Tests are imported by file (importlib mode), so this entry makes their common package importable.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from penstock_e2e.broker import cluster, sizes

@@ -1,9 +1,9 @@
-"""Loaded by pytest inside kafka-python's suite: writes each test's outcome, bounds the time of excepted ones, and has
-consumers ask for metadata again soon.
+"""A pytest plugin for kafka-python's suite: writes each test's outcome, limits the time of excepted tests, and makes
+consumers refresh metadata early.
 
-Environment: KAFKA_PYTHON_OUTCOMES names the file to write, JSON lines of `{"test", "outcome", "detail"}`;
-KAFKA_PYTHON_EXCEPTED holds the excepted tests, one a line, which get less time, since some of them fail by waiting;
-KAFKA_PYTHON_LEFT_OUT those that are not run.
+Environment: KAFKA_PYTHON_OUTCOMES names the output file, JSON lines of `{"test", "outcome", "detail"}`;
+KAFKA_PYTHON_EXCEPTED lists the excepted tests, one per line, which get a shorter time limit because some of them fail
+by waiting; KAFKA_PYTHON_LEFT_OUT lists the tests that are not run.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import os
 import pytest
 from kafka import KafkaConsumer
 
-# The client forgets that it wants a topic's metadata when the answer to an older request comes in after it subscribed
-# (a TODO in its `ClusterMetadata.set_topics`), as happens on a busy machine. It would ask again only after 5 minutes.
+# The client loses its request for a topic's metadata if the answer to an older request arrives after it subscribed (a
+# TODO in its `ClusterMetadata.set_topics`), as happens on a busy machine. By default it would retry only after 5
+# minutes.
 KafkaConsumer.DEFAULT_CONFIG["metadata_max_age_ms"] = 3000
 
 EXCEPTED_TIMEOUT_S = 15
@@ -38,13 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """A test has passed when its call has; other outcomes of its phases are reported."""
+    """Report a test as passed after its call phase; report other outcomes of any phase."""
     if report.passed and report.when != "call":
         return
     tell(report.nodeid, report.outcome, "" if report.passed else str(report.longrepr)[-3000:])
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """A module that cannot be imported must not look like a suite that has no tests."""
+    """Report a module that cannot be imported, which would otherwise look like a suite without tests."""
     if report.failed:
         tell(report.nodeid, "failed", str(report.longrepr)[-3000:])

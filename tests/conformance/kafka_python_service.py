@@ -1,7 +1,7 @@
-"""Copied into kafka-python's suite as `test/service.py`, which its source distribution leaves out.
+"""Copied into kafka-python's suite as `test/service.py`, which its source distribution lacks.
 
-The suite imports two names from it. Against an external broker only the first is used, and nothing is asked of it
-but to be there; a broker of the suite's own is not to be had here, and a test that wants one says so by its error.
+The suite imports two names from it. Against an external broker it uses only the first, which needs no behaviour. A test
+that needs its own broker fails with an error that says so.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ class ExternalService:
         self.port = port
 
     def open(self) -> None:
-        """The broker runs already."""
+        """Do nothing: the broker runs already."""
 
     def stop(self) -> None:
-        """The broker is not the suite's to stop."""
+        """Do nothing: the suite does not own the broker."""
 
     def dump_logs(self) -> None:
-        """The broker's logs are its own."""
+        """Do nothing: the suite does not own the broker's logs."""
 
 
 class SpawnedService:

@@ -2,9 +2,9 @@
 
     python tests/conformance/run_kafka_python.py 127.0.0.1:9092
 
-The source distribution is fetched once from the package index, checked against the hash below, and kept in the
-user's cache folder. The broker needs `num.partitions=4`, as the suite's own has, and a cluster a broker 0. Exit code 0
-means that every test passed but those listed, and that each of those excepted still fails.
+The source distribution is downloaded once from the package index, verified against the hash below, and kept in the
+user's cache directory. The broker needs `num.partitions=4`, as in the suite's own configuration, and a cluster needs a
+broker 0. Exit code 0 means that all unlisted tests passed and all excepted ones failed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pathlib import Path
 VERSION = "3.0.12"
 SHA256 = "4ccda3616b9aa5c353d74a97f2770d6cd1b950890d77ab0e8890e09a48eeed65"
 KAFKA_VERSION = "4.3"
-"""The release whose table of API versions kafka-python uses without asking, and should infer when it asks."""
+"""Release whose table of API versions kafka-python uses without negotiation, and should infer with it."""
 
 HERE = Path(__file__).parent
 MOST_AGAIN = 3
 EXCEPTIONS = HERE / "kafka_python_exceptions.txt"
 FOR_ONE_BROKER = HERE / "kafka_python_for_one_broker.txt"
-"""Tests whose outcome depends on timing with several brokers; they are not run there."""
+"""Tests that are not run on several brokers, because their outcome then depends on timing."""
 SUITE_DEADLINE_S = 600
 TEST_DEADLINE_S = 60
 
@@ -47,19 +47,19 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Lists:
-    """Test ids with reasons: those that do not pass, and those that are not run."""
+    """Test ids with reasons: tests that do not pass, and tests that are not run."""
 
     excepted: Mapping[str, str] = dataclasses.field(default_factory=dict)
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def read_lists(brokers: int) -> Lists:
-    """For a cluster of that many brokers."""
+    """Return the lists for a cluster of that many brokers."""
     return Lists(read_list(EXCEPTIONS.read_text()), read_list(FOR_ONE_BROKER.read_text()) if brokers > 1 else {})
 
 
 def read_list(text: str) -> dict[str, str]:
-    """Test id to reason. One line each, the id first, then blanks, then why; `#` starts a comment line."""
+    """Return the reason by test id. Each line has the id, blanks, and the reason; `#` starts a comment line."""
     exceptions: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -72,7 +72,7 @@ def read_list(text: str) -> dict[str, str]:
 
 
 def judge(outcomes: Mapping[str, Outcome], lists: Lists) -> list[str]:
-    """What is wrong, one text each; empty when the suite went as the lists say."""
+    """Return the deviations from the lists, one text each; empty if there are none."""
     problems = []
     if not outcomes:
         problems.append("no test ran")
@@ -100,7 +100,7 @@ def read_outcomes(lines: Iterable[str]) -> dict[str, Outcome]:
 
 
 def fetch_sdist(cache: Path) -> Path:
-    """The source distribution from the cache, or from the index through pip; the hash is checked either way."""
+    """Return the source distribution from the cache, or from the index through pip; the hash is verified either way."""
     cache.mkdir(parents=True, exist_ok=True)
     archive = cache / f"kafka_python-{VERSION}.tar.gz"
     with (cache / "lock").open("w") as lock:
@@ -124,7 +124,7 @@ def _download(archive: Path) -> None:
 
 
 def unpack_suite(archive: Path, work: Path) -> None:
-    """`test/` of the distribution, and the two modules that it lacks."""
+    """Unpack `test/` of the distribution, and add the two modules that it lacks."""
     with tarfile.open(archive) as packed:
         root = f"kafka_python-{VERSION}/test/"
         for entry in packed.getmembers():
@@ -134,16 +134,17 @@ def unpack_suite(archive: Path, work: Path) -> None:
                 content = packed.extractfile(entry)
                 assert content is not None
                 target.write_bytes(content.read())
-    # Without this the standard library's own package `test` would be found first.
+    # Otherwise the standard library's package `test` would be found first.
     (work / "test" / "__init__.py").touch()
     shutil.copy(HERE / "kafka_python_service.py", work / "test" / "service.py")
 
 
 def outcomes_of(bootstrap: str, work: Path, lists: Lists) -> dict[str, Outcome]:
-    """The suite's outcomes; what failed is run a second time, and then counts.
+    """Return the suite's outcomes; for failed tests those of a second run.
 
-    It has races that are no broker's. It is written for one: of several, one may be asked for a topic that another has
-    just made. And the client's own threads lose sight of each other now and then on a busy machine, permanently.
+    The suite itself has races. It is written for one broker: with several, a request about a new topic may reach a
+    broker that does not know it yet. On a busy machine the client's own threads sometimes lose track of each other
+    permanently.
     """
     archive = fetch_sdist(cache_folder())
     outcomes = run_suite(bootstrap, archive, work / "suite", lists)
@@ -154,7 +155,7 @@ def outcomes_of(bootstrap: str, work: Path, lists: Lists) -> dict[str, Outcome]:
 
 
 def worth_another_try(outcomes: dict[str, Outcome], lists: Lists) -> list[str]:
-    """The tests that were not to fail, where they are few: many have more than bad luck in common."""
+    """Return the unexpected failures if they are few: many failures have a common cause."""
     failed = [test for test, found in outcomes.items() if found.outcome == "failed" and test not in lists.excepted]
     return failed if len(failed) <= MOST_AGAIN else []
 
@@ -162,7 +163,7 @@ def worth_another_try(outcomes: dict[str, Outcome], lists: Lists) -> list[str]:
 def run_suite(
     bootstrap: str, archive: Path, work: Path, lists: Lists, tests: Sequence[str] = ("test/integration",)
 ) -> dict[str, Outcome]:
-    """Run in a process and folder of its own; the suite's settings and this project's stay apart."""
+    """Run the suite in a separate process and directory, isolated from this project's settings."""
     work.mkdir()
     unpack_suite(archive, work)
     outcomes = work / "outcomes.jsonl"

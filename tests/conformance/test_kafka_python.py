@@ -1,4 +1,4 @@
-"""kafka-python's own integration suite, against this broker."""
+"""kafka-python's own integration suite, run against this broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: one cluster for the session, fresh names, clients, members that cannot leak."""
+"""Fixtures of the end-to-end tests: one cluster per session, unique names, clients, members that are always stopped."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="session")
 def setup_admin(bootstrap: str) -> ConfluentAdmin:
-    """What prepares and inspects the cluster in tests whose own client cannot."""
+    """The admin client for setup and checks that the client under test cannot do."""
     return ConfluentAdmin(bootstrap)
 
 
 LONG_SESSION_MS = 60_000
-"""Of members that are not to crash: however long a busy machine keeps them waiting, they stay members."""
+"""Session timeout of members that do not crash: long enough to survive delays on a busy machine."""
 
 
 @pytest.fixture(scope="session")
 def crash_session_ms(setup_admin: ConfluentAdmin) -> int:
-    """Of members that a test kills: short, so that it is noticed soon, but within what the broker allows."""
+    """Session timeout of members that a test kills: short, but within the broker's limits."""
     least = setup_admin.broker_config(min(setup_admin.brokers())).get("group.min.session.timeout.ms")
     return max(4000, int(least or 0))
 
@@ -57,14 +57,14 @@ def admin(library_client: LibraryDriver) -> Iterator[Admin]:
 
 @pytest.fixture
 def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Names of topics and groups that no other test uses, and that name their test."""
+    """Unique names of topics and groups, which contain the name of the test."""
     test = "".join(c if c.isalnum() else "-" for c in request.node.originalname)[:80]
     return lambda: f"{test}-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
 def make_topic(setup_admin: ConfluentAdmin, fresh_name: Callable[[], str]) -> Iterator[MakeTopic]:
-    """Create a topic and wait until it is served; it is deleted after the test."""
+    """Create topics and wait until they are served; they are deleted after the test."""
     made = []
 
     def make(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
@@ -88,7 +88,7 @@ def topic(make_topic: MakeTopic) -> str:
 
 @pytest.fixture
 def start_member(client: Driver, bootstrap: str) -> Iterator[StartMember]:
-    """Start members of groups with the client under test; what still runs after the test is killed."""
+    """Start members of groups with the client under test; those still running after the test are killed."""
     members = []
 
     def start(group: str, topic: str, **changes: Any) -> Member:

@@ -1,4 +1,4 @@
-"""Administration, with each client that offers it."""
+"""Administration, with each client that supports it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_settings_of_a_topic_are_described_and_altered(
     assert described["max.message.bytes"] == "500000"
     assert described["cleanup.policy"] == "delete"
     assert described["compression.type"] == "producer"
-    # AlterConfigs, which one of the clients still uses, sets all and resets what it does not name.
+    # AlterConfigs, which one of the clients still uses, resets all settings that the request omits.
     changes = {"max.message.bytes": "600000", "retention.bytes": "123456789"}
     admin.alter_topic_config(topic, changes)
     eventually("the change", lambda: admin.topic_config(topic).items() >= changes.items())
@@ -134,7 +134,7 @@ def test_partitions_are_added_while_a_producer_and_a_group_run_and_old_data_stay
     places: set[int] = set()
 
     def produce() -> None:
-        """Keys without number, so that the client's partitioner reaches each partition that it knows."""
+        """Produce keys without limit, so that the client's partitioner reaches each partition that it knows."""
         while not stop.is_set():
             for _ in range(20):
                 value = f"value-{len(produced)}".encode()
@@ -215,7 +215,7 @@ def test_committed_offsets_of_a_group_are_listed(
     library_client.produce(topic, [Record(f"{i}".encode(), partition=0) for i in range(5)])
     member = start_member(group, topic, commit="after")
     member.wait("the records", lambda m: len(m.records) == 5)
-    # Some clients commit the start of a partition that had nothing, too.
+    # Some clients also commit the start of an empty partition.
     eventually("the commit", lambda: admin.group_offsets(group, topic, 2).get(Partition(topic, 0)) == 5)
     assert admin.group_offsets(group, topic, 2).get(Partition(topic, 1), 0) == 0
 

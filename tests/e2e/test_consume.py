@@ -1,4 +1,4 @@
-"""Where reading starts: seeking, begin and end offsets, offsets by time, offsets inside a batch."""
+"""Start positions of consumers: seeking, beginning and end offsets, offsets by time, offsets inside a batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BASE_MS = 1_700_000_000_000
 
 
 def _fill(driver: Driver, topic: str, count: int, codec: Codec = "none") -> None:
-    """Records 0..count-1, one second apart, in as few batches as the client makes."""
+    """Produce records 0..count-1, one second apart, in as few batches as the client makes."""
     records = [Record(f"{i}".encode(), partition=0, timestamp_ms=BASE_MS + i * 1000) for i in range(count)]
     driver.produce(topic, records, ProducerSpec(codec=codec, linger_ms=200))
 

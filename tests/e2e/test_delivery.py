@@ -1,7 +1,7 @@
-"""At most once and at least once, each through a consumer's crash, verified by counting.
+"""At most once and at least once, each with a crash of the consumer, verified by counting.
 
-The member that crashes does so in the dangerous window: with what it polled committed but not handled, or handled
-but not committed.
+The member crashes either after it has committed polled records and before it handles them, or after handling and before
+committing.
 """
 
 from __future__ import annotations

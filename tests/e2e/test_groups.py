@@ -1,4 +1,4 @@
-"""Consumer groups: members join, leave, crash and come back; offsets outlive them."""
+"""Consumer groups: members join, leave, crash and return; committed offsets outlive them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def _all(topic: str, partitions: int = PARTITIONS) -> frozenset[Partition]:
 
 
 def _produce_everywhere(bootstrap: str, topic: str, label: str) -> set[bytes | None]:
-    """One record to each partition; returns the values."""
+    """Produce one record to each partition; return the values."""
     records = [Record(f"{label}-{index}".encode(), partition=index) for index in range(PARTITIONS)]
     DRIVERS["confluent"](bootstrap).produce(topic, records)
     return {record.value for record in records}
 
 
 def _share(topic: str, *members: Member) -> None:
-    """Wait until the members have all partitions between them, each at least one, none twice."""
+    """Wait until each partition has exactly one member, and each member at least one partition."""
 
     def shared(_: Member) -> bool:
         assignments = [member.assignment or frozenset() for member in members]
@@ -70,7 +70,7 @@ def test_the_partitions_of_a_member_that_leaves_go_to_the_others(
     fresh_name: Callable[[], str],
 ) -> None:
     topic, group = make_topic(PARTITIONS), fresh_name()
-    # So long a session that only its leaving can be what the broker heard of.
+    # With this session timeout, only a LeaveGroup request can explain the rebalance.
     stays = start_member(group, topic, session_timeout_ms=120_000)
     leaves = start_member(group, topic, session_timeout_ms=120_000)
     _share(topic, stays, leaves)
@@ -117,7 +117,7 @@ def test_a_static_member_that_restarts_gets_its_partitions_back_and_nobody_notic
 
     restarts.kill()
     again = start_member(group, topic, instance_id="restarts", session_timeout_ms=60_000)
-    # A rebalance would have to revoke from the one that stays before this one could be assigned anything.
+    # A rebalance would revoke partitions of the remaining member before this one got an assignment.
     again.wait("the assignment to come back", lambda m: m.assignment == assignment)
     _received(_produce_everywhere(bootstrap, topic, "after"), stays, again)
     assert stays.rebalances == rebalances

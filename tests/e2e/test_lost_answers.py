@@ -1,4 +1,4 @@
-"""Answers get lost on the way: the broker has the batch, the client sends it again."""
+"""Answers are lost: the broker has the batch, and the client sends it again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_idempotent_producer_whose_answers_are_lost_writes_each_record_once_a
 def test_a_producer_that_is_not_idempotent_loses_nothing_but_writes_some_records_twice(
     client: Driver, setup_admin: ConfluentAdmin, topic: str
 ) -> None:
-    """What the test above would see if the broker did not tell a repeated batch from a new one."""
+    """Control of the previous test: without deduplication, the broker writes repeated batches again."""
     with losing(setup_admin, _some_produce) as proxy:
         through = DRIVERS[client.name](f"127.0.0.1:{proxy.port}")
         through.produce(topic, _records(), ProducerSpec(idempotent=False, batch_size_bytes=500, linger_ms=0))

@@ -1,4 +1,4 @@
-"""Producing and reading back, with each client, codec and acknowledgement."""
+"""Producing and reading back, with each client, codec and acks setting."""
 
 from __future__ import annotations
 

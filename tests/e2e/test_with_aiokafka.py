@@ -1,4 +1,4 @@
-"""What only aiokafka offers: many coroutines on one client, and going back to what was committed."""
+"""Features of aiokafka only: concurrent coroutines on one client, and seeking to the committed offsets."""
 
 from __future__ import annotations
 

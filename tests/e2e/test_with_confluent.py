@@ -1,4 +1,4 @@
-"""What only confluent-kafka offers: offsets by kind from its admin client, commits with metadata, fencing."""
+"""Features of confluent-kafka only: offsets by kind from its admin client, commits with metadata, fencing."""
 
 from __future__ import annotations
 
@@ -163,12 +163,12 @@ def test_a_subscription_by_pattern_takes_up_topics_created_later(
     assert _poll(consumer).topic() == first
     later = make_topic()
     confluent.produce(later, [Record(b"later", partition=0)])
-    # Nothing was committed, so the rebalance may bring the first record again.
+    # Nothing was committed, so the rebalance may deliver the first record again.
     eventually("the later topic's record", lambda: _poll(consumer).topic() == later)
 
 
 def test_the_broker_keeps_what_compression_saved_until_it_is_read(confluent: Confluent, topic: str) -> None:
-    """A megabyte that compresses well goes through a topic whose batches may have no more than 20 kB."""
+    """A megabyte that compresses well passes through a topic with a batch limit of 20 kB."""
     partition = Partition(topic, 0)
     confluent.admin().alter_topic_config(topic, {"max.message.bytes": "20000"})
     value = b"compressible " * 80_000

@@ -1,4 +1,4 @@
-"""What only kafka-python offers: sizes on disk, deleted offsets, members removed by hand, incremental settings."""
+"""Features of kafka-python only: sizes on disk, deleted offsets, removal of members, incremental settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def admin(kafka_python: KafkaPython) -> Iterator[KafkaPythonAdmin]:
 
 
 def _sizes_bytes(client: KafkaAdminClient, topic: str) -> list[int]:
-    """Bytes of each replica of the topic's partitions, in all log directories of all brokers."""
+    """Return the size in bytes of each replica of the topic's partitions, in all log directories of all brokers."""
     return [
         partition["partition_size"]
         for broker in client.describe_log_dirs()
@@ -124,7 +124,7 @@ def test_a_consumer_that_subscribes_by_pattern_finds_its_topics(
         group_id=fresh_name(),
         auto_offset_reset="earliest",
         fetch_max_wait_ms=100,
-        # The client forgets what it wants to know when it subscribes while an older question is under way.
+        # The client loses its metadata request if it subscribes while an older request is in flight.
         metadata_max_age_ms=1000,
     )
     seen: set[str] = set()

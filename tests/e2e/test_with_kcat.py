@@ -1,4 +1,4 @@
-"""What only kcat does: delivery through its crash, where its pipe is the line between read and handled."""
+"""Delivery through a crash of kcat: records count as handled once they are read from its pipe."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_at_most_once_loses_what_was_committed_before_the_crash_and_repeats_noth
     start_member: StartMember,
     fresh_name: Callable[[], str],
 ) -> None:
-    """kcat commits what it wrote to a pipe; what was not read from there when it crashes is not handled."""
+    """kcat commits records that it wrote to a pipe; those not read from the pipe before its crash are not handled."""
     group, values = fresh_name(), _values(0, 100)
     client.produce(topic, _records(values[:50]), ProducerSpec(acks="0"))
     spec = MemberSpec("kcat", bootstrap, group, (topic,), crash_session_ms, commit="auto")

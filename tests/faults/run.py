@@ -1,7 +1,7 @@
 """Replays planted faults: `python -m tests.faults.run [NAME...]`, all without names; `--list` and `--table` show them.
 
-Each is planted into a copy of the broker's source, and the tests named for it must fail against the copy; without the
-fault they must pass. The checkout is not touched. Exit code 0 only if every fault was noticed.
+Each is planted in a copy of the broker's source. The tests named for it must fail against the copy, and pass without
+the fault. The checkout is not modified. Exit code 0 only if every fault was detected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock_faults.planting import Fault, FaultError, check_noticed, check_sou
 
 
 def check_fits(faults: Sequence[Fault]) -> int:
-    """Prints each fault whose text no longer fits the source. Returns the exit code: 1 if there are any."""
+    """Print each fault whose text no longer fits the source. Returns the exit code: 1 if there are any."""
     stale = 0
     for fault in faults:
         try:

@@ -1,6 +1,6 @@
-"""Each planted fault is noticed by the tests that claim to guard against it.
+"""The tests named for each planted fault detect it.
 
-The five that matter most are replayed here; `python -m tests.faults.run` replays all.
+This module replays the five most important faults; `python -m tests.faults.run` replays all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def sound() -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.xdist_group("faults")  # or else each process finds out anew that the tests are sound
+@pytest.mark.xdist_group("faults")  # otherwise each process would check again that the tests pass without faults
 @pytest.mark.parametrize("fault", CORE, ids=[fault.name for fault in CORE])
 @pytest.mark.usefixtures("sound")
 def test_a_test_fails_when_the_fault_is_planted(fault: Fault) -> None:

@@ -1,4 +1,4 @@
-"""The promises that the planted faults break, each held against one partition on a real directory."""
+"""The guarantees that the planted faults break, each tested on one partition in a real directory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from penstock.wire.produce_template import ProduceTemplate
 OFTEN_INDEXED = TopicConfig(index_interval_bytes=1)
 
 
-# What is taken
+# Validation of batches
 
 
 async def test_a_batch_whose_bytes_do_not_match_its_crc_is_refused(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ async def test_a_batch_larger_than_the_topic_allows_is_refused(tmp_path: Path) -
         assert it.append(batch(value=bytes(10))).error == 0
 
 
-# When it counts
+# Acknowledgement after the flush
 
 
 async def test_a_batch_counts_once_fdatasync_has_returned_and_not_before(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ class Manager:
 
 
 class Asked:
-    """A connection with one request, and what became of it."""
+    """A connection with one request, and its outcome."""
 
     peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 1)
     is_disconnected = False
@@ -142,7 +142,7 @@ class Asked:
 
 
 def produce(api: ProduceApi, acks: int, known: Asked | None = None) -> Asked:
-    """Of a connection of its own, or of one that is like that of a `known` request."""
+    """Send a Produce request on a new connection, or one that matches the template of a `known` request."""
     data = TopicProduceData(name="guarded", partition_data=[PartitionProduceData(index=0, records=batch())])
     head = bytes(request_head(ApiKey.PRODUCE, 9, 1, "guard"))
     frame = memoryview(codec.encode(ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[data]), 9, head))[4:]
@@ -156,7 +156,7 @@ def produce(api: ProduceApi, acks: int, known: Asked | None = None) -> Asked:
 
 
 def produce_api(replicas: Any) -> ProduceApi:
-    """The API of a single broker."""
+    """Return the Produce API of a single broker."""
     store, view, clock, config = EmbeddedStore(":memory:"), ClusterView(), SystemClock(), BrokerConfig()
     peers, owned = NoPeers(), LocalShardOwnership(store, 0)
     groups = GroupCoordinator(store, view, clock, config, lambda: "", owned, EagerOffsetLoader)
@@ -277,7 +277,7 @@ async def test_retention_never_drops_what_is_not_below_the_high_watermark(tmp_pa
     async with place(tmp_path / "data", config) as it:
         it.files.hold()
         for _ in range(4):
-            it.append(batch(value=bytes(300)))  # a segment each
+            it.append(batch(value=bytes(300)))  # one segment each
         await it.until_syncing()
         assert len(it.log.segments) == 4
         assert it.partition.high_watermark == 0

@@ -1,4 +1,4 @@
-"""The cluster that applications of frameworks run against; its brokers are killed by the tests."""
+"""The cluster for applications of stream processing frameworks; the tests kill its brokers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# Tests are imported by file (importlib mode), so what they share is found by these entries.
+# Tests are imported by file (importlib mode), so these entries make their common packages importable.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "chaos"))
 sys.path.append(str(Path(__file__).parents[1] / "crash"))

@@ -1,4 +1,4 @@
-"""Stream processors in Python go on when the leader of their topics is killed, and lose nothing."""
+"""Python stream processors continue without loss when the leader of their topics is killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def key_of(number: int) -> str:
 
 
 class Feeder(threading.Thread):
-    """Produces to a topic at a steady pace, so that processes are killed while records come."""
+    """Produces to a topic at a steady rate, so that processes are killed while records arrive."""
 
     def __init__(self, brokers: Trio, topic: str) -> None:
         super().__init__(daemon=True)
@@ -40,7 +40,7 @@ class Feeder(threading.Thread):
             self.failure = error
 
     def finish(self) -> None:
-        """Wait for the last record. Raises what producing raised."""
+        """Wait for the last record. Raises the producer's error."""
         self.join()
         if self.failure is not None:
             raise self.failure
@@ -92,7 +92,8 @@ def test_quix_streams_numbers_each_record_once_while_it_and_a_broker_are_killed(
 
 
 def kill_a_broker_midway(brokers: Trio, source: str, target: str, application: Application) -> None:
-    """Feed the source topic, and kill the target's leader when some records were copied; returns when all are in."""
+    """Feed the source topic, and kill the target's leader after some records were copied; return when all are in the
+    target."""
     feeder = Feeder(brokers, source)
     feeder.start()
     wait_until("the first records", lambda: brokers.size(target) > RECORDS // 10, LIMIT_S, application)

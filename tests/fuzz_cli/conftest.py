@@ -1,4 +1,4 @@
-"""How many inputs the command lines are fuzzed with: `--inputs N`, and `--fuzz-seed N` to repeat a run."""
+"""Options for fuzzing the command lines: `--inputs N` sets the number of inputs, `--fuzz-seed N` repeats a run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-# Tests are imported by file (importlib mode), so what they share is found by this entry.
+# Tests are imported by file (importlib mode), so this entry makes their common package importable.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from penstock_fuzz.surfaces import SHARES, Surfaces
 
 DEFAULT_INPUTS = 240
 INPUTS_A_TEST = 1_000
-"""A larger number is split into tests, which processes share."""
+"""Inputs per test; a larger number is split into tests, which run in parallel."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test for each surface and each thousand of its inputs."""
+    """Create a test for each surface and each thousand of its inputs."""
     if "surface" not in metafunc.fixturenames:
         return
     inputs = int(metafunc.config.getoption("inputs", DEFAULT_INPUTS))
@@ -40,6 +40,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def surfaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surfaces]:
-    """What is fuzzed, in this process."""
+    """The fuzzed surfaces, in this process."""
     with Surfaces(tmp_path_factory.mktemp("files")) as found:
         yield found

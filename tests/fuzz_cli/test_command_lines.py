@@ -1,4 +1,4 @@
-"""No input of a user ends in a traceback: arguments of every command, job files, settings, variables, JSON lines."""
+"""No user input causes a traceback: arguments of every command, job files, settings, variables, JSON lines."""
 
 from __future__ import annotations
 

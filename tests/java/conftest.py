@@ -1,4 +1,4 @@
-"""Fixtures of the tests with Apache's Java client: clusters, and the compiled program for each release of it."""
+"""Fixtures of the tests with Apache's Java client: clusters, and the compiled program for each client release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-# Tests are imported by file (importlib mode), so what they share is found by this entry.
+# Tests are imported by file (importlib mode), so this entry makes their common package importable.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "spark_jobs" / "tests"))
 sys.path.append(str(Path(__file__).parents[1] / "chaos"))
@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test with each cluster and release of the client. What shares a cluster stays in one process."""
+    """Run each test with each cluster and client release; tests of the same cluster share a process."""
     if "round_number" in metafunc.fixturenames:
         metafunc.parametrize("round_number", range(1, metafunc.config.getoption("--rounds") + 1))
     names = [name for name in ("brokers", "client", "scenario") if name in metafunc.fixturenames]
@@ -73,7 +73,7 @@ def bootstrap_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bootstrap
 
 @pytest.fixture(scope="session")
 def runner_of(bootstrap_of: BootstrapOf, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunnerOf]:
-    """The program that uses a release of kafka-clients with a cluster, built at its first use."""
+    """The program that uses a kafka-clients release with a cluster, built at its first use."""
     class_paths: dict[str, str] = {}
     runners: dict[tuple[int, str], Runner] = {}
 
@@ -92,7 +92,8 @@ def runner_of(bootstrap_of: BootstrapOf, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    """Tests that use it carry `@pytest.mark.xdist_group("secure-kafka")`: then there is one of it."""
+    """Apache Kafka with secured listeners. Its tests have `@pytest.mark.xdist_group("secure-kafka")`, so that they
+    share it."""
     made = SecureKafka(tmp_path_factory.mktemp("secure-kafka"))
     try:
         yield made.start()
@@ -102,7 +103,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
 
 @pytest.fixture(scope="session")
 def brokers_to_kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
-    """Three brokers. Tests that use it carry `@pytest.mark.xdist_group("java-applications")`, so that they share it."""
+    """Three brokers. Their tests have `@pytest.mark.xdist_group("java-applications")`, so that they share them."""
     with trio(tmp_path_factory.mktemp("trio")) as made:
         yield made
 

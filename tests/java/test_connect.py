@@ -1,4 +1,5 @@
-"""Kafka Connect, distributed, with an exactly-once source: worker and broker are killed, each line arrives once."""
+"""Kafka Connect, distributed, with an exactly-once source: each line arrives once while worker and broker are
+killed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ LIMIT_S = 120.0
 
 
 class Writer(threading.Thread):
-    """Appends lines to a file at a steady pace, so that workers and brokers are killed while lines come."""
+    """Appends lines to a file at a steady rate, so that workers and brokers are killed while lines arrive."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(daemon=True)
@@ -108,5 +109,5 @@ def wanted() -> set[str]:
 
 
 def lines_of(file: Path) -> list[str]:
-    """The lines that the sink has written; at least once, so some may be there twice."""
+    """Return the lines that the sink has written; delivery is at least once, so some may be duplicates."""
     return file.read_text().splitlines() if file.exists() else []

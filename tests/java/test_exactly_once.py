@@ -1,4 +1,4 @@
-"""Read, transform and write in transactions: each record once, whatever of the instances and brokers is killed."""
+"""Read, transform and write in transactions: each record once, whichever instance or broker is killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_each_record_is_copied_once_while_instances_join_and_an_instance_and_a_b
         return applications.start(kafka_applications, "ExactlyOnceCopy", arguments, tmp_path / f"{instance}.log")
 
     def wait_for_more_than(before: int, *running: Application) -> None:
-        """Wait until the target has grown by a tenth of the records; `before` is its size until now."""
+        """Wait until the target has grown by a tenth of the records; `before` is its previous size."""
         wait_until("further copies", lambda: brokers_to_kill.size(target) > before + RECORDS // 10, LIMIT_S, *running)
 
     quarter = RECORDS // 4
@@ -48,7 +48,7 @@ def test_each_record_is_copied_once_while_instances_join_and_an_instance_and_a_b
             brokers_to_kill.brokers[killed].start()
             brokers_to_kill.produce(source, records(3 * quarter, RECORDS))
             first.kill()
-            # With the same transactional id: what the killed instance left open is aborted at once.
+            # With the same transactional id, the new instance aborts the killed one's transaction at once.
             with start("third", f"once-{round_number}-first") as third:
                 wait_until(
                     "a copy of each record",

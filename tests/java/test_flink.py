@@ -1,4 +1,4 @@
-"""Flink's exactly-once sink: a job that copies a topic loses and doubles nothing while it and brokers are killed."""
+"""Flink's exactly-once sink: a job that copies a topic loses and duplicates nothing while it and brokers are killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRESS_LIMIT_S = 120.0
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The completed checkpoint with the highest number, of all runs of the job."""
+    """Return the newest completed checkpoint of all runs of the job."""
     complete = [path.parent for path in folder.glob("*/chk-*/_metadata")]
     return max(complete, key=lambda path: path.stat().st_mtime_ns, default=None)
 
@@ -26,7 +26,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 def test_a_job_that_is_killed_and_restored_copies_each_record_once_while_a_broker_is_killed(
     brokers_to_kill: Trio, flink: str, naming: str, victim: str, round_number: int, tmp_path: Path
 ) -> None:
-    """Each further round exchanges the two victims."""
+    """Every second round exchanges the two victims."""
     if round_number % 2 == 0:
         victim = {"leader": "coordinator", "coordinator": "leader"}[victim]
     run = f"{naming.lower()}-{victim}-{round_number}"

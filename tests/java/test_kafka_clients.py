@@ -1,7 +1,7 @@
-"""Apache's own Java client, the newest and the one that Spark brings, drives a cluster through named scenarios.
+"""Apache's Java client, the newest release and the one that Spark uses, runs named scenarios on a cluster.
 
-Each scenario is a class in src/ (or src4/) that says what must hold, and fails also where the client logs a warning
-that it does not expect. All of them pass with Apache Kafka at the other end.
+Each scenario is a class in src/ (or src4/) that asserts the required behaviour, and also fails if the client logs an
+unexpected warning. All of them pass with Apache Kafka.
 """
 
 from __future__ import annotations

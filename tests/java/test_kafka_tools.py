@@ -1,4 +1,4 @@
-"""Apache Kafka's own command line tools administer a cluster, and end with exit code 0 as they do on Kafka."""
+"""Apache Kafka's command-line tools administer a cluster, and exit with code 0 as they do on Kafka."""
 
 from __future__ import annotations
 

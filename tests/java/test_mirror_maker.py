@@ -1,4 +1,4 @@
-"""MirrorMaker 2 between Apache Kafka and Penstock, both ways: records, topic settings, group offsets."""
+"""MirrorMaker 2 between Apache Kafka and Penstock, in both directions: records, topic settings, group offsets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Retention(NamedTuple):
 
 
 class Side:
-    """One of the two clusters, as an administrator sees it."""
+    """An administrator's client of one of the two clusters."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -95,7 +95,7 @@ class Side:
         next(iter(self.admin.incremental_alter_configs([resource]).values())).result()
 
     def retention(self, topic: str) -> Retention | None:
-        """retention.ms of a topic; None while the topic does not exist."""
+        """Return retention.ms of a topic; None while the topic does not exist."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             entry = next(iter(self.admin.describe_configs([resource]).values())).result()["retention.ms"]
@@ -104,7 +104,7 @@ class Side:
         return Retention(entry.value, entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
 
     def values(self, topic: str) -> list[str]:
-        """The values in partition 0 of a topic, up to the end that holds now; empty while the topic does not exist."""
+        """Return the values in partition 0 of a topic, up to the current end; empty while the topic does not exist."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "values", "enable.auto.commit": False})
         try:
             _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
@@ -119,7 +119,7 @@ class Side:
             consumer.close()
 
     def commit(self, group: str, topic: str, offset: int) -> None:
-        """Commit an offset of partition 0; the first one may have to wait until the group has a coordinator."""
+        """Commit an offset of partition 0; the first commit may have to wait for the group's coordinator."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
         eventually(f"a commit of {group}", lambda: self._commits(consumer, TopicPartition(topic, 0, offset)))
         consumer.close()
@@ -135,7 +135,7 @@ class Side:
         return True
 
     def committed(self, group: str, topic: str) -> int | None:
-        """The committed offset of partition 0 of a topic; None if there is none."""
+        """Return the committed offset of partition 0 of a topic; None if there is none."""
         requested = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])
         try:
             answer = next(iter(self.admin.list_consumer_group_offsets([requested]).values())).result()
@@ -146,7 +146,7 @@ class Side:
 
 
 class Flow(NamedTuple):
-    """A topic and a group that are mirrored from one side to the other."""
+    """A topic and a group that are mirrored from one cluster to the other."""
 
     source: Side
     target: Side
@@ -221,8 +221,8 @@ def test_records_settings_and_offsets_are_mirrored_both_ways(
             wait("the records", Flow.has_records)
             wait("retention.ms", Flow.has_setting)
             wait("the group's offset", Flow.has_offset)
-            # MirrorMaker deletes a setting that went back to its default at the target, or sets it to the source's
-            # default; it does the same with every other setting of the topic, which the target may not have.
+            # If a setting returns to its default, MirrorMaker deletes it at the target or sets it to the source's
+            # default. It does the same with all other settings of the topic, which the target may not support.
             for flow in flows:
                 flow.source.alter(flow.topic, "retention.ms", "", AlterConfigOpType.DELETE)
             expected = Flow.has_default_of_target if defaults == "target" else Flow.has_default_of_source

@@ -1,4 +1,4 @@
-"""The Python client, and Spark's link, on Apache Kafka's secured listeners: they get in, or say why not."""
+"""The Python client and Spark's connection on Apache Kafka's secured listeners: they connect, or report the reason."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WAYS = {
     "tls-and-plain": ("BOTH", True, False, "PLAIN"),
     "tls-and-scram-512": ("BOTH", True, False, "SCRAM-SHA-512"),
 }
-"""Listener, whether by TLS, whether with a certificate of one's own, and how one says who one is."""
+"""Listener, whether it uses TLS, whether the client has a certificate, and the SASL mechanism."""
 
 
 def security(kafka: SecureKafka, way: str, password: str = PASSWORD) -> Security:
@@ -162,7 +162,7 @@ async def test_silence_about_who_one_is_is_told_so(kafka: SecureKafka) -> None:
 
 
 async def test_a_connection_is_replaced_before_its_session_ends(kafka: SecureKafka) -> None:
-    """No request is ever sent into a session that is over: there the broker would close the connection."""
+    """No request is sent in an expired session: the broker would close the connection."""
     cluster = ClusterConnections(kafka.address("SASL"), security=security(kafka, "scram-256"))
     await cluster.start()
     loop = asyncio.get_running_loop()
@@ -178,7 +178,7 @@ async def test_a_connection_is_replaced_before_its_session_ends(kafka: SecureKaf
 
 
 async def test_sessions_that_end_lose_and_double_nothing(kafka: SecureKafka) -> None:
-    """The listener wants to hear again who one is every two seconds (KIP-368)."""
+    """The listener requires reauthentication every two seconds (KIP-368)."""
     given, address, name = security(kafka, "scram-256"), kafka.address("SASL"), f"sessions-{uuid.uuid4().hex[:8]}"
     async with Admin(address, security=given) as admin:
         await admin.create_topics([NewTopic(name, 1)])

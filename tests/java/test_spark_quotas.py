@@ -1,4 +1,4 @@
-"""Spark's reader on Apache Kafka with a quota: it reads as slowly as it may, and fails nothing."""
+"""Spark's reader on Apache Kafka with a quota: it is throttled, and no read fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.xdist_group("secure-kafka"), pytest.mark.timeout(300)]
 
 COUNT, RECORD_BYTES = 8_000, 1_000
 BYTES_A_SECOND = 500_000
-"""Kafka lets through what makes this on average over eleven seconds: about two thirds of the records at once."""
+"""Quota that Kafka averages over eleven seconds: about two thirds of the records pass at once."""
 
 
 def test_a_client_that_is_over_its_quota_reads_on(kafka: SecureKafka) -> None:

@@ -1,5 +1,5 @@
-"""Spark itself on Apache Kafka's secured listeners, with the options that Spark's Kafka connector has: it reads and
-writes as on a plain one, says what is wrong with credentials, and leaves no password behind."""
+"""Spark on Apache Kafka's secured listeners, with the options of Spark's Kafka connector: it reads and writes as on a
+plain listener, reports wrong credentials, and stores no password."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMIT_S = 300
 PARTITIONS = 2
 KEY_PASSWORD, WRONG = "the-word-of-the-key", "the-wrong-word"
 TELLTALES = (PASSWORD.partition("'")[2], KEY_PASSWORD, WRONG)
-"""What shows a password, however a log or a JSON text escapes its apostrophe."""
+"""Texts that reveal a password, however a log or a JSON text escapes its apostrophe."""
 WAYS = ("tls-and-scram", "tls-and-plain", "client-certificate")
 Options = dict[str, str]
 Fresh = Callable[[int], str]
@@ -37,7 +37,7 @@ Fresh = Callable[[int], str]
 
 @contextmanager
 def standard_error_in(file: Path) -> Iterator[None]:
-    """Of the processes that are started meanwhile, for as long as they live."""
+    """Redirect the standard error of processes started meanwhile, for their lifetime."""
     before = os.dup(2)
     with file.open("wb") as target:
         os.dup2(target.fileno(), 2)
@@ -50,7 +50,7 @@ def standard_error_in(file: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def left_behind(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where everything goes that Spark leaves: its log (all of it), its events, checkpoints, results."""
+    """Directory for all output of Spark: its complete log, events, checkpoints, results."""
     return tmp_path_factory.mktemp("left-behind")
 
 
@@ -75,7 +75,7 @@ def spark(left_behind: Path) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def fresh(kafka: SecureKafka, request: pytest.FixtureRequest) -> Fresh:
-    """`fresh(count)` makes a topic with so many records, whose values are numbers."""
+    """`fresh(count)` creates a topic with that many records, whose values are numbers."""
     made = 0
 
     def make(count: int) -> str:
@@ -90,7 +90,7 @@ def fresh(kafka: SecureKafka, request: pytest.FixtureRequest) -> Fresh:
 
 
 def options(kafka: SecureKafka, way: str, password: str = PASSWORD) -> Options:
-    """The way to the brokers, as Spark's Kafka connector spells it."""
+    """Return connection options with the names of Spark's Kafka connector."""
     tls = {
         "kafka.ssl.truststore.type": "PEM",
         "kafka.ssl.truststore.location": str(kafka.authority.file),
@@ -125,7 +125,7 @@ def read_batch(spark: SparkSession, topic: str, reach: Options) -> list[bytes]:
 
 
 def read_stream(spark: SparkSession, topic: str, reach: Options, home: Path) -> list[bytes]:
-    """What is new since the last time, and all that came before it."""
+    """Read the records that are new since the last call; return these and all earlier ones."""
     rows = spark.readStream.format("penstock").options(**reach).option("subscribe", topic)
     rows = rows.option("startingOffsets", "earliest").option("penstock.progress.group", f"lag-of-{topic}")
     writing = rows.load().select("value").writeStream.format("parquet").trigger(availableNow=True)
@@ -140,7 +140,7 @@ def write_batch(spark: SparkSession, count: int, topic: str, reach: Options) -> 
 
 
 def write_stream(spark: SparkSession, source: str, topic: str, reach: Options, home: Path) -> None:
-    """From a topic to another, exactly once, up to the current end."""
+    """Copy a topic to another, exactly once, up to the current end."""
     rows = spark.readStream.format("penstock").options(**reach).option("subscribe", source)
     rows = rows.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "400")
     writing = rows.load().select("value").writeStream.format("penstock").options(**reach).option("topic", topic)
@@ -150,7 +150,7 @@ def write_stream(spark: SparkSession, source: str, topic: str, reach: Options, h
 
 
 def committed(kafka: SecureKafka, group: str, topic: str) -> int:
-    """The records that a group has behind it; 0 also while no broker answers for the group yet."""
+    """Return the number of records that a group has committed; 0 while no broker answers for the group."""
     consumer = Consumer({"bootstrap.servers": kafka.address("PLAIN"), "group.id": group})
     try:
         places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
@@ -192,7 +192,7 @@ def test_a_stream_is_written_exactly_once(
     write_stream(spark, source, target, options(kafka, way), left_behind / target)
     last = max(int(path.name) for path in (left_behind / target / "checkpoint" / "commits").glob("[0-9]*"))
     assert last > 0, "one batch alone"
-    # As a driver leaves it that is killed between the end of the transaction and its note in the checkpoint.
+    # The state after the driver is killed between the end of the transaction and its entry in the checkpoint.
     (left_behind / target / "checkpoint" / "commits" / f"{last}").unlink()
     (left_behind / target / "checkpoint" / "commits" / f".{last}.crc").unlink(missing_ok=True)
     produce(kafka.address("PLAIN"), source, (b"%d" % n for n in range(1_000, 1_500)))
@@ -248,7 +248,7 @@ def test_the_options_that_hold_passwords_show_in_no_plan(
 def test_no_password_is_left_in_logs_events_and_checkpoints(
     spark: SparkSession, kafka: SecureKafka, fresh: Fresh, left_behind: Path
 ) -> None:
-    """Nor is one shown in the command lines of Spark's processes and of the transaction service's."""
+    """No password is in the command lines of Spark's processes and of the transaction service either."""
     source = fresh(500)
     for way in WAYS:
         target = fresh(0)

@@ -1,4 +1,4 @@
-"""Kafka Streams with exactly-once: joins, windows and a repartition survive the kill of an instance and of a broker."""
+"""Kafka Streams with exactly-once: joins, windows and a repartition survive a kill of an instance and of a broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRESS_LIMIT_S = 120.0
 
 
 def visits(first: int, last: int) -> list[tuple[str, str, int]]:
-    """User, number of the visit, time in ms; visits come in order of time, one user after the other."""
+    """Return user, number of the visit, and time in ms, in order of time; the users take turns."""
     users = list(USERS)
     return [(users[n % len(users)], str(n), BASE_MS + n * STEP_MS) for n in range(first, last)]
 
@@ -34,7 +34,7 @@ def test_each_visit_is_joined_and_counted_once_while_an_instance_and_a_broker_ar
     names = [f"{prefix}-{name}" for name in ("visits", "orders", "users", "by-country", "counts", "pairs")]
     source, orders, users, by_country, counts, pairs = names
     brokers_to_kill.create_topics(*names)
-    # Before the first visit: of records with the same time, Kafka Streams may join the visit first, and drops it.
+    # Before the first visit: of records with the same time, Kafka Streams may process the visit first and drop it.
     brokers_to_kill.produce(users, [(user, country, BASE_MS - 1) for user, country in USERS.items()])
 
     def start(instance: str) -> Application:
@@ -90,5 +90,5 @@ def test_each_visit_is_joined_and_counted_once_while_an_instance_and_a_broker_ar
 
 
 def latest_counts(brokers: Trio, topic: str) -> Counter[str]:
-    """The last count of each country and minute."""
+    """Return the last count of each country and minute."""
     return Counter({key or "": int(value) for key, value in brokers.read_committed(topic)})

@@ -44,7 +44,7 @@ SCOPES = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the tests made of a mutation."""
+    """The tests' verdict on a mutation."""
 
     mutation: Mutation
     is_detected: bool
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def equivalents() -> dict[tuple[str, str, str], str]:
-    """Reasons by file, line before and line after."""
+    """Return reasons by file, line before and line after."""
     entries = tomllib.loads((HOME / "equivalent.toml").read_text()).get("mutation", [])
     return {(entry["file"], entry["before"], entry["after"]): entry["reason"] for entry in entries}
 
@@ -75,7 +75,7 @@ def attempt(scope: Scope, mutation: Mutation, known: dict[tuple[str, str, str], 
 
 
 def main() -> int:
-    """Sample, run, report."""
+    """Sample mutations, run the tests, and report."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.run", description=__doc__)
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(SCOPES)}; all if none is named")
     parser.add_argument("--sample", type=int, default=40, help="number of mutations over all packages (default: 40)")
@@ -103,13 +103,12 @@ def main() -> int:
 
 
 def sources(scope: Scope) -> dict[str, str]:
-    """The scope's modules by path below the package."""
+    """Return the scope's modules by path below the package."""
     package = ROOT / scope.package
     return {str(path.relative_to(package)): path.read_text() for path in sorted((package / scope.folder).rglob("*.py"))}
 
 
 def shown(outcome: Outcome) -> Outcome:
-    """Print one outcome."""
     word = "equivalent" if outcome.why_equivalent else "detected" if outcome.is_detected else "SURVIVED"
     print(f"{word:10} {outcome.mutation}", flush=True)
     return outcome

@@ -1,4 +1,4 @@
-"""Where mutations are made, and where not."""
+"""Sites where mutations are made, and where not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing outlives what it serves: after churn of everything, brokers hold as many objects as before.
+"""Nothing outlives its use: after churn, brokers hold as many objects as before.
 
 `make soak ARGS="--minutes 30"` churns for longer.
 """
@@ -20,15 +20,15 @@ from penstock_soak.churn import Churn
 
 WARM_ROUNDS = 10
 ROUNDS = 24
-"""In this many, a leak of one object in each stands out of `SLACK`."""
+"""Rounds in which a leak of one object each exceeds `SLACK`."""
 CHANNEL, CHANNELS = "grpc.aio._channel.Channel", 2 * len(brokers.BROKERS)
-"""Each broker has two connections to etcd; the one for its lease is made when the lease is renewed first."""
+"""Each broker has two connections to etcd; the one for its lease is created at the first renewal."""
 QUIET_S = 90.0
-"""The longest that brokers may take, on a slow machine, to let go of everything; a second or two on an idle one."""
+"""Time limit for brokers on a slow machine to release all objects; an idle machine needs a second or two."""
 SLACK = 20
-"""Objects of one type that may be more than before: of requests under way, of connections between brokers."""
+"""Tolerated growth per type, for requests in flight and connections between brokers."""
 OTHER_SLACK, OTHER_SHARE = 60, 0.03
-"""The same for types that are not the broker's own, and as a share of what there was."""
+"""The same for types that are not the broker's own, plus a share of the previous count."""
 
 
 class Counted:
@@ -73,7 +73,7 @@ def counted(etcd: EtcdCluster, tmp_path: Path) -> Iterator[Counted]:
 
 
 def more(before: dict[str, int], now: dict[str, int]) -> dict[str, tuple[int, int]]:
-    """Types of which there are more now than before."""
+    """Return the types with more objects than before."""
     found = {}
     for name, count in now.items():
         known = before.get(name, 0)
@@ -84,7 +84,7 @@ def more(before: dict[str, int], now: dict[str, int]) -> dict[str, tuple[int, in
 
 
 async def settled(counted: Counted) -> dict[str, int]:
-    """The counts once they no longer fall."""
+    """Return the counts once they no longer fall."""
     lowest, since_s = counted.counts(), time.monotonic()
     begun_s = since_s
     while time.monotonic() - since_s < 3.0 and time.monotonic() - begun_s < QUIET_S:

@@ -1,4 +1,4 @@
-"""Fixtures: the broker with the data, and what each of the two Sparks reads of it."""
+"""Fixtures: the broker with the data, and the rows that each of the two Sparks reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-# Tests are imported by file (importlib mode), so what they share is found by these entries.
+# Tests are imported by file (importlib mode), so these entries make their common packages importable.
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "spark_jobs" / "tests"), str(ROOT / "broker" / "tests" / "node")]
@@ -31,7 +31,8 @@ Found = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """PENSTOCK_BOOTSTRAP, such as that of an Apache Kafka without these topics; else an embedded broker."""
+    """The bootstrap servers of PENSTOCK_BOOTSTRAP, such as an Apache Kafka without these topics, or of an embedded
+    broker."""
     given = os.environ.get("PENSTOCK_BOOTSTRAP")
     if given:
         fill(given)
@@ -48,7 +49,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def found(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Found]:
-    """What the connector read, and what ours read, by the names of the cases."""
+    """The results of the Kafka connector and of `penstock`, by names of the cases."""
     peer = environment()
     theirs = [str(peer.python), "kafka", [str(jar) for jar in peer.jars], variables(peer)]
     ours = [sys.executable, "penstock", [], {"PYSPARK_PYTHON": sys.executable}]

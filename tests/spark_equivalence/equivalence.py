@@ -1,6 +1,6 @@
-"""The rows that the format `penstock` reads are those that Spark's own Kafka connector reads, option by option.
+"""The format `penstock` reads the same rows as Spark's own Kafka connector, option by option.
 
-Not named `test_...`: it needs Maven and the package index, so `make test` leaves it out. See README.md.
+Not named `test_...`: it needs Maven and the package index, so `make test` excludes it. See README.md.
 """
 
 from __future__ import annotations
@@ -29,6 +29,6 @@ def test_both_read_the_same(case: Case, found: tuple[Found, Found]) -> None:
 
 
 def test_the_cases_read_something(found: tuple[Found, Found]) -> None:
-    """Two empty tables are equal too."""
+    """Two empty tables would be equal too."""
     empty = [name for name, one in found[0].items() if len(one.get("rows", [])) == 1]
     assert sorted(empty) == ["batch: an empty range", "batch: no record as young, at the end", "stream: nothing is new"]

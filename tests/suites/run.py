@@ -1,7 +1,7 @@
 """Runs a client author's own suite against Penstock: `python -m tests.suites.run sarama`.
 
-With --kafka it runs against Apache Kafka instead. The exit code is 0 only if no test failed that the suite's list in
-`lists/` does not name, and no test passed that the list names as failing.
+With --kafka it runs against Apache Kafka instead. The exit code is 0 only if the suite's list in `lists/` names all
+failed tests, and no passed test as failing.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ SUITES: Mapping[str, Callable[[Path | None], Suite]] = {
 }
 FROM_REGISTRIES = ("sarama", "librdkafka", "kafka-go")
 MOST_AGAIN = 6
-"""Tests that failed are run a second time if they are at most this many: more have a cause in common."""
+"""Maximum of failed tests that are run a second time: more failures have a common cause."""
 
 
 def exceptions_of(name: str, kafka: bool) -> Exceptions:
-    """The list of the suite. On Apache Kafka the same tests are left out; what fails is in `lists/NAME.kafka.txt`."""
+    """Return the suite's list. On Apache Kafka the same tests are left out; expected failures are in
+    `lists/NAME.kafka.txt`."""
     own = _read(f"{name}.txt")
     if not kafka:
         return own
@@ -56,7 +57,7 @@ def _read(file: str) -> Exceptions:
 
 
 def play(suite: Suite, brokers: int | None, kafka: bool, only: Sequence[str], work: Path) -> dict[str, Outcome]:
-    """Build the suite, start its cluster, run it; what failed runs once more, and then counts."""
+    """Build the suite, start its cluster, run it; failed tests run once more, and the second outcome counts."""
     sources = suite.build()
     exceptions = exceptions_of(suite.name, kafka)
     with running(suite.layout(brokers), work, kafka=kafka) as cluster, suite.around(cluster, work):
@@ -72,7 +73,7 @@ def play(suite: Suite, brokers: int | None, kafka: bool, only: Sequence[str], wo
 
 
 def report(suite: Suite, outcomes: Mapping[str, Outcome], exceptions: Exceptions, kafka: bool) -> list[str]:
-    """Print the score and what differs from the list; returns the latter."""
+    """Print the score and the deviations from the list; return the deviations."""
     found = problems(outcomes, exceptions)
     for problem in found:
         print(problem)

@@ -1,4 +1,4 @@
-"""The verdict on a run of a client's suite: what a list excuses, and what it does not."""
+"""The verdict on a run of a client's suite: failures that a list excuses, and those it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: the broker under test, other people's clients behind one interface, group members.
+"""Common parts of the end-to-end tests: the broker under test, third-party clients behind one interface, group members.
 
-The tests in the folder above know only these names; whatever is particular to one client lives in `drivers`.
+The tests in the parent folder use only these names; `drivers` contains all code for a specific client.
 """

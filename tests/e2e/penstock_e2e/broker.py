@@ -1,9 +1,9 @@
-"""The cluster under test: the one that PENSTOCK_BOOTSTRAP names, or brokers of our own, started for the session.
+"""The cluster under test: the one in PENSTOCK_BOOTSTRAP, or brokers started for the session.
 
-With PENSTOCK_BOOTSTRAP=host:port the tests run against whatever speaks the protocol there. Pointed at Apache Kafka
-they check themselves: a test that fails there asks for what no client may expect. Otherwise `--brokers N` says how many
-brokers there are: one is embedded, several share an etcd. Used by the end-to-end tests, the conformance suites and the
-Java client's scenarios.
+With PENSTOCK_BOOTSTRAP=host:port the tests run against any broker that speaks the protocol. Run against Apache Kafka,
+they verify themselves: a test that fails there expects behaviour that Kafka does not provide. Otherwise `--brokers N`
+sets the number of brokers: one is embedded, several share an etcd. Used by the end-to-end tests, the conformance suites
+and the Java client's scenarios.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETTINGS = {
     "log.retention.check.interval.ms": "2147483647",
 }
 CLUSTER_SETTINGS = {
-    # An embedded broker creates topics that are asked for, a cluster only where that is wanted.
+    # An embedded broker creates requested topics automatically, a cluster only if configured.
     "auto.create.topics.enable": "true",
 }
 _PENSTOCK = Path(sys.executable).with_name("penstock")
@@ -44,7 +44,7 @@ _READY = re.compile(r"ready kafka=(\S+:\d+) http=\S+")
 
 
 class BrokerProcess:
-    """One `penstock up`, with its data and its log in a directory of its own."""
+    """One `penstock up`, with its data and its log in a separate directory."""
 
     def __init__(self, home: Path, options: Sequence[str], settings: dict[str, str]) -> None:
         home.mkdir(parents=True)
@@ -55,7 +55,8 @@ class BrokerProcess:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
 
     def wait_until_ready(self) -> str:
-        """Where it serves. Stdout is read in a thread: one that says nothing is noticed, and its pipe never fills."""
+        """Return the broker's address. A thread reads stdout, so that a silent broker is detected and the pipe never
+        fills."""
         assert self._process.stdout is not None
         stdout, found, address = self._process.stdout, threading.Event(), ""
 
@@ -93,13 +94,13 @@ class BrokerProcess:
 
 
 def sizes(brokers: int | None) -> tuple[int, ...]:
-    """The clusters that a suite runs against, by how many brokers they have; `brokers` is the option's value."""
+    """Return the cluster sizes that a suite runs against; `brokers` is the option's value."""
     return (brokers,) if brokers else (1,) if GIVEN else (1, SEVERAL)
 
 
 @contextlib.contextmanager
 def cluster(home: Path, brokers: int = 1) -> Iterator[str]:
-    """Yields `host:port`. Brokers of our own must end with exit code 0 when told to by SIGTERM."""
+    """Yield `host:port`. Brokers started here must exit with code 0 after SIGTERM."""
     if GIVEN:
         yield GIVEN
     elif brokers == 1:
@@ -114,7 +115,7 @@ def cluster(home: Path, brokers: int = 1) -> Iterator[str]:
 def _on_etcd(home: Path, brokers: int) -> Iterator[str]:
     with EtcdCluster(home) as etcd:
         endpoints = [f"--etcd={endpoint}" for endpoint in etcd.endpoints]
-        numbers = range(brokers)  # kafka-python's suite takes for granted that there is a broker 0
+        numbers = range(brokers)  # kafka-python's suite requires a broker 0
         options = [[*endpoints, "--id", str(number), "--http-port", "-1"] for number in numbers]
         settings = SETTINGS | CLUSTER_SETTINGS
         processes = [BrokerProcess(home / f"broker-{n}", o, settings) for n, o in zip(numbers, options, strict=True)]
@@ -127,7 +128,7 @@ def _on_etcd(home: Path, brokers: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _running(processes: Sequence[BrokerProcess]) -> Iterator[list[str]]:
-    """Their addresses, as soon as all of them serve."""
+    """Yield the addresses once all brokers are ready."""
     try:
         yield [process.wait_until_ready() for process in processes]
         for process in processes:
@@ -140,7 +141,7 @@ def _running(processes: Sequence[BrokerProcess]) -> Iterator[list[str]]:
 
 
 def _groups_are_served(address: str) -> bool:
-    """By deleting groups that are not there, so many that there is one for each shard of the coordinators."""
+    """Whether every coordinator shard is served, by deleting enough missing groups to reach each shard."""
     admin = KafkaAdminClient(bootstrap_servers=address)
     try:
         answers = admin.delete_groups([f"missing-{number}" for number in range(500)])

@@ -1,4 +1,4 @@
-"""A member of a consumer group in a process of its own, so that it can be killed without leaving its group."""
+"""A member of a consumer group in a separate process, so that it can be killed without leaving its group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTITION = re.compile(r"(\S+) \[(\d+)\]")
 
 
 class Member:
-    """The parent's end of a member: what the process said so far, and its life.
+    """The parent's view of a member: the events that the process has reported, and control of the process.
 
     `records` are those that the member handled, in order; `assignment` follows its rebalances and is None until the
     first one; `rebalances` counts assignments and revocations.
@@ -115,11 +115,11 @@ class Member:
             raise
 
     def kill(self) -> None:
-        """SIGKILL: the broker learns of it by the session timeout or not at all."""
+        """Send SIGKILL: the broker detects it by the session timeout or not at all."""
         self._end(signal.SIGKILL)
 
     def leave(self) -> None:
-        """SIGTERM: the client closes its consumer and, unless its membership is static, leaves the group."""
+        """Send SIGTERM: the client closes its consumer and, unless its membership is static, leaves the group."""
         code = self._end(signal.SIGTERM)
         assert code == 0, f"a leaving member ended with {code}: {''.join(self._errors)}"
 

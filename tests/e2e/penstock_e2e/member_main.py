@@ -1,7 +1,7 @@
 """The process of one group member that uses a Python library: `python -m penstock_e2e.member_main SPEC`.
 
-Tells what it sees as JSON lines on stdout. SIGTERM makes it close its consumer and end. PENSTOCK_E2E_LOG=DEBUG
-adds what the client library logs to what a failing test shows.
+Reports events as JSON lines on stdout. SIGTERM makes it close its consumer and exit. PENSTOCK_E2E_LOG=DEBUG adds the
+client library's log to the output of a failing test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _output = threading.Lock()
 
 
 def _say(**event: object) -> None:
-    """Rebalance callbacks may come from another thread than the one that polls."""
+    """Write an event. Rebalance callbacks may come from another thread than the one that polls."""
     with _output:
         print(json.dumps(event), flush=True)
 
@@ -44,14 +44,15 @@ def _handle(messages: Iterable[Message]) -> None:
 
 
 def _hold() -> NoReturn:
-    """Stay in the dangerous window, heartbeats going on, until killed."""
+    """Wait between commit and handling until killed; heartbeats continue."""
     _say(holding=True)
     while True:
         signal.pause()
 
 
 def _commit(consumer: Consumer) -> None:
-    """A group that rebalances refuses the commit; the records will come again, to this member or another."""
+    """Commit. A rebalancing group rejects the commit; the records are then delivered again, to this member or
+    another."""
     try:
         consumer.commit()
     except Refused as refused:

@@ -1,8 +1,8 @@
-"""The words of the end-to-end specification: what is produced, what is read, and what a client can do.
+"""The vocabulary of the end-to-end tests: produced and consumed records, and the operations of a client.
 
-A `Driver` is the thin layer over one client library or tool. Each test is written once against `Driver` and runs
-for every client whose `features` allow it; a client that lacks a feature is left out when tests are collected, so
-that nothing is skipped at run time.
+A `Driver` is a thin layer over one client library or tool. Each test is written once against `Driver` and runs for
+every client with the required `features`; a client that lacks one is deselected at collection, so that no test is
+skipped at run time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TimestampType = Literal["create", "append", "unknown"]
 CODECS: tuple[Codec, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS: tuple[Acks, ...] = ("0", "1", "all")
 DEADLINE_S = 30.0
-"""How long a condition may take before a test fails; far beyond what a healthy broker on a busy machine needs."""
+"""Time limit for a condition; far more than a healthy broker on a busy machine needs."""
 
 
 class Partition(NamedTuple):
@@ -33,7 +33,7 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """What a test asks a client to produce. `partition=None` leaves the choice to the client's partitioner."""
+    """A record to produce. `partition=None` leaves the choice to the client's partitioner."""
 
     value: bytes | None
     key: bytes | None = None
@@ -44,7 +44,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Message:
-    """What a client read."""
+    """A consumed record."""
 
     topic: str
     partition: int
@@ -58,7 +58,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Where a produced record went; the offset is -1 where the broker was not asked (acks=0)."""
+    """Position of a produced record; the offset is -1 without acknowledgement (acks=0)."""
 
     partition: int
     offset: int
@@ -78,12 +78,11 @@ class GroupDescription:
 
 @dataclass(frozen=True)
 class MemberSpec:
-    """How a member of a consumer group behaves; sent to its process as JSON.
+    """The behaviour of a group member; sent to its process as JSON.
 
-    `commit`: "before" commits what was polled and then handles it (at most once), "after" handles it and then
-    commits (at least once), "auto" leaves it to the client, "none" never commits. With `hold_at` the member stops
-    for good in the dangerous window, between commit and handling or between handling and commit, once that many
-    records were polled; there a test kills it.
+    `commit`: "before" commits polled records and then handles them (at most once), "after" handles and then commits (at
+    least once), "auto" leaves it to the client, "none" never commits. With `hold_at`, the member stops permanently
+    between the two steps once that many records were polled; there a test kills it.
     """
 
     client: str
@@ -100,7 +99,7 @@ class MemberSpec:
 
 
 class ErrorCode(IntEnum):
-    """The protocol's error codes that the tests name; the clients' own names for them differ."""
+    """The protocol's error codes used by the tests; the clients have different names for them."""
 
     OFFSET_OUT_OF_RANGE = 1
     UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -118,7 +117,7 @@ class ErrorCode(IntEnum):
 
 
 class Refused(Exception):
-    """The broker answered with an error; `code` is the protocol's."""
+    """The broker returned an error; `code` is the protocol's."""
 
     def __init__(self, code: int, detail: object = "") -> None:
         super().__init__(f"error {code} {detail}")
@@ -126,7 +125,7 @@ class Refused(Exception):
 
 
 class Producer(Protocol):
-    """A long-lived producer. `flush` waits for all that was sent, raises `Refused` for the first failure."""
+    """A long-lived producer. `flush` waits for all records and raises `Refused` for the first failure."""
 
     def send(self, topic: str, record: Record) -> None: ...
     def flush(self) -> list[Delivery]: ...
@@ -146,7 +145,7 @@ class Consumer(Protocol):
     def seek(self, partition: Partition, offset: int) -> None: ...
     def poll(self, timeout_s: float, max_records: int = 100) -> list[Message]: ...
     def commit(self) -> None:
-        """Commit, and wait for the answer, the position after what `poll` returned."""
+        """Commit the position after the records of the last `poll`, and wait for the answer."""
 
     def close(self) -> None: ...
 
@@ -164,12 +163,12 @@ class ProducerSpec:
 
 
 class Admin(Protocol):
-    """Administration with one client. Errors of the broker come as `Refused`."""
+    """Administration with one client. Errors of the broker are raised as `Refused`."""
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None: ...
     def delete_topic(self, name: str) -> None: ...
     def partition_count(self, name: str) -> int | None:
-        """None where the topic does not exist."""
+        """Return the number of partitions; None if the topic does not exist."""
 
     def create_partitions(self, name: str, total: int) -> None: ...
     def topic_config(self, name: str) -> dict[str, str | None]: ...
@@ -178,20 +177,20 @@ class Admin(Protocol):
     def describe_group(self, group: str) -> GroupDescription: ...
     def delete_group(self, group: str) -> None: ...
     def group_offsets(self, group: str, topic: str, partitions: int) -> dict[Partition, int]:
-        """Committed offsets, without those partitions that have none."""
+        """Return the committed offsets, without partitions that have none."""
 
     def alter_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None: ...
     def delete_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Returns the low watermarks."""
+        """Delete records below the offsets; return the low watermarks."""
 
     def close(self) -> None: ...
 
 
 class Driver(Protocol):
-    """One client. `features` are names that the tests ask for with `clients(...)` of `penstock_e2e.drivers`:
+    """One client. `features` are names that tests require with `clients(...)` of `penstock_e2e.drivers`:
 
-    library (a `LibraryDriver`), timestamps (sets them), repeated-headers (and any bytes), error-names (knows those
-    of this decade), cooperative-sticky, admin, delete-groups, alter-group-offsets.
+    library (a `LibraryDriver`), timestamps (sets them), repeated-headers (with arbitrary bytes), error-names (knows
+    recent ones), cooperative-sticky, admin, delete-groups, alter-group-offsets.
     """
 
     name: str
@@ -204,14 +203,14 @@ class Driver(Protocol):
         """Start at `position` and read exactly `count` messages."""
 
     def watermarks(self, partition: Partition) -> tuple[int, int]:
-        """Begin and end offset."""
+        """Return the beginning and end offsets."""
 
     def offset_for_time(self, partition: Partition, timestamp_ms: int) -> int | None:
-        """Offset of the first record that is not older; None where there is none."""
+        """Return the offset of the first record with that timestamp or a later one; None if there is none."""
 
 
 class LibraryDriver(Driver, Protocol):
-    """A client that is a Python library, so that a test can hold its producers, consumers and admin in hand."""
+    """A client library, whose producers, consumers and admin clients a test can use directly."""
 
     def producer(self, spec: ProducerSpec | None = None) -> Producer: ...
     def consumer(self, member: MemberSpec | None = None) -> Consumer: ...
@@ -240,7 +239,8 @@ class MakeTopic(Protocol):
 
 
 def eventually(what: str, condition: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
-    """Ask until the answer is truthy, and return it; an assertion names what never came, with the last answer."""
+    """Repeat `condition` until its result is true, and return the result. Raises AssertionError with the last
+    result."""
     end = time.monotonic() + deadline_s
     while True:
         answer = condition()
@@ -251,7 +251,7 @@ def eventually(what: str, condition: Callable[[], T], deadline_s: float = DEADLI
 
 
 def read_until(consumer: Consumer, count: int, deadline_s: float = DEADLINE_S) -> list[Message]:
-    """Poll until exactly `count` messages came; more than that is an error, fewer by the deadline too."""
+    """Poll until exactly `count` messages have arrived; more messages, or fewer at the deadline, are an error."""
     messages: list[Message] = []
     end = time.monotonic() + deadline_s
     while len(messages) < count:

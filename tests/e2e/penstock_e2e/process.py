@@ -13,11 +13,11 @@ from types import TracebackType
 POLL_S = 0.1
 END_LIMIT_S = 60.0
 LOG_TAIL = 6000
-"""Characters of the log that a failure shows."""
+"""Characters of the log in a failure message."""
 
 
 class Application:
-    """One run of an application; a context manager that kills what still runs.
+    """One run of an application; a context manager that kills it at the end if it still runs.
 
     Standard output and standard error go to `<log>`, which a second run with the same path continues.
     """
@@ -36,7 +36,7 @@ class Application:
         return self.log.read_bytes()[self._start :].decode(errors="replace")
 
     def check(self) -> None:
-        """Raises AssertionError with the end of the log if the application has ended."""
+        """Raise AssertionError with the end of the log if the application has exited."""
         code = self._process.poll()
         assert code is None, self._ended(code)
 
@@ -47,7 +47,7 @@ class Application:
         self._process.wait(END_LIMIT_S)
 
     def stop(self) -> None:
-        """Send SIGTERM; a JVM whose shutdown hooks ran ends with 143."""
+        """Send SIGTERM; a JVM exits with 143 after its shutdown hooks."""
         self.check()
         self._process.send_signal(signal.SIGTERM)
         code = self._process.wait(END_LIMIT_S)
@@ -68,7 +68,7 @@ class Application:
 
 
 def wait_until(what: str, condition: Callable[[], bool], limit_s: float, *running: Application) -> None:
-    """Wait for a condition. Raises AssertionError if it takes too long, or if one of `running` ends meanwhile."""
+    """Wait for a condition. Raises AssertionError on timeout, or if one of `running` exits meanwhile."""
     deadline = time.monotonic() + limit_s
     while not condition():
         for application in running:

@@ -1,7 +1,7 @@
-"""A TCP proxy before the brokers that loses answers: a broker has done what was asked, and the client never hears.
+"""A TCP proxy for the brokers that drops answers: the broker has executed the request, but the client gets no answer.
 
-Clients learn the brokers' addresses from their answers, so the proxy puts ports of its own in place of theirs there;
-both are four bytes behind the same host name, and nothing else of an answer needs to be understood.
+Clients learn the brokers' addresses from answers, in which the proxy replaces the ports by its own. A port is four
+bytes after the host name, so the proxy needs to parse nothing else.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ PRODUCE, FETCH = 0, 1
 
 
 class Proxy:
-    """`lose(api_key, number)` says of the n-th request of an API (from 1, over all connections) whether its answer
-    is to be lost, and the connection with it. `lost` counts how often that happened."""
+    """`lose(api_key, number)` returns whether to drop the answer to the n-th request of an API (from 1, over all
+    connections), and close its connection. `lost` counts the dropped answers."""
 
     def __init__(self, upstreams: list[tuple[str, int]], lose: Callable[[int, int], bool]) -> None:
         self._lose = lose
@@ -70,7 +70,7 @@ class Proxy:
 
     def close(self) -> None:
         for each in [*self._servers, *self._sockets]:
-            # A thread that waits on a socket is woken by its shutdown, not by its being closed.
+            # Shutting a socket down wakes a thread that waits on it; closing it does not.
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
@@ -82,7 +82,7 @@ def _pump(
     forward: Callable[[bytes, set[int]], bytes | None],
     doomed: set[int],
 ) -> None:
-    """Whole frames from one side to the other, until `forward` says None or a side is gone; then both are."""
+    """Forward whole frames until `forward` returns None or one side closes; then close both."""
     with contextlib.suppress(OSError, EOFError):
         while True:
             (size_bytes,) = struct.unpack(">i", _receive(source, 4))
@@ -107,7 +107,7 @@ def _receive(source: socket.socket, size_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def losing(admin: ConfluentAdmin, lose: Callable[[int, int], bool]) -> Iterator[Proxy]:
-    """A proxy before all brokers of the cluster."""
+    """A proxy for all brokers of the cluster."""
     proxy = Proxy(admin.broker_addresses(), lose)
     try:
         yield proxy

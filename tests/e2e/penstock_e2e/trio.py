@@ -1,4 +1,4 @@
-"""Three brokers on one etcd that tests kill and start again, and what a client outside sees of their topics."""
+"""Three brokers on one etcd that tests kill and restart, and clients that read their topics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READ_LIMIT_S = 60
 
 
 class Trio:
-    """The brokers by their numbers, and the topics as clients see them."""
+    """The brokers by id, and client operations on their topics."""
 
     def __init__(self, brokers: Mapping[int, ClusterBroker]) -> None:
         self.brokers = brokers
@@ -42,7 +42,7 @@ class Trio:
         return AdminClient({"bootstrap.servers": self.bootstrap})
 
     def create_topics(self, *names: str, partitions: int = 3) -> None:
-        """Create topics with three replicas each; returns when every partition has a leader."""
+        """Create topics with three replicas each; return when every partition has a leader."""
         futures = self.admin.create_topics([NewTopic(name, partitions, 3) for name in names])
         for future in futures.values():
             future.result()
@@ -54,7 +54,7 @@ class Trio:
         return len(found) == partitions and all(partition.leader >= 0 for partition in found.values())
 
     def produce(self, topic: str, records: Sequence[tuple[str | None, str, int]]) -> None:
-        """Produce (key, value, timestamp in ms) with acks=all; raises if one is refused. Timestamp 0: current time."""
+        """Produce (key, value, timestamp in ms) with acks=all; raises if one is rejected. Timestamp 0: current time."""
         refused: list[KafkaError] = []
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "enable.idempotence": True})
         for key, value, timestamp_ms in records:
@@ -65,7 +65,7 @@ class Trio:
         assert not refused, f"records to {topic} were refused: {refused[0]}"
 
     def size(self, topic: str) -> int:
-        """The offsets below the high watermarks, all partitions together; 0 if a leader is missing."""
+        """Return the sum of the high watermarks of all partitions; 0 if a leader is missing."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "size"})
         try:
             partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
@@ -77,7 +77,7 @@ class Trio:
         return sum(ends)
 
     def read_committed(self, topic: str) -> list[tuple[str | None, str]]:
-        """Key and value of each committed record up to the ends that hold now, partition by partition."""
+        """Return key and value of each committed record up to the current end offsets, by partition."""
         settings = {"bootstrap.servers": self.bootstrap, "group.id": f"read-{uuid.uuid4()}"}
         settings |= {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
         consumer = Consumer(settings | {"enable.partition.eof": True, "enable.auto.commit": False})
@@ -101,13 +101,13 @@ class Trio:
         return found
 
     def kill_leader(self, topic: str) -> int:
-        """Kill the leader of partition 0 with SIGKILL and return its number."""
+        """Kill the leader of partition 0 with SIGKILL and return its id."""
         leader = self.admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
         self.brokers[leader].kill()
         return leader
 
     def kill_transaction_coordinator(self, prefix: str) -> int:
-        """Kill the coordinator of an open transaction whose id begins with `prefix`, and return its number."""
+        """Kill the coordinator of an open transaction whose id starts with `prefix`, and return its id."""
         admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
         coordinators: list[int] = []
 
@@ -127,7 +127,7 @@ class Trio:
 
 @contextlib.contextmanager
 def trio(home: Path) -> Iterator[Trio]:
-    """Three brokers, running and in sync; what still runs at the end is killed."""
+    """Three brokers, running and in sync; those still running at the end are killed."""
     place = Loopback().place("loopback")
     with EtcdCluster(home) as etcd:
         brokers = {n: ClusterBroker(n, place, etcd.endpoints[0], home / f"broker-{n}", SETTINGS) for n in BROKER_IDS}

@@ -1,1 +1,1 @@
-"""Faults planted on purpose: each takes a promise of the broker away, and a test must notice."""
+"""Planted faults: each breaks a guarantee of the broker, and a test must detect it."""

@@ -1,4 +1,4 @@
-"""The faults. Each quotes the line that keeps a promise; when that line changes, so must the entry."""
+"""The faults. Each quotes the line that keeps a guarantee; when that line changes, update the entry."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ CORE = (
         caught_by=(GUARDS + "test_what_is_torn_at_the_end_is_cut_off_and_the_log_goes_on_behind_it",),
     ),
 )
-"""The five that are replayed with each run of the tests."""
+"""The five faults that each run of the tests replays."""
 
 MORE = (
     Fault(
@@ -262,7 +262,7 @@ FAULTS = (*CORE, *MORE, *REPORTED)
 
 
 def table() -> str:
-    """The faults as Markdown."""
+    """Return the faults as a Markdown table."""
     rows = ["| Fault | What goes wrong | Where | Noticed by |", "| --- | --- | --- | --- |"]
     for fault in FAULTS:
         tests = "<br>".join(f"`{test.replace('::', ' ')}`" for test in fault.caught_by)

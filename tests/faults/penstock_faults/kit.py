@@ -1,4 +1,4 @@
-"""What the guards are made of: one partition on a real directory, whose disk can be held or made to fail."""
+"""Parts of the guard tests: one partition on a real directory, whose disk can be blocked or made to fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ANSWER_S = 20.0
 
 
 class HeldFile(OsFile):
-    """A file whose fdatasync waits until it is let go, and whose disk may be full or broken."""
+    """A file whose fdatasync blocks until released, and whose disk can be full or broken."""
 
     __slots__ = ("disk",)
 
@@ -60,7 +60,7 @@ class HeldFile(OsFile):
 
 
 class HeldFiles(OsFiles):
-    """The real file system. `reached` says that a sync has begun, `go_on` lets it end."""
+    """The real file system. `reached` is set once a sync has started; setting `go_on` lets it finish."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Place:
         return self.partition.append(memoryview(bytearray(batch)))
 
     async def until_committed(self, done: Appended) -> int:
-        """What acks=all waits for: the error code, 0 when the batch counts."""
+        """Wait as acks=all does; return the error code, 0 once the batch is committed."""
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self.partition.high_watermark >= done.required_offset:
             return 0
@@ -98,15 +98,15 @@ class Place:
         return await asyncio.wait_for(answer, ANSWER_S)
 
     async def until_syncing(self) -> None:
-        """Until the flush worker waits for the disk."""
+        """Wait until the flush worker waits for the disk."""
         assert await asyncio.get_running_loop().run_in_executor(None, self.files.reached.wait, ANSWER_S)
 
     async def until_idle(self) -> None:
-        """Until no flush is under way."""
+        """Wait until no flush is in progress."""
         await asyncio.wait_for(self.directory.flusher.wait_idle(), ANSWER_S)
 
     def offsets_from(self, offset: int) -> list[int]:
-        """The base offsets of the batches that a consumer gets from `offset` on, read bit by bit."""
+        """Return the base offsets of the batches from `offset` on, read in small fetches as a consumer does."""
         found: list[int] = []
         while offset < self.partition.high_watermark:
             part = self.log.read(offset, 1, self.partition.high_watermark, at_least_one=True)
@@ -120,7 +120,7 @@ class Place:
 
 @contextlib.asynccontextmanager
 async def place(path: Path, config: TopicConfig | None = None) -> AsyncIterator[Place]:
-    """Opens a data directory as a broker does; shuts it down cleanly at the end."""
+    """Open a data directory as a broker does; shut it down cleanly at the end."""
     files, store = HeldFiles(), EmbeddedStore(":memory:")
     directory = LogDirectory(files, str(path), SystemClock(), 0, 64, random=Random(1), new_id=uuid4)
     directory.claim("the-cluster")
@@ -153,19 +153,19 @@ async def place(path: Path, config: TopicConfig | None = None) -> AsyncIterator[
 
 
 def as_killed(path: Path, target: Path) -> Path:
-    """A copy of a directory that is in use: what a kill at this moment would leave, page cache included."""
+    """Copy a directory in use: the state after a kill at this time, page cache included."""
     shutil.copytree(path, target)
     return target
 
 
 def segment(path: Path) -> Path:
-    """The one segment of the one partition."""
+    """The only segment of the only partition."""
     (found,) = path.glob(f"{TOPIC_ID}-0/*.log")
     return found
 
 
 def batch(count: int = 3, sequence: int = -1, value: bytes = b"value", timestamp_ms: int | None = None) -> bytes:
-    """Records of now; with a `sequence` they are of an idempotent producer."""
+    """Return a batch with current timestamps; with a `sequence` its producer is idempotent."""
     now_ms = SystemClock().wall_ms() if timestamp_ms is None else timestamp_ms
     records = [Record(key=b"k%d" % i, value=value, timestamp_ms=now_ms) for i in range(count)]
     if sequence < 0:

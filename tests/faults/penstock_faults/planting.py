@@ -16,28 +16,28 @@ ROOT = Path(__file__).resolve().parents[3]
 BROKER = "broker/penstock"
 SPARK = "spark_jobs/penstock_spark"
 TEST_LIMIT_S = 90
-"""A test that hangs because of a fault has noticed it, too."""
+"""Time limit of a test; a test that exceeds it because of a fault has detected it."""
 RUN_LIMIT_S = 900
 SEED = "1"
-"""For tests that choose at random, so that a replay is one."""
+"""Seed for randomized tests, so that a replay is exact."""
 PASSED, FAILED = 0, 1
-"""pytest's exit codes; any other means that the tests did not run as they should."""
+"""pytest's exit codes; any other means that the tests did not run properly."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A replacement of source text, and the tests that must notice."""
+    """A replacement of source text, and the tests that must detect it."""
 
     name: str
     says: str
-    """What goes wrong with it."""
+    """Effect of the fault."""
     file: str
-    """Below the package."""
+    """Path below the package."""
     old: str
-    """Stands in the file exactly once."""
+    """Text that occurs exactly once in the file."""
     new: str
     caught_by: tuple[str, ...]
-    """Test ids as pytest takes them, from the root of the checkout."""
+    """Test ids in pytest's form, relative to the root of the checkout."""
     package: str = BROKER
 
     @property
@@ -46,11 +46,11 @@ class Fault:
 
 
 class FaultError(Exception):
-    """A fault can no longer be planted, or was not noticed; the message says which and what to do."""
+    """A fault no longer fits the source, or was not detected; the message says which one and how to fix it."""
 
 
 def mutated(fault: Fault, package: Path | None = None) -> str:
-    """The file's text with the fault in it. Raises FaultError where it does not fit or would not compile.
+    """Return the file's text with the fault. Raises FaultError if it does not fit or would not compile.
 
     `package` is a copy of the fault's package, by default the package itself.
     """
@@ -70,10 +70,10 @@ def mutated(fault: Fault, package: Path | None = None) -> str:
 
 @contextlib.contextmanager
 def copy_of(package: str) -> Iterator[Path]:
-    """A directory with a copy of a package, to be put on PYTHONPATH. Yields the copy.
+    """Create a directory for PYTHONPATH with a copy of a package. Yields the copy.
 
-    Compiled modules come along, as times of modification do: else each process that a test starts would compile them.
-    Those being written have temporary names, and are left out.
+    The copy includes compiled modules and modification times; otherwise each process that a test starts would recompile
+    them. Temporary files of modules being written are excluded.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-fault-") as made:
         copy = Path(made) / Path(package).name
@@ -90,7 +90,8 @@ def plant(fault: Fault, package: Path) -> None:
 
 
 def environment(copy: Path) -> dict[str, str]:
-    """In which the package is the copy, in processes that tests start, too; nothing is left in the checkout."""
+    """Return the environment in which processes import the copy, including those that tests start, and write nothing to
+    the checkout."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     chosen = {
         "PYTHONPATH": str(copy.parent),
@@ -102,7 +103,7 @@ def environment(copy: Path) -> dict[str, str]:
 
 
 def run_tests(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
-    """(pytest's exit code, its output) for tests against the copy."""
+    """Return (pytest's exit code, its output) for tests against the copy."""
     where = [sys.executable, "-P", "-c", f"import {copy.name} as package; print(package.__file__)"]
     found = subprocess.run(where, env=environment(copy), cwd=ROOT, capture_output=True, text=True, check=True)
     if not Path(found.stdout.strip()).is_relative_to(copy):
@@ -123,7 +124,7 @@ def run_tests(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
 
 
 def check_sound(faults: Sequence[Fault]) -> None:
-    """The tests that are to notice the faults pass without them. Raises FaultError."""
+    """Check that the tests of the faults pass without them. Raises FaultError."""
     for package in dict.fromkeys(fault.package for fault in faults):
         tests = list(dict.fromkeys(test for fault in faults if fault.package == package for test in fault.caught_by))
         with copy_of(package) as copy:
@@ -133,7 +134,7 @@ def check_sound(faults: Sequence[Fault]) -> None:
 
 
 def check_noticed(fault: Fault) -> str:
-    """Plants the fault; returns pytest's lines of failures. Raises FaultError where one of its tests passes."""
+    """Plant the fault; return pytest's lines of failures. Raises FaultError if one of its tests passes."""
     with copy_of(fault.package) as copy:
         plant(fault, copy)
         code, output = run_tests(copy, fault.caught_by)

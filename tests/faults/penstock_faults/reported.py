@@ -1,4 +1,4 @@
-"""Faults that users of comparable systems reported, and that Penstock had: planted back, its own tests find each."""
+"""Faults that users of comparable systems reported and that Penstock once had; its own tests must detect each."""
 
 from __future__ import annotations
 

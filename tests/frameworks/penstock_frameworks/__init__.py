@@ -1,1 +1,1 @@
-"""What the tests of frameworks share."""
+"""Common parts of the tests of stream processing frameworks."""

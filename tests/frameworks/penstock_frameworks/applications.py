@@ -11,7 +11,7 @@ from penstock_e2e.process import Application
 
 HOME = Path(__file__).parents[1]
 ENVIRONMENT = Path(sys.prefix) / "frameworks"
-"""Below the workspace's own, so that `make clean` removes both."""
+"""Below the workspace's environment, so that `make clean` removes both."""
 
 
 def start(name: str, arguments: Sequence[str], log: Path) -> Application:

@@ -1,1 +1,1 @@
-"""Inputs for both command lines, and how each call ended."""
+"""Inputs for both command lines, and the outcomes of calls."""

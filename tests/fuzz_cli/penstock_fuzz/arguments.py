@@ -1,4 +1,4 @@
-"""Argument lists for every command of both programs, made from the commands' own definitions."""
+"""Argument lists for every command of both programs, generated from the definitions of the commands."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock_fuzz.values import bootstraps, numbers, texts
 
 @dataclass(frozen=True)
 class Command:
-    """A command's path and its parameters, as click has them."""
+    """A command's path and its click parameters."""
 
     path: tuple[str, ...]
     parameters: tuple[Any, ...]
 
 
 def commands(program: Any, path: tuple[str, ...] = ()) -> Iterator[Command]:
-    """Every command of a program that is no group."""
+    """Return every command of a program that is not a group."""
     if not hasattr(program, "list_commands"):
         yield Command(path, tuple(program.params))
         return
@@ -29,7 +29,7 @@ def commands(program: Any, path: tuple[str, ...] = ()) -> Iterator[Command]:
 
 
 def values_of(parameter: Any, files: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Values of a parameter: some that it takes, and many that it should refuse."""
+    """Return values of a parameter: some valid, many invalid."""
     if parameter.name == "bootstrap":
         return bootstraps
     choices = getattr(parameter.type, "choices", None)
@@ -44,7 +44,7 @@ def values_of(parameter: Any, files: st.SearchStrategy[str]) -> st.SearchStrateg
 
 @st.composite
 def argument_lists(draw: st.DrawFn, command: Command, files: st.SearchStrategy[str]) -> list[str]:
-    """Mostly the arguments that a command needs, and some of its options; at times anything."""
+    """Draw mostly the arguments that a command needs and some of its options; sometimes arbitrary ones."""
     found: list[str] = []
     for parameter in command.parameters:
         is_argument = type(parameter).__name__.endswith("Argument")
@@ -62,4 +62,4 @@ def argument_lists(draw: st.DrawFn, command: Command, files: st.SearchStrategy[s
             found.append(draw(values_of(parameter, files)))
     if not draw(st.integers(0, 9)):
         found.insert(draw(st.integers(0, len(found))), draw(texts | st.just("--no-such-option")))
-    return [argument.replace("\0", "") for argument in found]  # the system passes none
+    return [argument.replace("\0", "") for argument in found]  # the system passes no NUL

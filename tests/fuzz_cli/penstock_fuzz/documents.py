@@ -1,4 +1,4 @@
-"""Files that users hand to the programs: jobs made from their kinds' fields, settings, properties, JSON lines."""
+"""Input files of the programs: jobs generated from the fields of their kinds, settings, properties, JSON lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ anything = trees(leaves)
 
 
 def value_of(wanted: Any, depth: int = 0) -> st.SearchStrategy[Any]:
-    """Values of a field's type, and one in ten of any other."""
+    """Return values of a field's type, and in one of ten cases arbitrary ones."""
     fits = fitting(wanted, depth)
     return st.integers(0, 9).flatmap(lambda n: anything if n == 0 else fits)
 
@@ -56,7 +56,7 @@ def fitting(wanted: Any, depth: int) -> st.SearchStrategy[Any]:
 
 
 def struct(cls: type[msgspec.Struct], depth: int = 0) -> st.SearchStrategy[dict[str, Any]]:
-    """Mappings of a struct: what it needs, some of its other fields, at times one that it does not have."""
+    """Return mappings of a struct: required fields, some optional ones, sometimes an unknown one."""
     needed: dict[str, st.SearchStrategy[Any]] = {}
     others: dict[str, st.SearchStrategy[Any]] = {}
     for field in msgspec.structs.fields(cls):
@@ -70,7 +70,7 @@ def struct(cls: type[msgspec.Struct], depth: int = 0) -> st.SearchStrategy[dict[
 
 
 def dumped(document: Any) -> bytes:
-    """JSON, which is YAML too; lone surrogates and control characters are escapes in it."""
+    """Return JSON, which is YAML too; lone surrogates and control characters are escaped."""
     return json.dumps(document).encode()
 
 
@@ -79,7 +79,7 @@ EXAMPLES = [example(kind).encode() for kind in KINDS]
 
 @st.composite
 def broken(draw: st.DrawFn) -> bytes:
-    """An example with a piece of it taken out, doubled, or replaced."""
+    """Draw an example with a part removed, duplicated or replaced."""
     data = draw(st.sampled_from(EXAMPLES))
     start = draw(st.integers(0, len(data)))
     stop = draw(st.integers(start, min(len(data), start + 40)))

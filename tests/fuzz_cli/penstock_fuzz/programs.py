@@ -1,4 +1,4 @@
-"""Runs both command lines in this process, as their scripts do, and says how each call ended."""
+"""Runs both command lines in this process, as their scripts do, and reports the outcome of each call."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from penstock.node.settings import StartError, etcd_of
 from penstock_spark.cli.root import command as spark_command
 
 DEAD = "127.0.0.1:1"
-"""Nothing listens there."""
+"""An address without a listener."""
 CODES = frozenset({0, 1, 2, 3, 4, 5, 130})
 STARTS = frozenset({("demo",), ("cluster", "adopt"), ("cluster", "recover")})
-"""Commands of which the arguments are parsed, and nothing is started: they run for long."""
+"""Commands whose arguments are parsed but which are not run, because they run for long."""
 SPARK_STARTS = frozenset({("run",), ("demo",), ("java",)})
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a call ended."""
+    """The outcome of a call."""
 
     code: object
     out: str
     err: str
 
     def check(self) -> None:
-        """Fails unless the call ended as the documentation says."""
+        """Raise AssertionError unless the outcome is a documented one."""
         assert self.code in CODES, self
         assert "Traceback" not in self.err, self.err
         assert self.code == 0 or self.err.strip() or self.out.strip(), "a failure without a message"
 
 
 def check_node(options: UpOptions) -> None:
-    """What the process of a broker does before it opens anything: the checks of `penstock.node.process.run`."""
+    """Check the options as a broker's process does before it opens files: `penstock.node.process.run`."""
     try:
         BrokerNode(options, os.environ, SystemEnvironment(etcd_of(options)))
     except StartError as e:
@@ -62,7 +62,7 @@ def check_node(options: UpOptions) -> None:
 
 @contextmanager
 def streams() -> Any:
-    """Standard streams in files, of the encoding and error handling that a process has; nothing comes in."""
+    """Replace the standard streams by files with the encoding and error handling of a process; the input is empty."""
     before = sys.stdin, sys.stdout, sys.stderr
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull) as nothing:
         written = io.TextIOWrapper(out, encoding="utf-8")
@@ -89,7 +89,7 @@ def environment(variables: Mapping[str, str]) -> Any:
 
 
 class Programs:
-    """`penstock` and `penstock-spark`. A broker that would be started is checked as its own process checks it."""
+    """`penstock` and `penstock-spark`. A broker is not started; its options are checked as its own process does."""
 
     def __init__(self) -> None:
         self.penstock = typer.main.get_command(app)
@@ -99,16 +99,16 @@ class Programs:
         local_cluster.run = lambda cluster: 0
 
     def close(self) -> None:
-        """Has brokers be started again."""
+        """Restore the functions that start brokers."""
         up_module.exec_broker, local_cluster.run = self._before
 
     def run(self, path: Sequence[str], arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> Ended:
-        """`penstock PATH ARGUMENTS`."""
+        """Run `penstock PATH ARGUMENTS`."""
         with environment({"PENSTOCK_BOOTSTRAP": DEAD, **(variables or {})}):
             return self._end(self.penstock, "penstock", path, arguments, tuple(path) in STARTS)
 
     def run_spark(self, path: Sequence[str], arguments: Sequence[str]) -> Ended:
-        """`penstock-spark PATH ARGUMENTS`."""
+        """Run `penstock-spark PATH ARGUMENTS`."""
         return self._end(self.spark, "penstock-spark", path, arguments, tuple(path) in SPARK_STARTS)
 
     def _end(self, program: Any, name: str, path: Sequence[str], arguments: Sequence[str], parse_only: bool) -> Ended:
@@ -128,7 +128,7 @@ class Programs:
 
 
 def as_passed(argument: str) -> str:
-    """An argument as a process gets it from the system: bytes, of which Python makes text."""
+    """Return an argument as a process receives it: bytes that Python decodes."""
     try:
         return os.fsdecode(os.fsencode(argument))
     except UnicodeEncodeError:
@@ -136,14 +136,14 @@ def as_passed(argument: str) -> str:
 
 
 def text_of(stream: io.TextIOWrapper) -> str:
-    """What was written; empty where the program has discarded its output."""
+    """Return the output; empty if the program has discarded it."""
     stream.flush()
     about = os.fstat(stream.fileno())
     return os.pread(stream.fileno(), about.st_size, 0).decode(errors="replace") if stat.S_ISREG(about.st_mode) else ""
 
 
 def parse(command: Any, arguments: list[str]) -> None:
-    """Parses and checks a command's arguments without calling it, with the exit codes of a call."""
+    """Parse and check a command's arguments without calling it, with the exit codes of a call."""
     try:
         command.make_context("command", arguments).close()
     except SystemExit:

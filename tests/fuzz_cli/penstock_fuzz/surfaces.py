@@ -1,4 +1,4 @@
-"""The surfaces that are fuzzed: each draws an input, and fails where that ends in anything but a sentence."""
+"""The fuzzed surfaces: each draws an input, and fails unless it leads to success or a one-line error message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FILES: dict[str, bytes] = {
     "archive.yaml": documents.EXAMPLES[0],
 }
 SHARES = {"penstock": 7, "penstock_spark": 4, "job_files": 7, "settings": 3, "json_lines": 2, "references": 1}
-"""How many of each 24 inputs go to a surface."""
+"""Share of each surface in 24 inputs."""
 
 Surface = Callable[[st.DataObject], None]
 
@@ -115,7 +115,7 @@ class Surfaces:
 
 
 def possible(name: str, value: str) -> bool:
-    """Whether the system takes it as a variable of the environment."""
+    """Whether the system accepts it as an environment variable."""
     try:
         os.fsencode(name), os.fsencode(value)
     except UnicodeEncodeError:

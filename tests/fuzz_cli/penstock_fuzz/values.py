@@ -26,7 +26,7 @@ ADDRESSES = [
 ]  # fmt: skip
 
 numbers = st.integers(-(2**70), 2**70) | st.floats() | st.integers(-3, 3)
-anything = st.text(max_size=12) | st.text(st.characters(), max_size=6)  # the second with lone surrogates
+anything = st.text(max_size=12) | st.text(st.characters(), max_size=6)  # the second includes lone surrogates
 words = st.sampled_from(NASTY) | st.sampled_from(ADDRESSES) | anything | numbers.map(str)
 pairs = st.tuples(
     st.sampled_from(["retention.ms", "num.partitions", "listeners", "advertised.listeners", "x"]) | words, words
@@ -44,11 +44,11 @@ def is_dead(text: str) -> bool:
 
 
 bootstraps = texts.map(lambda text: text if is_dead(text) else DEAD)
-"""Bootstrap servers of which none is looked up: a valid one becomes an address where nothing listens."""
+"""Bootstrap servers that cause no name lookup: a valid one is replaced by an address without a listener."""
 
 
 def trees(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Lists and mappings of values, some levels deep."""
+    """Return nested lists and mappings of values."""
     return st.recursive(
         leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3), max_leaves=6
     )

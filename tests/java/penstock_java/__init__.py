@@ -1,1 +1,1 @@
-"""What the tests with Apache's Java client share: which scenarios there are, how they are built and run."""
+"""Common parts of the tests with Apache's Java client: the list of scenarios, how they are built and run."""

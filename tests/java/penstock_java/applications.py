@@ -1,4 +1,4 @@
-"""Java applications as users run them: their jars from Maven, their source compiled once, each run a process."""
+"""Java applications as users run them: jars from Maven, source compiled once, one process per run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLINK_FLAGS = (
 
 
 def jars_of(name: str) -> Path:
-    """Return the folder of the jars of `applications/<name>/pom.xml`; another pom has another folder."""
+    """Return the folder of the jars of `applications/<name>/pom.xml`; it depends on the content of the pom."""
     pom = SOURCES / name / "pom.xml"
     return resolve_pom(pom, f"application-{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}")
 

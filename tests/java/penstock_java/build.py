@@ -18,7 +18,7 @@ COMPILE_LIMIT_S = 120
 
 
 class JavaUnavailable(Exception):
-    """The scenarios cannot be built here; the message says what is missing and the cure."""
+    """The scenarios cannot be built; the message says what is missing and how to install it."""
 
 
 def program(name: str) -> str:
@@ -44,14 +44,15 @@ def _run(command: list[str], limit_s: int, what: str) -> None:
 
 
 def resolve(client: str, pom: str = "pom.xml", name: str = "kafka-clients") -> Path:
-    """Return the folder of the jars of kafka-clients `client`, or of what another `pom` asks for in that version."""
+    """Return the folder of the jars of kafka-clients `client`, or of those that another `pom` requires in that
+    version."""
     return resolve_pom(HOME / pom, f"{name}-{client}", [f"-Dkafka.version={client}"])
 
 
 def resolve_pom(pom: Path, name: str, options: Sequence[str] = ()) -> Path:
-    """Return the folder `name` in the cache with the jars that `pom` asks for.
+    """Return the folder `name` in the cache with the jars that `pom` requires.
 
-    Maven runs only if the folder is missing. It appears whole or not at all. Raises `JavaUnavailable`.
+    Maven runs only if the folder is missing. The folder is created atomically. Raises `JavaUnavailable`.
     """
     jars = cache_folder() / name
     if jars.is_dir():
@@ -71,7 +72,7 @@ def resolve_pom(pom: Path, name: str, options: Sequence[str] = ()) -> Path:
 
 
 def compile_scenarios(client: str, classes: Path) -> str:
-    """Compile into `classes`; returns the class path to run with."""
+    """Compile into `classes`; return the class path to run with."""
     jars = resolve(client)
     folders = ("src", "src4") if client == NEWEST else ("src",)
     sources = [str(source) for folder in folders for source in sorted((HOME / folder).rglob("*.java"))]

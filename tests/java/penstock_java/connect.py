@@ -1,4 +1,4 @@
-"""Workers of Kafka Connect in distributed mode, and the REST interface through which people create connectors."""
+"""Workers of Kafka Connect in distributed mode, and the REST interface that creates connectors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ plugin.discovery=only_scan
 
 
 class Worker:
-    """One worker process; `application` is the process itself."""
+    """One worker; `application` is its process."""
 
     def __init__(self, class_path: str, bootstrap: str, group: str, home: Path) -> None:
         home.mkdir()
@@ -46,7 +46,7 @@ class Worker:
         self.application = start(class_path, MAIN, [str(properties)], home / "worker.log")
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """The JSON answer of the REST interface. Raises `urllib.error.URLError`."""
+        """Return the JSON answer of the REST interface. Raises `urllib.error.URLError`."""
         data = json.dumps(body).encode() if body is not None else None
         headers = {"Content-Type": "application/json"}
         asked = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers, method=method)
@@ -64,7 +64,7 @@ class Worker:
         return True
 
     def states(self, connector: str) -> list[tuple[str, str]]:
-        """State and worker of each task of a connector; empty while the worker does not know."""
+        """Return state and worker of each task of a connector; empty while the worker does not know."""
         try:
             status = self.request("GET", f"/connectors/{connector}/status")
         except (urllib.error.URLError, OSError):

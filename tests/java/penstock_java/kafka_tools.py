@@ -1,4 +1,4 @@
-"""Apache Kafka's own command line tools, from its jars, run on a cluster as their scripts do."""
+"""Apache Kafka's command-line tools, run from its jars on a cluster as their scripts do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEED_NO_BROKER = frozenset({"dump-log"})
 
 @dataclass(frozen=True)
 class KafkaTools:
-    """`run` returns what a tool prints; it must end with exit code 0."""
+    """The tools. `run` returns the output of a tool, which must exit with code 0."""
 
     bootstrap: str
 
@@ -39,7 +39,7 @@ class KafkaTools:
         return self._java([TOOLS[tool], *where, *arguments])
 
     def settings(self, broker: str, topic: str) -> list[tuple[str, str, str, str]]:
-        """(resource, name, type, the type that the cluster describes or MISSING) of each setting Kafka defines."""
+        """Return (resource, name, type, described type or MISSING) of each setting that Kafka defines."""
         done = self._java([str(HOME / "tools" / "KafkaSettings.java"), self.bootstrap, broker, topic])
         assert done.returncode == 0, done.stderr
         found = [line.split() for line in done.stdout.splitlines()]
@@ -53,5 +53,5 @@ class KafkaTools:
 
 
 def segments(data: Path) -> list[Path]:
-    """The files of segments in a broker's data directory."""
+    """Return the segment files in a broker's data directory."""
     return sorted(path for path in data.rglob("*.log") if path.stem.isdecimal())

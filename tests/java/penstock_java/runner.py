@@ -1,4 +1,4 @@
-"""One Java process for each release of the client: it reads names of scenarios, and writes a line for each."""
+"""One Java process for each client release: it reads names of scenarios, and writes a result line for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from penstock_java.build import program
 
 LIMIT_S = 115.0
-"""For an answer; the Java side gives up on a scenario before that, and says where it hangs."""
+"""Time limit for an answer. The Java side gives up on a scenario earlier and reports where it hangs."""
 FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -22,7 +22,7 @@ class Runner:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, scenario: str) -> dict[str, Any]:
-        """The outcome: `passed`, `failure` (a stack trace or None), unexpected `warnings`."""
+        """Return the outcome: `passed`, `failure` (a stack trace or None), unexpected `warnings`."""
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -40,7 +40,7 @@ class Runner:
         return outcome
 
     def _running(self) -> subprocess.Popen[str]:
-        """After a scenario that hung a new process takes the next."""
+        """Return the process; after a scenario that hung, a new one."""
         if self._process is None or self._process.poll() is not None:
             self.close()
             with self._errors.open("a") as errors:

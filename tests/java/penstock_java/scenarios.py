@@ -1,7 +1,7 @@
-"""Which scenarios there are, with which releases of kafka-clients they run, and what a cluster must serve for them.
+"""The scenarios, the kafka-clients releases they run with, and the features that a cluster must support for them.
 
-A scenario whose need is not served is left out when tests are collected, so nothing is skipped at run time. `promised`
-says what our own clusters serve; a test compares it with what they announce.
+A scenario whose need is not met is deselected at collection, so that no test is skipped at run time. `promised` returns
+the features of the clusters under test; a test compares it with what they announce.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient
 
 OLDER, NEWEST = "3.9.2", "4.3.1"
 CLIENTS = (OLDER, NEWEST)
-"""The newest release, and the one that Spark brings along."""
+"""The newest release, and the one that Spark uses."""
 
 ADD_PARTITIONS_TO_TXN = 24
 CONSUMER_GROUP_HEARTBEAT = 68
@@ -21,7 +21,7 @@ REASSIGNED_BROKERS = 3
 
 
 class Need(Enum):
-    """What a scenario needs that not every cluster serves."""
+    """A feature that not every cluster supports."""
 
     TRANSACTIONS = "transactional producers"
     CONSUMER_PROTOCOL = "groups of KIP-848, where the coordinator assigns; Penstock does not have them yet"
@@ -61,7 +61,7 @@ NEEDS = {
     "reassignment": Need.THREE_BROKERS,
 }
 NEWEST_ONLY = frozenset({"produce-split", "consume-by-duration", "admin-group-listing", "group-next"})
-"""Scenarios in src4/: they use what clients before 4.1 do not have, or do wrong with any broker."""
+"""Scenarios in src4/, with features that clients before 4.1 lack or implement incorrectly."""
 
 _SERVED: dict[Need, Callable[[set[int], int], bool]] = {
     Need.TRANSACTIONS: lambda apis, brokers: ADD_PARTITIONS_TO_TXN in apis,
@@ -71,7 +71,7 @@ _SERVED: dict[Need, Callable[[set[int], int], bool]] = {
 
 
 def served(bootstrap: str) -> set[Need]:
-    """What the cluster at `bootstrap` has, by what it announces."""
+    """Return the features that the cluster at `bootstrap` announces."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
         apis = {int(key) for key in admin.api_versions()}
@@ -82,11 +82,11 @@ def served(bootstrap: str) -> set[Need]:
 
 
 def promised(brokers: int) -> set[Need]:
-    """What a cluster of our own with that many brokers serves."""
+    """Return the features of a Penstock cluster with that many brokers."""
     return {Need.TRANSACTIONS, Need.THREE_BROKERS} if brokers >= REASSIGNED_BROKERS else {Need.TRANSACTIONS}
 
 
 def selected(client: str, has: set[Need]) -> Iterator[str]:
-    """The scenarios for a release of the client with a cluster that serves these needs."""
+    """Return the scenarios for a client release on a cluster with these features."""
     names = [*SCENARIOS, *(name for name, need in NEEDS.items() if need in has)]
     return (name for name in names if client == NEWEST or name not in NEWEST_ONLY)

@@ -1,4 +1,4 @@
-"""Apache Kafka with a listener of each kind of security, to try clients on; its jars are those of the benchmark."""
+"""Apache Kafka with a listener of each kind of security, for tests of clients; its jars are those of the benchmark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 for _entry in (
     ROOT,
     ROOT / "broker" / "tests" / "client",
-):  # behind all others: they name nothing that is there already
+):  # last: must not shadow other modules
     if str(_entry) not in sys.path:
         sys.path.append(str(_entry))
 
@@ -58,7 +58,7 @@ listener.name.both.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
 
 @dataclass
 class SecureKafka:
-    """`LISTENERS` says what each is; `address` where. The one user is in PLAIN and in both kinds of SCRAM."""
+    """A broker whose listeners `LISTENERS` describes. Its only user exists for PLAIN and for both kinds of SCRAM."""
 
     home: Path
     ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in LISTENERS})
@@ -90,7 +90,7 @@ class SecureKafka:
         return self
 
     def limit(self, client_id: str, bytes_a_second: int) -> None:
-        """What clients of this name may read."""
+        """Limit the read rate of clients with this name."""
         command = self._java("-Xmx256m", "kafka.admin.ConfigCommand", "--bootstrap-server", self.address("PLAIN"))
         command += ["--alter", "--entity-type", "clients", "--entity-name", client_id]
         command += ["--add-config", f"consumer_byte_rate={bytes_a_second}"]

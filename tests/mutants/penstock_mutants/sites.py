@@ -1,7 +1,7 @@
 """The places of a module where a mutation can change behaviour, and the mutated source.
 
-Mutations come from mutmut's operators. Annotations, log calls, assertions and `__slots__` are left out: a
-change there changes nothing that a test could observe.
+Mutations come from mutmut's operators. Annotations, log calls, assertions and `__slots__` are excluded: no test could
+observe a change there.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ UNUSED = {
     mutators.operator_arg_removal,
     mutators.operator_assignment,
 }
-"""Operators whose mutants change texts only, or fail at the first use, so that they say nothing about the tests."""
+"""Operators whose mutants change only texts, or fail at the first use, so that they do not measure the tests."""
 LOGGING = {"debug", "info", "warning", "error", "exception"}
 
 
 @dataclass(frozen=True)
 class Site:
-    """A node of a module's syntax tree, and what it can be replaced with."""
+    """A node of a module's syntax tree, and its possible replacements."""
 
     file: str
     line: int
@@ -43,7 +43,7 @@ class Mutation:
     file: str
     line: int
     before: str
-    """The first line that differs, without indentation."""
+    """Return the first line that differs, without indentation."""
     after: str
     source: str
 
@@ -52,7 +52,7 @@ class Mutation:
 
 
 def ignored_lines(source: str) -> set[int]:
-    """Lines of signatures, log calls, assertions, imports, `__slots__` and fields without a value."""
+    """Return the lines of signatures, log calls, assertions, imports, `__slots__` and fields without a value."""
     ignored: set[int] = set()
 
     def ignore(node: ast.AST) -> None:
@@ -77,7 +77,7 @@ def ignored_lines(source: str) -> set[int]:
 
 
 def constant_lines(source: str) -> set[int]:
-    """Lines of module constants. Their numbers are choices, such as timeouts, that no test should repeat."""
+    """Return the lines of module constants. Their numbers are choices, such as timeouts, that no test should repeat."""
     return {
         line
         for node in ast.parse(source).body
@@ -107,7 +107,7 @@ def sites(file: str, source: str) -> tuple[libcst.Module, list[Site]]:
 
 
 def sample(modules: dict[str, str], count: int, seed: str) -> list[Mutation]:
-    """`count` mutations at different places, chosen by `seed`, of modules (source by path)."""
+    """Return `count` mutations at different places, chosen by `seed`, of modules (source by path)."""
     chance = random.Random(seed)
     trees: dict[str, libcst.Module] = {}
     everywhere: list[Site] = []
@@ -119,7 +119,7 @@ def sample(modules: dict[str, str], count: int, seed: str) -> list[Mutation]:
 
 
 def mutation(tree: libcst.Module, site: Site, replacement: libcst.CSTNode) -> Mutation:
-    """Make the mutation of a site."""
+    """Return the mutation of a site."""
     changed = tree.deep_replace(site.node, replacement)
     assert isinstance(changed, libcst.Module), "a replaced node is not the module"
     before, after = tree.code, changed.code

@@ -1,7 +1,7 @@
-"""Three brokers in one process, which counts its own objects when its parent asks.
+"""Three brokers in one process, which counts its own objects on request of its parent.
 
 Run as a script: ETCD HOME. Prints the brokers' ports, then answers each line on standard input with the numbers of live
-objects by type as JSON. Only this program counts: a broker that users run has no such door.
+objects by type as JSON. Only this program counts objects; a broker in production has no such interface.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def options(etcd: str, home: str, broker_id: int) -> UpOptions:
 
 
 def counts() -> dict[str, int]:
-    """Live objects by type, collected as the broker's own settings for garbage leave them, and the resident bytes."""
+    """Return the number of live objects by type, under the broker's own garbage collection settings, and the resident
+    bytes."""
     found = Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
     with open("/proc/self/statm") as f:
         found["resident bytes"] = int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,7 +1,7 @@
-"""What clients do all day, once: topics, producers, transactions, groups, sessions and connections that come and go.
+"""One round of typical client activity: short-lived topics, producers, transactions, groups, sessions and connections.
 
-`Churn.round` leaves nothing that should last: its topics and some of its groups are deleted, the rest is abandoned as
-clients abandon it silently.
+`Churn.round` leaves nothing that should persist: its topics and some of its groups are deleted, the rest is abandoned
+without notice, as clients do.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ R = TypeVar("R", bound=Payload)
 DEADLINE_S = 60.0
 PARTITIONS = 3
 LASTING = "lasting"
-"""The one topic that stays: producers that never come back have written to it."""
+"""The only persistent topic: producers that never return have written to it."""
 
 
 class Connection:
@@ -81,7 +81,7 @@ class Churn:
         self.half_open: list[tuple[float, socket.socket]] = []
 
     async def ask(self, port: int, request: Payload, response: type[R], version: int) -> R:
-        """Send a request on its own connection, which is then dropped."""
+        """Send a request on a new connection, which is then closed."""
         connection = await Connection.open(port)
         try:
             return await connection.ask(request, response, version)
@@ -101,7 +101,7 @@ class Churn:
         assert answer.topics[0].error_code == 0, answer
 
     async def leaders(self, name: str) -> list[int]:
-        """The port of each partition's leader, once every broker knows of all."""
+        """Return the port of each partition's leader, once every broker knows all leaders."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
         deadline_s, found = time.monotonic() + DEADLINE_S, []
         for port in self.ports:
@@ -149,7 +149,7 @@ class Churn:
         return answer.producer_id, answer.producer_epoch
 
     async def round(self) -> None:
-        """Everything once."""
+        """Run each activity once."""
         self.rounds += 1
         name = f"topic-{self.rounds}"
         await self.create(name)
@@ -168,7 +168,7 @@ class Churn:
         assert answer.responses[0].error_code == 0, answer
 
     async def transaction(self, name: str, leaders: list[int]) -> None:
-        """Committed, aborted, or left open until its timeout; its id never comes again."""
+        """Commit a transaction, abort it, or leave it open until its timeout; its id is never used again."""
         txn = f"transaction-{self.rounds}"
         port = await self.coordinator(txn, 1)
         producer_id, epoch = await self.new_producer(port, txn)
@@ -188,7 +188,8 @@ class Churn:
             await self.ask(port, ended, EndTxnResponse, 3)
 
     async def group(self, name: str) -> None:
-        """Members that leave, or vanish; offsets of a topic that is deleted; every third group is deleted too."""
+        """Join a group and commit offsets of a topic that is deleted later. Two of three members leave; every third
+        group is deleted."""
         group_id = f"group-{self.rounds}"
         port = await self.coordinator(group_id, 0)
         protocol = JoinGroupRequestProtocol(name="range", metadata=bytes(8))
@@ -216,7 +217,7 @@ class Churn:
             await self.ask(port, DeleteGroupsRequest(groups_names=[group_id]), DeleteGroupsResponse, 1)
 
     async def session(self, name: str, leaders: list[int]) -> None:
-        """A reader that waits for data and goes away; its session stays until others need its place."""
+        """Start a fetch that waits for data and close the connection; the session stays until another evicts it."""
         partitions = [
             FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in range(PARTITIONS)
         ]
@@ -233,7 +234,7 @@ class Churn:
         connection.close()
 
     async def connections(self) -> None:
-        """Half of a request, and silence."""
+        """Send half of a request and keep the connection open."""
         for port in self.ports:
             half = socket.create_connection(("127.0.0.1", port))
             half.sendall(b"\0\0\1\0half of a request")

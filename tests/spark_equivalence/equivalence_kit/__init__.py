@@ -1,1 +1,1 @@
-"""What the comparison with Spark's own Kafka connector is made of: cases, data, and the program that both run."""
+"""Parts of the comparison with Spark's own Kafka connector: cases, data, and the program that both run."""

@@ -1,4 +1,4 @@
-"""The combinations of options that are compared. `NOW` and the like are times of `data`."""
+"""The combinations of options that are compared. Times such as `NOW` are defined in `data`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Case:
     options: dict[str, str]
     streaming: bool = False
     fails: bool = False
-    """Both refuse it."""
+    """Whether both reject the options."""
     json_options: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The topics that both read: every codec, keys and values that are null, headers, transactions, a trimmed log."""
+"""The topics that both read: every codec, null keys and values, headers, transactions, a truncated log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEED = 20_260_101
 
 def fill(bootstrap: str) -> None:
     chance = random.Random(SEED)
-    # The times lie long ago, so retention by age must not see them.
+    # The times are long ago, so retention by age must not apply to them.
     kept = {"retention.ms": "-1"}
     make_topic(bootstrap, MIXED, 3, kept)
     for number, codec in enumerate(CODECS):
@@ -36,7 +36,7 @@ def fill(bootstrap: str) -> None:
 
 
 def record(chance: random.Random, partitions: int, index: int) -> Rec:
-    """The first of each topic are of partition 0, 1, ...: none is empty."""
+    """Return a record. The first records of each topic are for partition 0, 1, ..., so that no partition is empty."""
     headers = [
         (chance.choice(["a", "b", "größe", ""]), chance.choice([None, b"", b"x", bytes([255, 0])]))
         for _ in range(chance.choice([0, 0, 1, 3]))

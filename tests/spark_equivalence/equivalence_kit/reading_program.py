@@ -1,8 +1,8 @@
-"""Runs the cases with one format in one Spark, and writes what came. Both environments run this file as a program:
+"""Runs the cases with one format in one Spark, and writes the results. Both environments run this file as a program:
 
     python reading_program.py FORMAT BOOTSTRAP CASES.json OUT.json WORK_DIR [JAR ...]
 
-It imports nothing but pyspark, and of that only what 4.0 has.
+It imports only pyspark, and uses only features of 4.0.
 """
 
 import json
@@ -26,7 +26,7 @@ def main() -> None:
                 found[case["name"]] = streamed(spark, name, options, Path(work) / str(number))
             else:
                 found[case["name"]] = {"rows": rows(spark.read.format(name).options(**options).load())}
-        except Exception as error:  # whatever it is, the two are compared
+        except Exception as error:  # any error is a result to compare
             found[case["name"]] = {"error": f"{type(error).__name__}: {error}"[:2000]}
         print(name, case["name"], "error" if "error" in found[case["name"]] else "read", flush=True)
     Path(out).write_text(json.dumps(found))
@@ -56,7 +56,7 @@ def session(work: Path, jars: list) -> SparkSession:
 
 
 def rows(frame: DataFrame) -> list:
-    """Comparable: bytes as hexadecimal digits, times as microseconds."""
+    """Return comparable rows: bytes as hexadecimal digits, times as microseconds."""
     columns = [
         f.hex("key").alias("key"),
         f.hex("value").alias("value"),
@@ -78,7 +78,7 @@ def rows(frame: DataFrame) -> list:
 
 
 def streamed(spark: SparkSession, name: str, options: dict, work: Path) -> dict:
-    """The rows, and where each batch ended."""
+    """Return the rows, and the end of each batch."""
     reading = spark.readStream.format(name).options(**options).load()
     schema = reading.schema
     query = (

@@ -40,20 +40,20 @@ class Layout:
     ports: Mapping[int, int] = field(default_factory=dict)
     """Fixed ports by broker id; a free one, if missing."""
     racks: bool = False
-    """Whether each broker is in a rack of its own, named after its id."""
+    """Whether each broker is in a separate rack, named after its id."""
 
     @property
     def ids(self) -> range:
-        """The brokers' ids, rising."""
+        """The brokers' ids in ascending order."""
         return range(self.first_id, self.first_id + self.brokers)
 
     def settings_of(self, broker_id: int) -> dict[str, str]:
-        """The settings that both kinds of broker take."""
+        """Return the settings that both kinds of broker accept."""
         return {**self.settings, **({"broker.rack": str(broker_id)} if self.racks else {})}
 
 
 class _PenstockNode(Peer):
-    """One Penstock broker; without an etcd it runs alone."""
+    """One Penstock broker; without an etcd it is a single broker."""
 
     durable_topic: ClassVar[dict[str, str]] = {}
     unflushed_topic: ClassVar[dict[str, str]] = {}
@@ -76,7 +76,7 @@ class _PenstockNode(Peer):
         command = [str(Path(sys.executable).with_name("penstock")), "up", "--data", str(data_dir)]
         if self._etcd is not None:
             command += ["--http-port", "-1", "--etcd", f"http://{self._etcd.address}", "--id", str(self._id)]
-            # The first listener is the one that brokers reach each other by: never through a suite's proxy.
+            # Brokers reach each other by the first listener: never through a suite's proxy.
             command += ["--listener", f"BROKERS://127.0.0.1:{self._brokers_port}"]
         else:
             command += ["--http-port", "0", f"--set=node.id={self._id}"]
@@ -123,7 +123,7 @@ class _KafkaNode(Kafka):
 
 
 class Cluster:
-    """The brokers by their ids. A suite may stop one and start it again."""
+    """The brokers by id. A suite may stop and restart one."""
 
     def __init__(self, etcd: Broker | None, brokers: Mapping[int, Broker]) -> None:
         self.etcd, self.brokers = etcd, brokers
@@ -134,7 +134,7 @@ class Cluster:
         return ",".join(broker.address for broker in self.brokers.values())
 
     def start(self) -> None:
-        """Start the etcd and the brokers; returns when each broker names all of them."""
+        """Start the etcd and the brokers; return when each broker names all of them."""
         if self.etcd is not None:
             self.etcd.start()
         for broker in self.brokers.values():
@@ -146,7 +146,7 @@ class Cluster:
             eventually(f"{address} to name every broker", lambda a=address: _named(a) == len(self.brokers))
 
     def remove(self) -> None:
-        """End all processes and delete their data."""
+        """Stop all processes and delete their data."""
         for process in [*self.brokers.values(), *([self.etcd] if self.etcd else [])]:
             process.remove()
 

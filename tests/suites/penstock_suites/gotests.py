@@ -1,4 +1,4 @@
-"""Runs the tests of a Go package against brokers, and reads what `go test -json` prints."""
+"""Runs the tests of a Go package against brokers, and parses the output of `go test -json`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN_CHARACTERS = 3000
 
 
 def outcomes(lines: Iterable[str]) -> dict[str, Outcome]:
-    """Outcomes by name, of subtests where a test has them. A test that started and never ended has failed; one with
+    """Return outcomes by name, of subtests if a test has any. A test that started and never ended has failed; one with
     subtests counts only if it failed and none of them did."""
     results: dict[str, str] = {}
     printed: dict[str, list[str]] = defaultdict(list)
@@ -42,7 +42,7 @@ def outcomes(lines: Iterable[str]) -> dict[str, Outcome]:
 
 
 def pattern(tests: Sequence[str]) -> str:
-    """What `go test -run` and `-skip` take for exactly these tests and subtests."""
+    """Return the argument of `go test -run` and `-skip` for exactly these tests and subtests."""
     return "|".join("/".join(f"^{re.escape(part)}$" for part in test.split("/")) for test in tests)
 
 

@@ -10,7 +10,7 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 class ListError(Exception):
-    """A line of a list that cannot be understood; the message names it."""
+    """A line of a list is invalid; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def read(text: str) -> Exceptions:
 
 
 def counted(outcomes: Mapping[str, Outcome], exceptions: Exceptions) -> dict[str, Outcome]:
-    """The outcomes that the score is made of: without tests that were left out or skip themselves."""
+    """Return the outcomes that count for the score: without tests that were left out or skip themselves."""
     return {
         test: outcome
         for test, outcome in outcomes.items()
@@ -60,7 +60,7 @@ def counted(outcomes: Mapping[str, Outcome], exceptions: Exceptions) -> dict[str
 
 
 def problems(outcomes: Mapping[str, Outcome], exceptions: Exceptions) -> list[str]:
-    """What differs from the list, one text each; empty if the run went as the list says."""
+    """Return the deviations from the list, one text each; empty if there are none."""
     found = [] if any(outcome.result == PASSED for outcome in outcomes.values()) else ["no test passed"]
     for test, outcome in counted(outcomes, exceptions).items():
         if outcome.result == FAILED and test not in exceptions.fails and test not in exceptions.unsteady:

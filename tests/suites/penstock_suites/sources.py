@@ -1,4 +1,4 @@
-"""Sources of the suites, fetched from package registries into a cache outside the checkout and verified there."""
+"""Sources of the suites, downloaded from package registries into a cache outside the checkout and verified there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SourceError(Exception):
 
 
 class Source(Protocol):
-    """Where the tests of a suite come from."""
+    """The source of a suite's tests."""
 
     @property
     def label(self) -> str:
@@ -34,17 +34,17 @@ class Source(Protocol):
         ...
 
     def fetch(self) -> Path:
-        """Return the directory of the unpacked sources, which the caller does not change."""
+        """Return the directory of the unpacked sources, which the caller must not change."""
         ...
 
 
 def cache_folder() -> Path:
-    """`penstock-suites` in the user's cache directory."""
+    """Return `penstock-suites` in the user's cache directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock-suites"
 
 
 def call(command: Sequence[str], cwd: Path | None = None, limit_s: float = FETCH_LIMIT_S, **variables: str) -> str:
-    """Run a command and return its standard output; SourceError with its output if it fails."""
+    """Run a command and return its standard output. Raises SourceError with its output if it fails."""
     if shutil.which(command[0]) is None:
         raise SourceError(f"{command[0]} is not on the PATH; install it to run this suite")
     done = subprocess.run(
@@ -60,7 +60,7 @@ def call(command: Sequence[str], cwd: Path | None = None, limit_s: float = FETCH
 def prepared(name: str) -> Iterator[tuple[Path, bool]]:
     """A directory of the cache, and whether it is complete; the caller fills it if not.
 
-    It is complete once a caller left the block without an error. One process at a time is in the block.
+    It is complete once a caller has left the block without an error. Only one process at a time is in the block.
     """
     home = cache_folder() / name
     home.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def prepared(name: str) -> Iterator[tuple[Path, bool]]:
 
 @dataclass(frozen=True)
 class GoModule:
-    """A Go module from the module proxy; `sum` is its hash as go.sum has it."""
+    """A Go module from the module proxy; `sum` is its hash in the format of go.sum."""
 
     path: str
     version: str
@@ -92,7 +92,8 @@ class GoModule:
 
 @dataclass(frozen=True)
 class NpmTarball:
-    """A package of the npm registry, by the SHA-256 of its tarball; `bundled` is what it bundles of interest."""
+    """A package of the npm registry, with the SHA-256 of its tarball; `bundled` is the bundled software that is
+    tested."""
 
     name: str
     version: str
@@ -118,7 +119,7 @@ class NpmTarball:
 
 @dataclass(frozen=True)
 class Checkout:
-    """Tests that no package registry serves: a checkout of the client's repository that the user names."""
+    """Tests that no package registry provides: a checkout of the client's repository that the user names."""
 
     name: str
     version: str
@@ -147,7 +148,7 @@ def verify(archive: Path, sha256: str) -> None:
 
 
 def python_environment(name: str, requirements: Sequence[str]) -> Path:
-    """Return the interpreter of an environment in the cache that has these requirements, made once."""
+    """Return the interpreter of an environment in the cache with these requirements; create it at first use."""
     key = hashlib.sha256("\n".join([sys.version, *requirements]).encode()).hexdigest()[:12]
     uv = str(Path(sys.executable).with_name("uv"))
     with prepared(f"python-{name}-{key}") as (home, complete):

@@ -1,4 +1,4 @@
-"""What each suite says of itself; `tests/suites/run.py` carries it out."""
+"""The definition of a suite, which `tests/suites/run.py` runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Run:
     work: Path
     left_out: Sequence[str] = ()
     only: Sequence[str] = ()
-    """Tests by id; empty: all of them."""
+    """Test ids; empty: all tests."""
     log: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,30 +41,30 @@ class Suite(Protocol):
     def source(self) -> Source: ...
 
     def layout(self, brokers: int | None) -> Layout:
-        """The cluster to run against; `brokers` is how many the user asked for."""
+        """Return the cluster to run against; `brokers` is the number that the user requested."""
         ...
 
     def build(self) -> Path:
-        """Fetch and build what does not depend on the brokers; returns what `Run.sources` is."""
+        """Download and build everything that does not depend on the brokers; return the value of `Run.sources`."""
         ...
 
     def around(self, cluster: Cluster, work: Path) -> AbstractContextManager[object]:
-        """What else has to run while the suite does, such as proxies."""
+        """Return the context of other processes that run during the suite, such as proxies."""
         ...
 
     def run(self, run: Run) -> Mapping[str, Outcome]:
-        """The outcome of each test by its id; what the tests print goes to `run.log`."""
+        """Return the outcome of each test by id; the tests' output goes to `run.log`."""
         ...
 
 
 def nothing_else(cluster: Cluster, work: Path) -> AbstractContextManager[object]:
-    """For suites that need only brokers."""
+    """Return an empty context, for suites that need only brokers."""
     del cluster, work
     return nullcontext()
 
 
 def logged(command: Sequence[str], run: Run, limit_s: float, cwd: Path, **variables: str) -> str:
-    """Run the suite's command and return what it printed. It is stopped, children included, after `limit_s`."""
+    """Run the suite's command and return its output. It is stopped, with its children, after `limit_s`."""
     with run.log.open("ab") as log:
         start = log.tell()
         process = subprocess.Popen(

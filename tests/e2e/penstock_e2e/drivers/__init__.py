@@ -1,4 +1,4 @@
-"""Other people's clients, one module each, and which of them a test runs with."""
+"""Third-party clients, one module each, and the selection of clients for a test."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def library(name: str, bootstrap: str) -> LibraryDriver:
 
 
 def names(*features: str) -> list[str]:
-    """The clients that have all these features."""
+    """Return the clients that have all these features."""
     found = [name for name, driver in DRIVERS.items() if driver.features >= set(features)]  # type: ignore[attr-defined]
     assert found, f"no client has {features}"
     return found
 
 
 def clients(*features: str) -> pytest.MarkDecorator:
-    """Parametrise a test over the clients that have all these features; it takes them as the fixture `client`."""
+    """Parametrise a test over the clients that have all these features; the fixture `client` is the client."""
     return pytest.mark.parametrize("client", names(*features), indirect=True)

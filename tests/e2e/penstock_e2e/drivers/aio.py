@@ -1,6 +1,6 @@
-"""aiokafka: asyncio, protocol versions of some years ago.
+"""aiokafka: asyncio, older protocol versions.
 
-Its event loop runs in a thread of its own, so that heartbeats go on while a test, which is no coroutine, thinks.
+Its event loop runs in a separate thread, so that heartbeats continue while a synchronous test is busy.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _run(coroutine: Coroutine[Any, Any, T], deadline_s: float = DEADLINE_S) -> T
 
 
 async def _make(kind: Callable[..., T], *args: Any, **options: Any) -> T:
-    """aiokafka's objects want to be made inside the loop that they live in."""
+    """Create the object inside the event loop, as aiokafka requires."""
     made = kind(*args, **options)
     await made.start()  # type: ignore[attr-defined]
     return made
@@ -214,7 +214,7 @@ class AioAdmin:
         self._admin = _run(_make(AIOKafkaAdminClient, bootstrap_servers=bootstrap))
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        # Unlike the other clients, this one cannot leave the number of replicas to the cluster.
+        # Unlike the other clients, this one cannot use the cluster's default replication factor.
         brokers = _run(self._admin.describe_cluster())["brokers"]
         topic = NewTopic(name, partitions, min(3, len(brokers)), topic_configs=dict(config or {}))
         for _, code, *detail in _run(self._admin.create_topics([topic])).topic_errors:
@@ -280,12 +280,12 @@ class AioAdmin:
 
 
 def _member_fields(member: Sequence[Any]) -> Sequence[Any]:
-    """Member id, client id, host, metadata, assignment: newer versions put the instance id second."""
+    """Return member id, client id, host, metadata, assignment; newer versions have the instance id second."""
     return member if len(member) == 5 else (member[0], *member[2:])
 
 
 def _assignment(encoded: bytes) -> frozenset[Partition]:
-    """aiokafka hands out the assignment as it came: version, then topics with their partitions."""
+    """Decode an assignment, which aiokafka returns unparsed: version, then topics with their partitions."""
     if not encoded:
         return frozenset()
     stream = io.BytesIO(encoded)

@@ -1,4 +1,4 @@
-"""confluent-kafka: librdkafka behind Python."""
+"""confluent-kafka: Python bindings of librdkafka."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NOT_SERVED = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
-"""How a partition without a leader is answered for, and one whose leader does not know yet."""
+"""Errors for a partition without a leader, or whose leader does not know its role yet."""
 
 
 def _refused(error: KafkaError) -> Refused:
@@ -225,7 +225,7 @@ class ConfluentAdmin:
         return [(broker.host, broker.port) for broker in brokers]
 
     def is_served(self, name: str, partitions: int) -> bool:
-        """Whether each partition has a leader that says so: brokers learn of a change one after the other."""
+        """Whether the leader of each partition answers as such: brokers learn of a change at different times."""
         if self.partition_count(name) != partitions:
             return False
         asked = {TopicPartition(name, index): OffsetSpec.latest() for index in range(partitions)}
@@ -301,7 +301,7 @@ class ConfluentAdmin:
         return {Partition(p.topic, p.partition): _wait(f).low_watermark for p, f in answers.items()}
 
     def close(self) -> None:
-        """librdkafka's admin client goes with its object."""
+        """Do nothing: librdkafka's admin client is closed with its object."""
 
 
 class Confluent(LibraryDriver):

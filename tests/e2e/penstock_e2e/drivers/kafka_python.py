@@ -1,4 +1,4 @@
-"""kafka-python 3: the protocol in pure Python, with generated codecs of its own."""
+"""kafka-python 3: the protocol in pure Python, with its own generated codecs."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ class KafkaPythonConsumer:
         on_assigned: Callable[[Iterable[Partition]], None],
         on_revoked: Callable[[Iterable[Partition]], None],
     ) -> None:
-        """Metadata first: kafka-python 3.0.12 that leads a group before it knows the topic assigns nothing, and
-        metadata that comes while it joins does not make it join again. That is also why the topics are named to its
-        constructor already: no answer may come late that knows nothing of them."""
+        """Subscribe after the topics' metadata is known. As group leader, kafka-python 3.0.12 assigns nothing of a
+        topic it does not know, and metadata that arrives while it joins does not make it rejoin. For the same reason
+        its constructor receives the topics: no late answer may lack them."""
         for topic in topics:
             eventually(f"metadata of {topic}", partial(self._consumer.partitions_for_topic, topic))
         self._consumer.subscribe(list(topics), listener=_Listener(on_assigned, on_revoked))
@@ -156,8 +156,8 @@ class KafkaPythonConsumer:
         self._consumer.seek(TopicPartition(*partition), offset)
 
     def poll(self, timeout_s: float, max_records: int = 100) -> list[Message]:
-        """A member of a group is patient: with polls of 100 ms on a busy machine kafka-python 3.0.12 was seen to stay
-        for good between the answer to JoinGroup and its SyncGroup, with Apache Kafka too."""
+        """Poll; a group member polls for at least `_least_poll_s`. With polls of 100 ms on a busy machine, kafka-python
+        3.0.12 sometimes stops permanently between the answer to JoinGroup and its SyncGroup, with Apache Kafka too."""
         timeout_ms = int(max(timeout_s, self._least_poll_s) * 1000)
         polled = _call(self._consumer.poll, timeout_ms=timeout_ms, max_records=max_records)
         return [_message(record) for records in polled.values() for record in records]
@@ -209,7 +209,8 @@ class KafkaPythonAdmin:
         return {key: entry["value"] for key, entry in entries.items()}
 
     def alter_topic_config(self, name: str, config: Mapping[str, str]) -> None:
-        """The client checks names against what the broker describes and formats the broker's error as text."""
+        """Change topic settings. The client checks names against the broker's description and formats its error as
+        text."""
         resource = ConfigResource(ConfigResourceType.TOPIC, name, dict(config))
         answer = _call(self.client.alter_configs, [resource], raise_on_unknown=False)["topic"][name]
         if answer != "OK":

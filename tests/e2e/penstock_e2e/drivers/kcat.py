@@ -1,6 +1,6 @@
-"""kcat: the command-line client over librdkafka, one process for each thing that it does.
+"""kcat: the command-line client over librdkafka, one process per operation.
 
-Values and keys are text here, because its JSON output is.
+Values and keys must be text, because its JSON output is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def executable() -> str:
 
 
 def parse_message(line: str) -> Message:
-    """One line of `kcat -J`."""
+    """Parse one line of `kcat -J`."""
     fields = json.loads(line)
     headers = fields.get("headers") or []
     return Message(
@@ -57,9 +57,9 @@ def parse_message(line: str) -> Message:
 
 
 def member_command(spec: MemberSpec) -> list[str]:
-    """A member of a group, its messages as JSON lines on stdout, its rebalances on stderr.
+    """Return the command of a group member, which writes messages as JSON lines to stdout and rebalances to stderr.
 
-    kcat takes `auto.commit.interval.ms` for the topic property of that name, so it commits every 5 s and when it
+    kcat treats `auto.commit.interval.ms` as the topic property of that name, so it commits every 5 s and when it
     leaves.
     """
     config = {
@@ -86,7 +86,7 @@ class Kcat:
         self._bootstrap = bootstrap
 
     def _run(self, *arguments: str, stdin: bytes = b"") -> str:
-        # Without -E it gives up when its only broker is gone for a moment.
+        # Without -E it exits when its only broker is briefly unavailable.
         command = [executable(), "-E", "-b", self._bootstrap, *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, timeout=DEADLINE_S, check=False)
         errors = done.stderr.decode()
@@ -97,7 +97,8 @@ class Kcat:
         return done.stdout.decode()
 
     def produce(self, topic: str, records: Sequence[Record], spec: ProducerSpec | None = None) -> None:
-        """What is equal in partition, headers and nulls goes through one process, so order needs no care."""
+        """Produce consecutive records with the same partition, headers and nulls in one process, which keeps their
+        order."""
         spec = spec or ProducerSpec()
         config = {
             "acks": spec.acks,

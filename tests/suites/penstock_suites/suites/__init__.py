@@ -1,1 +1,1 @@
-"""One module for each suite: where its sources are, which cluster it expects, and how it is run."""
+"""One module for each suite: its sources, the cluster it expects, and how to run it."""

@@ -1,4 +1,4 @@
-"""segmentio/kafka-go's suite: one broker, which must be localhost:9092 and have another id than 0."""
+"""segmentio/kafka-go's suite: one broker, which must be localhost:9092 with an id other than 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_S = 900
 
 
 class KafkaGo:
-    """See the module."""
+    """segmentio/kafka-go's suite."""
 
     name = "kafka-go"
     source = GoModule("github.com/segmentio/kafka-go", "v0.4.51", "h1:JgDPPG75tC1rWIS2Me6MwcvXJ6f49UQ4HjAOef71Hno=")
@@ -24,7 +24,7 @@ class KafkaGo:
     def layout(self, brokers: int | None) -> Layout:
         del brokers
         settings = {"auto.create.topics.enable": "true", "message.max.bytes": "200000000"}
-        # Without this time a group's first member has read what the tests expect the second to read.
+        # Otherwise a group's first member reads the records that the tests expect the second to read.
         settings["group.initial.rebalance.delay.ms"] = "3000"
         return Layout(settings=settings, advertised={1: "localhost:9092"}, ports={1: 9092})
 
@@ -32,5 +32,5 @@ class KafkaGo:
         return self.source.fetch()
 
     def run(self, run: Run) -> Mapping[str, Outcome]:
-        # The version is the one that the suite's own instructions give for every newer broker.
+        # The version that the suite's own instructions specify for all newer brokers.
         return gotests.run(run, ".", [], LIMIT_S, KAFKA_SKIP_NETTEST="1", KAFKA_VERSION="2.3.1", GOFLAGS="-mod=mod")

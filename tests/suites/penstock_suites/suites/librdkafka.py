@@ -1,4 +1,4 @@
-"""librdkafka's own suite in its quick mode, on three brokers. The sources are those that an npm package bundles."""
+"""librdkafka's own suite in its quick mode, on three brokers. An npm package bundles the sources."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from penstock_suites.suite import Run, logged, nothing_else
 
 LIMIT_S = 2400
 VERSION = "2.14.2"
-# `configure` requires its module "log", which may be empty; npm leaves files out whose names end in .log.
+# `configure` requires its module "log", which may be empty; npm excludes files with names that end in .log.
 MISSING_MODULE = Path("mklove") / "modules" / "configure.log"
 WITHOUT = ("sasl", "gssapi", "curl", "zstd")
-"""Parts of librdkafka that need libraries which the tests of this list do without."""
+"""Parts of librdkafka whose libraries the selected tests do not need."""
 LOCAL = "-L"
-"""Leaves out the tests that need no broker."""
+"""Option that excludes the tests that need no broker."""
 QUICK, WITHOUT_SLOW_SOCKETS = "-Q", "-E"
 STATES = {"PASSED": PASSED, "SKIPPED": SKIPPED, "NOT STARTED": SKIPPED}
 SHOWN_LINES = 60
@@ -44,12 +44,12 @@ ADMIN_PARTS = (
     "AlterConsumerGroupOffsets",
     "ListConsumerGroupOffsets",
 )
-"""The parts of the test of the admin client that need no security; the whole test ends at the first that does."""
+"""Parts of the admin client's test that need no security; the whole test ends at the first part that does."""
 KAFKA_TOPICS = Path(__file__).parents[1] / "kafka_topics.py"
 
 
 class Librdkafka:
-    """See the module."""
+    """librdkafka's suite."""
 
     name = "librdkafka"
     source = NpmTarball(
@@ -90,7 +90,7 @@ class Librdkafka:
         return found
 
     def _run(self, run: Run, tests: Sequence[str], **more: str) -> dict[str, Outcome]:
-        """One run of the test program: these tests, or all if empty."""
+        """Run the test program with these tests, or all if empty."""
         report, settings = run.work / "report.json", run.work / "test.conf"
         report.unlink(missing_ok=True)
         settings.write_text(f"bootstrap.servers={run.cluster.bootstrap}\ntest.topic.random=true\n")
@@ -115,7 +115,7 @@ class Librdkafka:
 
 
 def outcomes(report: dict[str, dict[str, dict[str, str]]], printed: str) -> dict[str, Outcome]:
-    """Outcomes by test, from the runner's report; the details are the lines that name the test."""
+    """Return outcomes by test, from the runner's report; the details are the lines that name the test."""
     lines, found = printed.splitlines(), {}
     for test, entry in report["tests"].items():
         if test != "<MAIN>":

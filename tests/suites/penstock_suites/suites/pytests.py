@@ -1,4 +1,4 @@
-"""Suites of Python clients, run by pytest in an environment of their own: aiokafka and confluent-kafka-python."""
+"""Suites of Python clients, run by pytest in separate environments: aiokafka and confluent-kafka-python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AIOKAFKA_CONFTEST = Path(__file__).parent / "aiokafka_conftest.txt"
 
 
 def outcomes(report: Path) -> dict[str, Outcome]:
-    """Outcomes by `module::Class::test`, from pytest's JUnit report; the worst of a test's phases counts."""
+    """Return outcomes by `module::Class::test`, from pytest's JUnit report; the worst of a test's phases counts."""
     found: dict[str, Outcome] = {}
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         test = f"{case.get('classname', '').removeprefix('tests.')}::{case.get('name')}"
@@ -47,7 +47,7 @@ def run_pytest(run: Run, python: Path, arguments: Sequence[str], **variables: st
 
 
 def copy_tests(run: Run, folders: Sequence[str]) -> None:
-    """Copy the tests to `run.work / "suite"`, away from the client's own sources: the released client is tested."""
+    """Copy the tests to `run.work / "suite"`, away from the client's sources, so that the released client is tested."""
     home = run.work / "suite"
     if home.exists():
         return

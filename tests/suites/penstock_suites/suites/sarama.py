@@ -1,6 +1,6 @@
-"""IBM/sarama's functional tests: five brokers in racks of their own, each behind a proxy of Shopify's toxiproxy.
+"""IBM/sarama's functional tests: five brokers in separate racks, each behind a proxy of Shopify's toxiproxy.
 
-The tests stop and start brokers with `docker compose`; a command of that name does so here.
+The tests stop and start brokers with `docker compose`; this module provides a command of that name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock_suites.suite import Run
 LIMIT_S = 1500
 BROKERS = 5
 FIRST_PORT = 29091
-"""The ports of the proxies follow from here; the suite dials them."""
+"""First port of the proxies, which the suite connects to."""
 TOXIPROXY = GoModule("github.com/Shopify/toxiproxy/v2", "v2.12.0", "h1:d1x++lYZg/zijXPPcv7PH0MvHMzEI5aX/YuUi/Sw+yg=")
 SOCKET_VARIABLE = "PENSTOCK_SUITES_BROKERS"
 _DOCKER = """#!/usr/bin/env python3
@@ -44,7 +44,7 @@ sys.exit(code)
 
 
 class _BrokerCommands(ThreadingUnixStreamServer):
-    """Carries out what the tests ask of `docker compose`."""
+    """Executes the tests' `docker compose` commands."""
 
     daemon_threads = True
 
@@ -53,7 +53,7 @@ class _BrokerCommands(ThreadingUnixStreamServer):
         super().__init__(str(path), _BrokerCommand)
 
     def carry_out(self, arguments: list[str]) -> str:
-        """`compose stop|start|logs ... kafka-N`; returns what to print."""
+        """Execute `compose stop|start|logs ... kafka-N`; return its output."""
         command, service = arguments[1], arguments[-1]
         broker = self.cluster.brokers[int(service.removeprefix("kafka-"))]
         if command == "stop":
@@ -73,13 +73,13 @@ class _BrokerCommand(StreamRequestHandler):
         arguments = json.loads(self.rfile.readline())
         try:
             answer = (0, cast("_BrokerCommands", self.server).carry_out(arguments))
-        except Exception as error:  # whatever it is, the test that asked fails with it
+        except Exception as error:  # any error fails the test that sent the command
             answer = (1, f"{type(error).__name__}: {error}")
         self.wfile.write(json.dumps(answer).encode() + b"\n")
 
 
 class Sarama:
-    """See the module."""
+    """IBM/sarama's suite."""
 
     name = "sarama"
     source = GoModule("github.com/IBM/sarama", "v1.61.1", "h1:I59MWPHQUWqJNdRpsDUcbeCriog8SxjQaPfHNWxidEg=")
