@@ -1,5 +1,4 @@
-"""Common parts of the tests with whole clusters: the number of brokers, and the code that starts them. Long tests run
-first."""
+"""Common parts of the tests with whole clusters: the number of brokers, their start. Long tests run first."""
 
 from __future__ import annotations
 

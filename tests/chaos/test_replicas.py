@@ -1,5 +1,4 @@
-"""The comparison reports replicas that differ on disk; a replica that is behind counts only below the high
-watermark."""
+"""The comparison reports replicas that differ on disk; a missing end counts only below the high watermark."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ TOPIC = UUID(int=7)
 
 
 def batch(base: int, records: int, content: bytes = b"content") -> bytes:
-    """Return the fields of a batch that the comparison reads: base offset, length, and the last offset delta at byte
-    23."""
+    """Return a batch with the fields that the comparison reads: base offset, length, last offset delta at byte 23."""
     rest = bytes(11) + pack(">i", records - 1) + content
     return pack(">qi", base, len(rest)) + rest
 

@@ -30,8 +30,7 @@ def used(home: Path, make_broker: MakeBroker) -> Broker:
 
 
 def refusal_of(broker: Broker) -> str:
-    """Start the broker and return its stderr; the start must be refused before the broker is ready, without a
-    traceback."""
+    """Start the broker and return its stderr. It must refuse to start, without a traceback."""
     done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == REFUSED, f"exit code {done.returncode}: {done.stderr}"
     assert "ready" not in done.stdout

@@ -86,7 +86,7 @@ async def test_only_what_was_flushed_counts_when_more_was_written_meanwhile(tmp_
         it.files.hold()
         first = it.append(batch())
         await it.until_syncing()
-        second = it.append(batch())  # while the disk is busy with the first
+        second = it.append(batch())
         waiting = [asyncio.ensure_future(it.until_committed(done)) for done in (first, second)]
         seen: list[int] = []
         advance = it.log.on_flushed

@@ -92,8 +92,7 @@ def test_quix_streams_numbers_each_record_once_while_it_and_a_broker_are_killed(
 
 
 def kill_a_broker_midway(brokers: Trio, source: str, target: str, application: Application) -> None:
-    """Feed the source topic, and kill the target's leader after some records were copied; return when all are in the
-    target."""
+    """Feed the source topic, kill the target's leader after some records were copied; return when all are copied."""
     feeder = Feeder(brokers, source)
     feeder.start()
     wait_until("the first records", lambda: brokers.size(target) > RECORDS // 10, LIMIT_S, application)

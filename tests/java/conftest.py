@@ -92,8 +92,7 @@ def runner_of(bootstrap_of: BootstrapOf, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    """Apache Kafka with secured listeners. Its tests have `@pytest.mark.xdist_group("secure-kafka")`, so that they
-    share it."""
+    """Secured Apache Kafka. Its tests have `@pytest.mark.xdist_group("secure-kafka")`, so that they share it."""
     made = SecureKafka(tmp_path_factory.mktemp("secure-kafka"))
     try:
         yield made.start()

@@ -1,5 +1,4 @@
-"""Kafka Connect, distributed, with an exactly-once source: each line arrives once while worker and broker are
-killed."""
+"""Kafka Connect with an exactly-once source: each line arrives once while a worker and a broker are killed."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ tasks.max=1
 
 
 class Retention(NamedTuple):
-    """retention.ms of a topic, and whether it is set on the topic itself."""
+    """`retention.ms` of a topic, and whether it is set on the topic itself."""
 
     value: str
     is_set: bool

@@ -1,4 +1,4 @@
-"""Makes the shared parts of this folder importable; tests are imported by file (importlib mode)."""
+"""Makes the packages of this folder importable; tests are imported by file (importlib mode)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The simulated store implements `Store`: it passes the contract suite of all implementations, with and without
-delays."""
+"""The simulated store passes the contract suite of all `Store` implementations, with and without delays."""
 
 from __future__ import annotations
 

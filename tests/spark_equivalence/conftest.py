@@ -31,8 +31,7 @@ Found = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The bootstrap servers of PENSTOCK_BOOTSTRAP, such as an Apache Kafka without these topics, or of an embedded
-    broker."""
+    """Bootstrap servers: PENSTOCK_BOOTSTRAP, such as an Apache Kafka without these topics, or an embedded broker."""
     given = os.environ.get("PENSTOCK_BOOTSTRAP")
     if given:
         fill(given)

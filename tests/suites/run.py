@@ -42,8 +42,7 @@ MOST_AGAIN = 6
 
 
 def exceptions_of(name: str, kafka: bool) -> Exceptions:
-    """Return the suite's list. On Apache Kafka the same tests are left out; expected failures are in
-    `lists/NAME.kafka.txt`."""
+    """Return the suite's list. On Apache Kafka the same tests are left out; `lists/NAME.kafka.txt` lists failures."""
     own = _read(f"{name}.txt")
     if not kafka:
         return own

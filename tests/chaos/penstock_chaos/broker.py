@@ -13,8 +13,7 @@ from penstock_crash.broker import Broker
 from penstock_chaos.places import Place
 
 SOURCE_VARIABLE = "PENSTOCK_CHAOS_SOURCE"
-"""Environment variable: directory with another `penstock` package for the brokers, one with a planted fault or of
-another release."""
+"""Environment variable: directory with another `penstock` package, with a planted fault or of another release."""
 
 
 class ClusterBroker(Broker):

@@ -238,8 +238,7 @@ def peers_of(broker: ClusterBroker) -> list[str]:
 
 
 def cut_from_peers(world: World) -> None:
-    """Cut the leader off from its followers: it keeps its lease and its leadership, but cannot acknowledge with
-    acks=all."""
+    """Cut the leader off from its followers: it keeps its lease and leadership, but cannot acknowledge acks=all."""
     broker = world.leader()
     name = broker_name(broker.broker_id)
     before = world.cluster.console.truth()

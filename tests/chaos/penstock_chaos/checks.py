@@ -18,8 +18,7 @@ from penstock_chaos.renumbered import without
 
 
 def findings(told: Told, renumbered: Mapping[Partition, Iterable[int]] | None = None) -> list[Finding]:
-    """Return all findings, starting with those that clients report. `told` is settled; `renumbered`: see that
-    module."""
+    """Return all findings, those that clients report first. `told` is settled; `renumbered`: see that module."""
     found = [Finding("broken client", said) for said in told.broken]
     history = told.history
     # Markers have offsets that no consumer reads, so a transactional topic has gaps.

@@ -94,8 +94,7 @@ class Cluster:
         )
 
     def wait_truth(self, what: str, condition: Callable[[Truth], bool], limit_s: float = 60.0) -> Truth:
-        """Return the agreed metadata once it fulfils a condition. Raises AssertionError with the metadata on
-        timeout."""
+        """Return the agreed metadata once it fulfils a condition. Raises AssertionError with it on timeout."""
         deadline = time.monotonic() + limit_s
         seen: object = None
         while True:

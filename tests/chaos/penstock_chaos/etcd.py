@@ -1,5 +1,4 @@
-"""The single etcd process of a cluster under test, which cells stop, kill and freeze. It syncs its writes as in
-production."""
+"""The single etcd process of a cluster under test, which cells stop, kill and freeze. It syncs every write."""
 
 from __future__ import annotations
 

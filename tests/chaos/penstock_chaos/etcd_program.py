@@ -56,8 +56,7 @@ def find_etcd() -> str:
 
 
 def built_program() -> Path:
-    """Return the path of the built program. Its name contains a hash of the sources, so that changed sources cause a
-    new build."""
+    """Return the path of the built program, which contains a hash of the sources: changed sources are rebuilt."""
     digest = hashlib.sha256(b"".join((SOURCES / name).read_bytes() for name in ("main.go", "go.mod", "go.sum")))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "penstock" / "chaos" / f"etcd-{digest.hexdigest()[:16]}"

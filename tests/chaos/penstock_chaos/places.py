@@ -93,8 +93,7 @@ class Namespaces:
         return "nsenter", f"--net=/proc/{self._keepers[name].pid}/ns/net", "--"
 
     def _run(self, name: str, script: str) -> str:
-        """Run a shell script in a namespace and return its output. Raises `NoNamespaces` with the output if it
-        fails."""
+        """Run a shell script in a namespace; return its output. Raises `NoNamespaces` with the output on failure."""
         command = [*self._prefix(name), "sh", "-ec", script]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         if done.returncode != 0:

@@ -37,8 +37,7 @@ def numberings(directory: Path) -> list[Numbering]:
 
 
 def renumbered(content: Content, found: list[Numbering]) -> set[int]:
-    """Return the offsets of records that the same producer has written before in an earlier epoch; none if the log is
-    unknown."""
+    """Return the offsets of records that the same producer wrote before in an earlier epoch; none without a log."""
     again: set[int] = set()
     if not found:
         return again

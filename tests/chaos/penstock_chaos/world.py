@@ -37,8 +37,7 @@ MEMBER_LIFE_S = 20.0
 
 @dataclass
 class Outcome:
-    """The outcome of a cell. `evidence` describes the fault in sentences; `findings` is empty if all guarantees
-    held."""
+    """The outcome of a cell. `evidence` describes the fault; `findings` is empty if all guarantees held."""
 
     evidence: list[str] = field(default_factory=list)
     acknowledged: int = 0
@@ -186,8 +185,7 @@ class World:
         self._compare_replicas()
 
     def _read_everything(self) -> None:
-        """Read to the high watermark first, then as `read_committed`: a hanging transaction would hold back the last
-        stable offset."""
+        """Read to the high watermark first, then as `read_committed`: a hanging transaction holds back the LSO."""
         topics = {SOURCE: SOURCE_PARTITIONS, TARGET: TARGET_PARTITIONS}
         first = self._reader("ends", "read_uncommitted", topics, {}, ())
         first.wait_finished(time.monotonic() + FINISH_LIMIT_S)

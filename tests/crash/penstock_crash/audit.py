@@ -47,7 +47,7 @@ def audit_offsets(partition: int, content: Content) -> Findings:
 
 
 def audit_sequences(partition: int, content: Content, sent: Mapping[tuple[str, int], int]) -> Findings:
-    """Each producer's numbers are in order, from 0 unless the log start was raised; only the producer without
+    """Each producer's numbers are in order, from 0 unless the log start was raised. Only the producer without
     idempotence may repeat records."""
     findings = []
     expected: dict[str, int] = {}
@@ -109,8 +109,8 @@ def audit_ends(journal: Journal, ends: Mapping[int, int]) -> Findings:
 def audit_commits(
     before: Sequence[Entry], after: Sequence[Entry], members: Mapping[int, int], lone: Mapping[int, int]
 ) -> Findings:
-    """A committed offset is not below the last one acknowledged `before` the query, nor above the last one attempted
-    `after` it."""
+    """Committed offsets are not below the last acknowledged `before` the query, nor above the last attempted `after`
+    it."""
     findings = []
     for kind, found in (("member", members), ("lone", lone)):
         for partition, offset in highest(before, kind).items():

@@ -28,8 +28,7 @@ class Churn:
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap} | FAST_RECONNECT)
 
     def insist(self, what: str, life: int, done_already: int) -> None:
-        """Retry until acknowledged. Once an answer may have been lost, an error that the operation is already done
-        counts too."""
+        """Retry until acknowledged. After a lost answer, an error that the operation is already done counts too."""
         unsure = False
         while True:
             try:

@@ -89,8 +89,7 @@ def follow(options: dict[str, Any], journal: JournalWriter, end: threading.Event
 
 
 def main(options: dict[str, Any]) -> None:
-    """Run the load. `options`: bootstrap, topic, partitions, journal, producers (of KINDS), pause_s, follow (else no
-    reader)."""
+    """Run the load. `options`: bootstrap, topic, partitions, journal, producers (of KINDS), pause_s, follow."""
     end = finishing()
     journal = JournalWriter(Path(options["journal"]))
     senders = [Sender(name, options, journal) for name in options["producers"]]

@@ -106,7 +106,7 @@ class Record:
     occurred: dict[int, int] = field(default_factory=dict)
     cases: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
-    """Cases by family, and those that ended at a difference."""
+    """Numbers of cases, and of cases ended by a difference, by family."""
 
     explained: dict[int, Counter[str]] = field(default_factory=dict)
     """By known difference: the differences that it explained."""

@@ -46,8 +46,7 @@ class KnownDifference:
     kind: str
     versions: tuple[int, int] = (0, 1 << 15)
     when: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Fields of the request (paths without indices), each with possible values; one must occur. "*" matches within
-    text."""
+    """Fields of the request (paths without indices) with values of which one must occur; "*" matches within text."""
     element: str | list[str] = "*"
     """Pattern for the keys of the array elements that lead to the field, or several of which one must match."""
 

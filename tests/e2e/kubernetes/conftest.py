@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from penstock_kubernetes.release import Make, Release
 
 RELEASE = pytest.StashKey[Release]()
-# With `-n 3 --dist loadgroup`, each lane has a process of its own. Most tests wait most of their time. The modules that
+# With `-n 3 --dist loadgroup`, each lane has a separate process. Most tests wait most of their time. The modules that
 # update the CRDs share a lane, and so do Spark's virtual machines and the module that needs the least computing time.
 LANES = {
     "test_failures": "one",

@@ -55,8 +55,7 @@ class BrokerProcess:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
 
     def wait_until_ready(self) -> str:
-        """Return the broker's address. A thread reads stdout, so that a silent broker is detected and the pipe never
-        fills."""
+        """Return the broker's address. A thread reads stdout, which detects a silent broker and empties the pipe."""
         assert self._process.stdout is not None
         stdout, found, address = self._process.stdout, threading.Event(), ""
 

@@ -51,8 +51,7 @@ def _hold() -> NoReturn:
 
 
 def _commit(consumer: Consumer) -> None:
-    """Commit. A rebalancing group rejects the commit; the records are then delivered again, to this member or
-    another."""
+    """Commit. A rebalancing group rejects the commit; the records are then delivered again."""
     try:
         consumer.commit()
     except Refused as refused:

@@ -239,8 +239,7 @@ class MakeTopic(Protocol):
 
 
 def eventually(what: str, condition: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
-    """Repeat `condition` until its result is true, and return the result. Raises AssertionError with the last
-    result."""
+    """Repeat `condition` until its result is true; return the result. Raises AssertionError with the last one."""
     end = time.monotonic() + deadline_s
     while True:
         answer = condition()

@@ -41,7 +41,7 @@ class Application:
         assert code is None, self._ended(code)
 
     def kill(self) -> None:
-        """Send SIGKILL, as the kernel does when memory runs out; returns when the process is gone."""
+        """Send SIGKILL, as the kernel does when memory runs out; return when the process has ended."""
         self.check()
         self._process.kill()
         self._process.wait(END_LIMIT_S)

@@ -82,7 +82,7 @@ def copy_of(package: str) -> Iterator[Path]:
 
 
 def plant(fault: Fault, package: Path) -> None:
-    """Put the fault into a copy of the package."""
+    """Plant the fault in a copy of the package."""
     file = package / fault.file
     file.write_text(mutated(fault, package))
     for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
@@ -90,8 +90,8 @@ def plant(fault: Fault, package: Path) -> None:
 
 
 def environment(copy: Path) -> dict[str, str]:
-    """Return the environment in which processes import the copy, including those that tests start, and write nothing to
-    the checkout."""
+    """Return an environment in which processes, including those of tests, import the copy and leave the checkout as it
+    is."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     chosen = {
         "PYTHONPATH": str(copy.parent),

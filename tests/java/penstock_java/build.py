@@ -44,8 +44,7 @@ def _run(command: list[str], limit_s: int, what: str) -> None:
 
 
 def resolve(client: str, pom: str = "pom.xml", name: str = "kafka-clients") -> Path:
-    """Return the folder of the jars of kafka-clients `client`, or of those that another `pom` requires in that
-    version."""
+    """Return the folder of the jars of kafka-clients `client`, or of another `pom` in that version."""
     return resolve_pom(HOME / pom, f"{name}-{client}", [f"-Dkafka.version={client}"])
 
 

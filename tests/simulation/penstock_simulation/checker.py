@@ -56,8 +56,7 @@ def lost(history: History) -> Iterator[Finding]:
 
 
 def gaps(history: History) -> Iterator[Finding]:
-    """Without compaction and transactions, a log has a record at each offset from its start to its end, and none
-    beyond."""
+    """Without compaction and transactions, a log has a record at each offset from start to end, and none beyond."""
     for content in history.contents:
         if content.read_committed:
             continue

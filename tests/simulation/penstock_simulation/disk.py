@@ -135,8 +135,7 @@ class Disk:
         self.failing_writes = self.failing_syncs = 0
         """Number of next operations that fail."""
         self.tainted = False
-        """Whether a sync has failed since the machine started: the page cache may then hold data that never reaches the
-        disk."""
+        """Whether a sync has failed since the machine started: cached data may then never reach the disk."""
         self.locked: dict[str, Process] = {}
         self.syncs = 0
 

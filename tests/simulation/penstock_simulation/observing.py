@@ -33,8 +33,7 @@ class Observer:
     def __init__(self, world: World, history: History) -> None:
         self.world, self.history = world, history
         self.logs: dict[int, tuple[str, Any, int]] = {}
-        """By identity: the incarnation of the log, the log itself to keep its identity unique, and its last high
-        watermark."""
+        """By identity: the log's incarnation, the log itself (keeps its identity unique), its last high watermark."""
 
     def who(self) -> str:
         return self.world.current.name if self.world.current is not None else "none"

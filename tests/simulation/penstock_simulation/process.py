@@ -72,8 +72,7 @@ class Process:
         """Callbacks until `on_fuse` is called; -1: never."""
         self.on_fuse: Callable[[], object] = self.kill
         self.at_end: list[Callable[[bool], None]] = []
-        """Callbacks for the end of the process, such as closing sockets and releasing locks. The argument says whether
-        power was lost."""
+        """Callbacks for the end of the process, such as releasing locks; the argument says whether power was lost."""
         self.generators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.main: asyncio.Task[None] | None = None
         self.rate: float = machine.rate if machine is not None else 1.0

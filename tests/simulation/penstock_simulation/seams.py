@@ -58,7 +58,7 @@ class GlobalRandomness(Exception):
 
 
 def check_caller() -> None:
-    """Raise GlobalRandomness if the first caller outside this module and the libraries of chance is the broker."""
+    """Raise GlobalRandomness if the first caller outside this module and the random modules is the broker."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals["__name__"] in (__name__, "random", "secrets", "uuid"):
         frame = frame.f_back

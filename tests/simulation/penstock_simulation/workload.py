@@ -49,8 +49,7 @@ class Plan:
     bootstrap: str
     partitions: int
     records: int
-    """Number of records that each producer sends over all its incarnations; up to `MOST` times as many until
-    `enough`."""
+    """Number of records that each producer sends in total; up to `MOST` times as many until `enough`."""
     pause_s: float
     """Mean time between two records of a producer."""
     configs: dict[str, str] = field(default_factory=dict)

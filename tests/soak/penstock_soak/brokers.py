@@ -45,8 +45,7 @@ def options(etcd: str, home: str, broker_id: int) -> UpOptions:
 
 
 def counts() -> dict[str, int]:
-    """Return the number of live objects by type, under the broker's own garbage collection settings, and the resident
-    bytes."""
+    """Return live objects by type, under the broker's garbage collection settings, and the resident bytes."""
     found = Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
     with open("/proc/self/statm") as f:
         found["resident bytes"] = int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

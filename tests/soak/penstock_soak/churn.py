@@ -188,7 +188,7 @@ class Churn:
             await self.ask(port, ended, EndTxnResponse, 3)
 
     async def group(self, name: str) -> None:
-        """Join a group and commit offsets of a topic that is deleted later. Two of three members leave; every third
+        """Join a group and commit offsets of a topic that is deleted later. Two of three members leave, and every third
         group is deleted."""
         group_id = f"group-{self.rounds}"
         port = await self.coordinator(group_id, 0)

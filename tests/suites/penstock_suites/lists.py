@@ -17,8 +17,8 @@ class ListError(Exception):
 class Exceptions:
     """Tests by id, each with the reason.
 
-    `left_out` are not run or not counted, `fails` must fail, `unsteady` may fail or pass: each of them also fails now
-    and then on Apache Kafka.
+    `left_out` are not run or not counted, `fails` must fail, `unsteady` may fail or pass: each of them also fails
+    occasionally on Apache Kafka.
     """
 
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Exceptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`result` is passed, failed or skipped; `detail` is the end of what the test printed."""
+    """`result` is passed, failed or skipped; `detail` is the end of the test's output."""
 
     result: str
     detail: str = ""

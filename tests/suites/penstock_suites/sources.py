@@ -92,8 +92,7 @@ class GoModule:
 
 @dataclass(frozen=True)
 class NpmTarball:
-    """A package of the npm registry, with the SHA-256 of its tarball; `bundled` is the bundled software that is
-    tested."""
+    """A package of the npm registry, with the SHA-256 of its tarball; `bundled` names the software in it."""
 
     name: str
     version: str

@@ -161,7 +161,7 @@ def transactions(case: Case) -> None:
                 continue
             case.ask("InitProducerId", init_tree(id_), version, learn=learn)
             sequence = 0
-            has_marker = True  # it aborts an open transaction
+            has_marker = True  # InitProducerId aborts an open transaction
     case.ask("OffsetFetch", {"group_id": group, "topics": [{"name": name, "partition_indexes": [0]}]}, 5)
     read_back(case, name)
 

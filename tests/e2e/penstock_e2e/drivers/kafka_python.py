@@ -209,8 +209,7 @@ class KafkaPythonAdmin:
         return {key: entry["value"] for key, entry in entries.items()}
 
     def alter_topic_config(self, name: str, config: Mapping[str, str]) -> None:
-        """Change topic settings. The client checks names against the broker's description and formats its error as
-        text."""
+        """Change topic settings. The client validates names against the broker's description."""
         resource = ConfigResource(ConfigResourceType.TOPIC, name, dict(config))
         answer = _call(self.client.alter_configs, [resource], raise_on_unknown=False)["topic"][name]
         if answer != "OK":

@@ -97,8 +97,7 @@ class Kcat:
         return done.stdout.decode()
 
     def produce(self, topic: str, records: Sequence[Record], spec: ProducerSpec | None = None) -> None:
-        """Produce consecutive records with the same partition, headers and nulls in one process, which keeps their
-        order."""
+        """Produce runs of records with the same partition, headers and nulls in one process each, in order."""
         spec = spec or ProducerSpec()
         config = {
             "acks": spec.acks,
