@@ -1,5 +1,5 @@
-"""Measures Penstock beside Apache Kafka and librdkafka's mock broker, on one machine, in one run.
+"""Measure Penstock, Apache Kafka and librdkafka's mock broker in one run on one machine.
 
-Run as ``python -m bench --help`` from the root of the checkout.  Nothing of the broker is imported here: the
-bench drives processes and sockets only, so that every peer is measured with the same instruments.
+Run `python -m bench --help` from the root of the checkout. The bench imports no code of the broker: it uses processes
+and sockets only, so that it measures every peer with the same instruments.
 """

@@ -1,4 +1,4 @@
-"""The command line: ``python -m bench SUITE``, ``bench all``, ``bench cluster``, ``bench spark``, ``bench report``."""
+"""The command line: `python -m bench SUITE`, `bench all`, `bench cluster`, `bench spark`, `bench report`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from bench.suites import (
 
 LOG_WIDTH = 160
 Suite = Callable[[Session], None]
-ONE_BROKER: dict[str, tuple[Suite, float]] = {  # with about how many minutes each takes
+ONE_BROKER: dict[str, tuple[Suite, float]] = {  # suites, with their approximate duration in minutes
     "produce": (throughput.produce, 4),
     "consume": (throughput.consume, 4),
     "durable": (throughput.durable, 2),
@@ -68,7 +68,7 @@ THREE_BROKERS: dict[str, tuple[Suite, float]] = {
 SUITES = {**ONE_BROKER, **THREE_BROKERS, **spark.SUITES}
 GROUPS = {"all": ONE_BROKER, "cluster": THREE_BROKERS, "spark": spark.SUITES}
 
-SHARING = (  # one pair of brokers, or of clusters, for all of a kind
+SHARING = (  # one pair of brokers or clusters for all suites of a kind
     *("produce", "consume", "durable", "small-batches", "codecs", "roundtrip", "latency"),
     *("rf3", "rf3-latency"),
 )
@@ -93,7 +93,7 @@ def run_suites(
     penstock: Annotated[str, typer.Option(help="Command that starts the broker under test.")] = DEFAULT_COMMAND,
     penstock_node: Annotated[str, typer.Option(help="And a broker of the cluster under test.")] = CLUSTER_COMMAND,
 ) -> None:
-    """Runs suites one after the other; exit code 1 where one could not be measured."""
+    """Run suites one after the other. Return exit code 1 if a suite could not be measured."""
     chosen = [suite for name in names for suite in GROUPS.get(name, [name])]
     unknown = [name for name in chosen if name not in SUITES]
     if unknown:
@@ -158,7 +158,7 @@ def _run(session: Session, names: list[str]) -> bool:
 def report(
     check: Annotated[bool, typer.Option(help="Exit code 1 where a required line falls short.")] = False,
 ) -> None:
-    """Renders bench/RESULTS.md from the newest results of each suite."""
+    """Render bench/RESULTS.md from the newest results of each suite."""
     measured = read_all(RESULTS_DIR)
     path, all_good = report_module.write(measured, read_all(RESULTS_DIR / "null"))
     Console().print(f"wrote {path}")

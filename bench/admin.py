@@ -1,4 +1,4 @@
-"""Creating and deleting topics with librdkafka's admin client; errors become RuntimeError that names the topic."""
+"""Create and delete topics with librdkafka's admin client. Errors become RuntimeError with the topic's name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _client(address: str) -> AdminClient:
 def create_topics(
     address: str, names: Sequence[str], partitions: int, settings: Mapping[str, str], replicas: int = 1
 ) -> None:
-    """Asks for all of them in one request and returns with the answer."""
+    """Create all topics in one request and wait for the response."""
     admin = _client(address)
     topics = [NewTopic(name, partitions, replicas, config=dict(settings)) for name in names]
     futures = admin.create_topics(topics, request_timeout=LIMIT_S, operation_timeout=LIMIT_S)
@@ -42,7 +42,7 @@ def delete_topic(address: str, name: str) -> None:
 
 
 def wait_for_leaders(addresses: Sequence[str], name: str, partitions: int, *, create: bool = False) -> None:
-    """Asks each broker until it tells that many partitions with a leader; TimeoutError where one never does."""
+    """Query each broker until it reports `partitions` partitions with a leader. Raises TimeoutError."""
     deadline = time.monotonic() + LIMIT_S
     for address in addresses:
         while connection.led_partitions(address, name, create=create) < partitions:
@@ -52,7 +52,7 @@ def wait_for_leaders(addresses: Sequence[str], name: str, partitions: int, *, cr
 
 
 def wait_until_in_sync(addresses: Sequence[str], names: Sequence[str], partitions: int, replicas: int) -> None:
-    """Asks each broker until it tells that every partition has a leader and that many replicas in sync."""
+    """Query each broker until it reports a leader and `replicas` in-sync replicas for every partition."""
     deadline = time.monotonic() + LIMIT_S
     for address in addresses:
         while (short := _not_in_sync(address, names, partitions, replicas)) > 0:
@@ -72,7 +72,7 @@ def _not_in_sync(address: str, names: Sequence[str], partitions: int, replicas: 
 
 
 def leader_address(addresses: Sequence[str], name: str, partition: int) -> str:
-    """Where the leader of a partition listens, as the first broker tells."""
+    """Return the address of a partition's leader, as the first broker reports it."""
     asking = connection.Connection(addresses[0])
     try:
         told = cluster_wire.metadata_response(asking.ask(cluster_wire.metadata_request([name])))
@@ -82,7 +82,7 @@ def leader_address(addresses: Sequence[str], name: str, partition: int) -> str:
 
 
 def elect_preferred(address: str) -> None:
-    """Gives all leaderships back to the preferred replicas; RuntimeError where the broker refuses the whole of it."""
+    """Elect the preferred leader of every partition. Raises RuntimeError if the broker rejects the request."""
     asking = connection.Connection(address, LIMIT_S)
     try:
         error = cluster_wire.election_response(asking.ask(cluster_wire.election_request()))

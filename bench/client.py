@@ -1,7 +1,7 @@
-"""The client process: reads one spec as JSON from standard input, runs it, writes the metrics as JSON.
+"""The client process: read one spec as JSON from standard input, run it, write the metrics as JSON.
 
-Started by the harness for each timed section as ``python -m bench.client``, so that every section begins with a
-fresh client, pinned to the client's core.
+The harness starts one process per timed section with `python -m bench.client`, so that every section starts with a new
+client that is pinned to the client's core.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ GRACE_S = 60.0
 
 
 class ClientFailed(Exception):
-    """A client process ended with an error, which is the message."""
+    """Error of a client process, with its message."""
 
 
 def run(spec: specs.AnySpec) -> specs.Metrics:
-    """Runs ``spec`` in a process of its own and returns what it measured."""
+    """Run `spec` in a separate process and return its metrics."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "bench.client"],
@@ -43,7 +43,7 @@ def run(spec: specs.AnySpec) -> specs.Metrics:
 
 
 def _dispatch(spec: specs.AnySpec) -> specs.Metrics:
-    """Imports only what the load needs: raw loads run without librdkafka's threads."""
+    """Import only the modules that the load needs: raw loads run without librdkafka's threads."""
     if isinstance(spec, specs.Produce):
         from bench.loads import produce
 

@@ -1,4 +1,4 @@
-"""What a raw client of a cluster sends beside Produce and Fetch: who leads, who is controller, who coordinates.
+"""Requests of a raw client of a cluster besides Produce and Fetch: leaders, controller, coordinators.
 
 Layouts follow Kafka's message definitions: Metadata 7, DescribeQuorum 0, FindCoordinator 4, ElectLeaders 2, and a
 Produce 9 of many partitions.
@@ -24,7 +24,7 @@ _PRODUCED = struct.Struct(">ihqqq")  # partition, error, base offset, append tim
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """As one broker tells it; ``leader`` is -1 where there is none."""
+    """A partition as one broker reports it; `leader` is -1 if it has none."""
 
     index: int
     leader: int
@@ -34,14 +34,14 @@ class PartitionState:
 
 @dataclass(frozen=True)
 class Metadata:
-    """``brokers`` maps ids to addresses; a topic that has an error is left out."""
+    """Metadata response: `brokers` maps ids to addresses; topics with an error are omitted."""
 
     brokers: dict[int, str]
     topics: dict[str, list[PartitionState]]
 
 
 def metadata_request(topics: Sequence[str]) -> bytes:
-    """Of these topics, none of which is made by it."""
+    """Return a request for these topics that does not create them."""
     names = b"".join(string(name.encode()) for name in topics)
     return frame(METADATA, METADATA_VERSION, 0, _COUNT.pack(len(topics)) + names + b"\0", flexible=False)
 
@@ -66,7 +66,7 @@ def metadata_response(frame_body: bytes) -> Metadata:
 
 
 def _partitions(data: bytes | memoryview, position: int) -> tuple[list[PartitionState], int]:
-    """In one go: a cluster's state is ten thousand of them, several times a second."""
+    """Read all partitions in one loop: the client reads the state of 10,000 partitions several times a second."""
     (count,) = _COUNT.unpack_from(data, position)
     position += 4
     found = []
@@ -89,13 +89,13 @@ def _string(reader: Reader) -> str:
 
 
 def quorum_request() -> bytes:
-    """Who leads Kafka's log of metadata, so who is controller."""
+    """Return a request for the leader of Kafka's metadata log, which is the controller."""
     topic = compact(b"__cluster_metadata") + uvarint(2) + _COUNT.pack(0) + b"\0" + b"\0"
     return frame(DESCRIBE_QUORUM, DESCRIBE_QUORUM_VERSION, 0, uvarint(2) + topic + b"\0", flexible=True)
 
 
 def quorum_response(frame_body: bytes) -> int:
-    """The id of the controller; -1 where the answer is an error."""
+    """Return the id of the controller, or -1 if the response is an error."""
     reader = Reader(frame_body, 4)
     reader.skip_tags()
     if reader.unpack("h") or reader.uvarint() < 2:
@@ -108,12 +108,12 @@ def quorum_response(frame_body: bytes) -> int:
 
 
 def members_request() -> bytes:
-    """Which brokers are registered: metadata may go on naming one that died."""
+    """Return a request for the registered brokers. Metadata may still list a broker that has died."""
     return frame(DESCRIBE_CLUSTER, DESCRIBE_CLUSTER_VERSION, 0, b"\0\0", flexible=True)
 
 
 def members_response(frame_body: bytes) -> set[int]:
-    """The ids of the brokers; none where the answer is an error."""
+    """Return the ids of the brokers; empty if the response is an error."""
     reader = Reader(frame_body, 4)
     reader.skip_tags()
     reader.skip(4)
@@ -133,14 +133,14 @@ def members_response(frame_body: bytes) -> set[int]:
 
 
 def coordinators_request(groups: Sequence[str]) -> bytes:
-    """Who coordinates each of these consumer groups."""
+    """Return a request for the coordinators of these consumer groups."""
     names = b"".join(compact(group.encode()) for group in groups)
     body = b"\0" + uvarint(len(groups) + 1) + names + b"\0"
     return frame(FIND_COORDINATOR, FIND_COORDINATOR_VERSION, 0, body, flexible=True)
 
 
 def coordinators_response(frame_body: bytes) -> dict[str, str]:
-    """The address for each group that has a coordinator now."""
+    """Return the coordinator's address for each group that has one."""
     reader = Reader(frame_body, 4)
     reader.skip_tags()
     reader.skip(4)
@@ -159,13 +159,13 @@ def coordinators_response(frame_body: bytes) -> dict[str, str]:
 
 
 def election_request() -> bytes:
-    """The preferred leader for every partition."""
+    """Return a request that elects the preferred leader of every partition."""
     body = b"\0" + uvarint(0) + struct.pack(">i", ELECTION_TIMEOUT_MS) + b"\0"
     return frame(ELECT_LEADERS, ELECT_LEADERS_VERSION, 0, body, flexible=True)
 
 
 def election_response(frame_body: bytes) -> int:
-    """The error code of the whole; single partitions have their own, which are not read."""
+    """Return the top-level error code; the codes of single partitions are ignored."""
     reader = Reader(frame_body, 4)
     reader.skip_tags()
     reader.skip(4)
@@ -180,12 +180,12 @@ def _compact(reader: Reader) -> str:
 
 
 def part_of_produce(partition: int, batch: bytes) -> bytes:
-    """One partition's share of a Produce, to be made once and sent many times."""
+    """Return one partition's part of a Produce request, to be built once and sent many times."""
     return _COUNT.pack(partition) + compact(batch) + b"\0"
 
 
 def produce_request(topics: Mapping[str, Sequence[bytes]], timeout_ms: int) -> bytes:
-    """A Produce with acks=all of the shares of each topic."""
+    """Return a Produce request with acks=all of the given partition parts of each topic."""
     body = [b"\0", struct.pack(">hi", -1, timeout_ms), uvarint(len(topics) + 1)]
     for topic, parts in topics.items():
         body += [compact(topic.encode()), uvarint(len(parts) + 1), *parts, b"\0"]
@@ -194,7 +194,7 @@ def produce_request(topics: Mapping[str, Sequence[bytes]], timeout_ms: int) -> b
 
 
 def produce_response(frame_body: bytes) -> Iterator[tuple[str, int, int]]:
-    """(topic, partition, error code) of each partition in the answer."""
+    """Yield (topic, partition, error code) of each partition in the response."""
     reader = Reader(frame_body, 4)
     reader.skip_tags()
     for _ in range(reader.uvarint() - 1):

@@ -1,7 +1,7 @@
-"""A group coordinator over a real etcd and nothing else of a broker: ``python -m bench.commits_on_etcd [--profile]``.
+"""Measure a group coordinator on a real etcd without a broker: `python -m bench.commits_on_etcd [--profile]`.
 
-For the load of the commits suite where no whole broker is wanted: etcd (one member, with fsync) and the coordinator
-with its APIs run beside the raw client, on whatever cores there are.
+The load is that of the commits suite. etcd (one member, with fsync) and the coordinator with its APIs run beside the
+raw client on all available cores.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TOPIC = "commits"
 
 
 async def register(store: EtcdStore) -> SingleMember:
-    """Broker 0, and a topic for it to know."""
+    """Register broker 0 and create a topic."""
     topic_id = uuid4()
     count = commits.PARTITIONS
     broker = records.BrokerRecord(broker_id=0, incarnation=uuid4(), endpoints=[])
@@ -83,7 +83,7 @@ async def measure(endpoints: tuple[str, ...], etcd_pid: int, seconds: float, pro
     await watcher.applied(result.revision)
     while groups.unavailable:
         await asyncio.sleep(0.01)
-    unused = cast(Any, None)  # neither Produce, Fetch nor transactional requests are sent
+    unused = cast(Any, None)  # the load sends neither Produce, Fetch nor transactional requests
     routes = [*GroupsApi(groups, view, unused).routes(), *OffsetsApi(groups, view).routes()]
     versions = ApiVersionsApi(routes, Features(store, view, watcher, FEATURE_LEVEL))
     dispatcher = Dispatcher(unused, unused, versions, routes, RequestStats())

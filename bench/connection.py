@@ -1,4 +1,4 @@
-"""A blocking connection that sends requests made beforehand; the raw loads and the start-up suite use it."""
+"""A blocking connection for requests that are built in advance, used by the raw loads and the start-up suite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench import wire
 
 
 class Connection:
-    """One TCP connection without Nagle's delay.  Errors are OSError, or ConnectionError where the peer closed."""
+    """One TCP connection without Nagle's algorithm. Raises OSError, or ConnectionError if the peer closed."""
 
     def __init__(self, address: str, timeout_s: float = 30.0) -> None:
         host, port = address.rsplit(":", 1)
@@ -30,7 +30,7 @@ class Connection:
         return data
 
     def receive(self) -> bytes:
-        """The next response, without its size; starts with the correlation id."""
+        """Return the next response without its size field; it starts with the correlation id."""
         head = self.socket.recv(65536)
         if not head:
             raise ConnectionError("the broker closed the connection")
@@ -47,7 +47,7 @@ class Connection:
 
 
 def led_partitions(address: str, topic: str, *, create: bool = False, timeout_s: float = 30.0) -> int:
-    """How many of the topic's partitions have a leader; 0 where the topic does not exist (yet)."""
+    """Return the number of the topic's partitions that have a leader; 0 if the topic does not exist."""
     connection = Connection(address, timeout_s)
     try:
         answer = connection.ask(wire.metadata_request([topic], create=create))
@@ -58,7 +58,7 @@ def led_partitions(address: str, topic: str, *, create: bool = False, timeout_s:
 
 
 def wait_until_answering(address: str, deadline: float) -> None:
-    """Returns when the broker answers a Metadata request; TimeoutError at ``deadline`` (time.monotonic)."""
+    """Wait until the broker answers a Metadata request. Raises TimeoutError at `deadline` (time.monotonic)."""
     while True:
         try:
             connection = Connection(address, timeout_s=2.0)

@@ -1,9 +1,9 @@
-"""The state of 100,000 partitions in a real etcd, and a controller over it: ``python -m bench.controller_on_etcd``.
+"""Measure a controller with the metadata of 100,000 partitions in a real etcd: `python -m bench.controller_on_etcd`.
 
-Three brokers are members and two of them candidates, each with its own view, and no broker has any data: the leader
-records are all there is.  Measured: how large etcd is with them, how long a broker reads them when it starts, how long
-a controller needs from its election until it has looked at all of them, and how long after the elected one has died the
-other is elected and has given every partition of the dead one another leader.
+Three brokers without data are members. Two of them are controller candidates, each with its own view. The results are
+the size of etcd with these leader records, the time in which a broker reads them at its start, the time from a
+controller's election until it has checked all of them, and the time from the death of the controller until its
+successor is elected and has given every partition of the dead broker another leader.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from penstock.state.watcher import Watcher
 MB = 1 << 20
 IDS = (1, 2, 3)
 PER_TOPIC = 1000
-LEASE_MS = 120_000  # three brokers share this process and its loop, which loads two views meanwhile
+LEASE_MS = 120_000  # three brokers share this process and its event loop, which loads two views meanwhile
 UNDER_WAY = 8
 LOOK_S = 0.005
 
 
 class Link:
-    """A connection that ends with the process at its other end."""
+    """A connection that ends when the broker at its other end dies."""
 
     def __init__(self, end: asyncio.Event) -> None:
         self._end = end
@@ -59,7 +59,7 @@ class Link:
 
 
 class Links:
-    """Connects to members in this process, which die when their event is set."""
+    """Connections to members in this process; a member dies when its event is set."""
 
     def __init__(self) -> None:
         self.ends = {broker_id: asyncio.Event() for broker_id in IDS}
@@ -72,7 +72,7 @@ class Links:
 
 
 class NoLogs:
-    """No replica has data, and none is queried: all are in sync."""
+    """Log ends of brokers without data. The controller requests none, because all replicas are in sync."""
 
     async def log_ends(
         self, broker_id: int, partitions: list[tuple[UUID, int]]
@@ -81,7 +81,7 @@ class NoLogs:
 
 
 class Member:
-    """A registered broker; a candidate once ``stand`` was called."""
+    """A registered broker; a controller candidate after `stand`."""
 
     def __init__(self, endpoint: str, broker_id: int) -> None:
         self.store = EtcdStore(EtcdOptions(endpoints=(endpoint,)))
@@ -101,7 +101,7 @@ class Member:
         self.tasks.append(asyncio.ensure_future(self.registration.keep_alive().run()))
 
     async def load(self) -> float:
-        """Seconds until the view has everything."""
+        """Load the view and return the duration in seconds."""
         started = time.perf_counter()
         await self.watcher.start()
         return time.perf_counter() - started
@@ -128,7 +128,7 @@ class Member:
 
     @property
     def is_done(self) -> bool:
-        """Whether the elected one has looked at every partition, and the view has what it wrote."""
+        """Return whether the elected controller has checked every partition and the view has its writes."""
         term = self.controller.term if self.controller is not None else None
         return term is not None and bool(term.registry.members) and term.keeper.is_idle
 
@@ -148,7 +148,7 @@ class Member:
 
 
 async def until(condition: Callable[[], bool]) -> float:
-    """Seconds that it took."""
+    """Wait for `condition` and return the duration in seconds."""
     started = time.perf_counter()
     while not condition():
         await asyncio.sleep(LOOK_S)
@@ -156,7 +156,7 @@ async def until(condition: Callable[[], bool]) -> float:
 
 
 async def write(store: EtcdStore, epochs: list[int], partitions: int) -> None:
-    """Topics of 1,000 partitions, each led by its first replica and with all of them in sync."""
+    """Write topics of 1,000 partitions, each led by its first replica and with all replicas in sync."""
     gate = asyncio.Semaphore(UNDER_WAY)
 
     async def put(operations: list[Operation]) -> None:

@@ -1,8 +1,8 @@
-"""How large etcd becomes under commits, looked after by the controller's own code: ``python -m bench.etcd_size``.
+"""Measure the size of etcd under commits, with the controller's own compaction: `python -m bench.etcd_size`.
 
-Commits as in the commits suite, to a coordinator on a real etcd (one member, with fsync), without clients. What the
-controller does in quarters of an hour is done in seconds here (``--keep``), so that a run of minutes sees many
-compactions; the size of the history that is kept is then that of as many seconds of commits.
+A coordinator on a real etcd (one member, with fsync) applies the commits of the commits suite, without clients. The
+controller keeps a history of `--keep` seconds instead of a quarter of an hour, so that a run of minutes includes many
+compactions. The size of the history is then that of `--keep` seconds of commits.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker" / "tests" 
 
 MB = 1 << 20
 ROUND = 1000
-"""Commits that are under way together, each of another group."""
+"""Number of commits in flight together, each of another group."""
 
 
 async def commit(groups: GroupCoordinator, topic_id: UUID, number: int) -> None:
-    """One commit, of one partition. Raises RuntimeError where it is not made durable."""
+    """Commit the offset of one partition. Raises RuntimeError if the commit is not durable."""
     group, partition = f"group-{number % GROUPS}", number // GROUPS % PARTITIONS
     if await groups.commit(group, [OffsetCommit(topic_id, partition, number, -1, "")]):
         raise RuntimeError(f"a commit of {group} was not made durable")
@@ -53,9 +53,9 @@ async def commit(groups: GroupCoordinator, topic_id: UUID, number: int) -> None:
 async def measure(
     endpoints: tuple[str, ...], total: int, every: int, rate: int, keep_s: float, is_managed: bool
 ) -> None:
-    """Prints the size whenever `every` more commits have been answered, until `total` have.
+    """Print the size of etcd after each `every` commits, until `total` commits are complete.
 
-    `rate` bounds the commits a second: the history that is kept is that of a time, so it grows with them.
+    `rate` bounds the commits per second: the history covers a fixed time, so its size depends on the rate.
     """
     store = EtcdStore(EtcdOptions(endpoints=endpoints))
     member = await register(store)

@@ -1,4 +1,4 @@
-"""What the measurements run on: which core belongs to whom, and the facts that a reader of the results needs."""
+"""The machine of the measurements: assignment of cores, and the facts for readers of the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Cores:
-    """The broker's core and the client's core; the same one where the machine has only one."""
+    """The broker's core and the client's core; the same one if the machine has only one."""
 
     broker: int
     client: int
@@ -40,7 +40,7 @@ def _memory_gib() -> int:
 
 
 def _file_system(path: Path) -> str:
-    """Type of the file system that holds ``path``: that of the longest mount point above it."""
+    """Return the type of the file system that holds `path`: that of the longest mount point above it."""
     best = ("", "unknown")
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _device, mount, kind, *_rest = line.split()
@@ -66,7 +66,7 @@ def _java() -> str:
 
 
 def _congestion_control() -> str:
-    """How TCP paces itself unless a program asks for something else: BBR's timers are dear in virtual machines."""
+    """Return TCP's default congestion control: BBR's timers are expensive in virtual machines."""
     try:
         return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     except OSError:
@@ -74,7 +74,7 @@ def _congestion_control() -> str:
 
 
 def describe(work_dir: Path, cores: Cores) -> dict[str, str]:
-    """Facts about machine and software, in the order in which the report shows them."""
+    """Return facts about machine and software, in the order of the report."""
     import confluent_kafka
 
     return {

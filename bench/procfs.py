@@ -1,8 +1,8 @@
 """CPU time and memory of a process and its descendants, read from the kernel.
 
-The client processes call it at both ends of a timed section, the suites call it for memory.  CPU time comes from
-the process's CPU clock, which is the account behind utime + stime of /proc/PID/stat, in nanoseconds instead of
-ticks of 10 ms: all threads are in it, also those that have ended.
+The client processes read CPU time at both ends of a timed section; the suites read memory. CPU time comes from the
+process's CPU clock, the source of utime + stime in /proc/PID/stat, in nanoseconds instead of ticks of 10 ms. It
+includes all threads, also those that have ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def tree(*pids: int) -> list[int]:
-    """The processes and all their living descendants."""
+    """Return the processes and all their living descendants."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -49,7 +49,7 @@ def _one_cpu_s(pid: int) -> float:
 
 
 def cpu_s(*pids: int) -> float:
-    """CPU seconds, user and system, that the processes, their threads and children have used so far."""
+    """Return the CPU seconds, user and system, used by the processes, their threads and children."""
     return sum(_one_cpu_s(member) for member in tree(*pids))
 
 
@@ -64,17 +64,17 @@ def _status_bytes(pid: int, field: str) -> int:
 
 
 def resident_bytes(*pids: int) -> int:
-    """Resident memory of the processes and their descendants; pages that they share count for each."""
+    """Return the resident memory of the processes and their descendants; shared pages count for each."""
     return sum(_status_bytes(member, "VmRSS") for member in tree(*pids))
 
 
 def peak_resident_bytes(*pids: int) -> int:
-    """The sum of each living member's own largest resident size so far."""
+    """Return the sum of each living process's maximum resident size."""
     return sum(_status_bytes(member, "VmHWM") for member in tree(*pids))
 
 
 def machine_busy_s() -> float:
-    """CPU seconds that all processors together have spent on anything but idling and waiting for I/O."""
+    """Return the CPU seconds that all processors together have spent neither idle nor waiting for I/O."""
     fields = [int(value) for value in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     user, nice, system, _idle, _iowait, irq, softirq, steal = fields
     return (user + nice + system + irq + softirq + steal) / TICKS_PER_S

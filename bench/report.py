@@ -1,4 +1,4 @@
-"""Renders bench/RESULTS.md: machine, versions, commands, the required lines with verdicts, then all medians."""
+"""Render bench/RESULTS.md: machine, versions, commands, the requirements with verdicts, and all medians."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _medians(found: Results) -> Iterator[str]:
 
 
 def _disturbance(measured: Mapping[str, Results]) -> Iterator[str]:
-    """How much of a core other processes used, the kernel's own threads included."""
+    """Yield the line about the share of a core that other processes used, including kernel threads."""
     shares = sorted(
         row.metrics["others_share_of_core"]
         for found in measured.values()
@@ -110,7 +110,7 @@ def _disturbance(measured: Mapping[str, Results]) -> Iterator[str]:
 
 
 def render(measured: Mapping[str, Results], null: Mapping[str, Results]) -> tuple[str, bool]:
-    """The report's text, and whether every required line was measured and none is short."""
+    """Return the report's text, and whether every requirement was measured and none is missed."""
     verdicts = [requirements.judge(requirement, measured) for requirement in _ordered()]
     lines = [INTRODUCTION, *_machine(measured), *_disturbance(measured), *_commands(measured)]
     lines += [*_required(verdicts, null), "## All medians", ""]
@@ -121,13 +121,13 @@ def render(measured: Mapping[str, Results], null: Mapping[str, Results]) -> tupl
 
 
 def _ordered() -> list[Requirement]:
-    """Grouped, each group where its first line stands."""
+    """Return the requirements by group, in the order of each group's first one."""
     groups = list(dict.fromkeys(requirement.group for requirement in requirements.ALL))
     return sorted(requirements.ALL, key=lambda requirement: groups.index(requirement.group))
 
 
 def write(measured: Mapping[str, Results], null: Mapping[str, Results]) -> tuple[Path, bool]:
-    """Writes the report; returns its path and whether all is well."""
+    """Write the report. Return its path, and whether every requirement was measured and none is missed."""
     text, good = render(measured, null)
     PATH.write_text(text)
     return PATH, good

@@ -1,4 +1,4 @@
-"""The lines that Penstock is held to, each a bound on one measured figure; the report and the terminal judge by it."""
+"""Penstock's performance requirements: each bounds one measured figure. The report and the terminal judge by them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from enum import Enum
 from bench import results
 from bench.results import Figure, Results
 
-CLIENT_LIMIT_SHARE = 0.9  # of its core: a client that is busier than this sets the throughput, not the broker
+CLIENT_LIMIT_SHARE = 0.9  # of its core: a busier client limits the throughput instead of the broker
 
 
 class Bound(Enum):
-    """Which side of the target is good."""
+    """The side of the target that meets the requirement."""
 
     AT_MOST = "at most"
     AT_LEAST = "at least"
 
 
 class State(Enum):
-    """How a requirement stands."""
+    """The result of a requirement."""
 
     PASS = "pass"
     SHORT = "SHORT"
@@ -31,7 +31,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Requirement:
-    """``subject`` over ``base`` of one metric in one case; without a base the metric itself, in ``unit``."""
+    """`subject` over `base` of one metric in one case; without a base the metric itself, in `unit`."""
 
     group: str
     suite: str
@@ -53,7 +53,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A requirement with what was measured for it."""
+    """A requirement with its measured figure."""
 
     requirement: Requirement
     state: State
@@ -68,7 +68,7 @@ AT_MOST, AT_LEAST = Bound.AT_MOST, Bound.AT_LEAST
 
 
 def size_name(size_bytes: int) -> str:
-    """100 B, 1 KiB, 10 KiB; other sizes in bytes."""
+    """Return 100 B, 1 KiB, 10 KiB; other sizes in bytes."""
     return SIZES.get(size_bytes, f"{size_bytes} B")
 
 
@@ -162,7 +162,7 @@ def _surge() -> Iterator[Requirement]:
 
 
 def _cluster_work() -> Iterator[Requirement]:
-    """Three brokers on one core, CPU that of all processes, etcd's among them."""
+    """Yield requirements for three brokers on one core; CPU is that of all processes, with etcd."""
     flushes = (("durable", "penstock", "kafka"), ("unflushed", "penstock unflushed", "kafka unflushed"))
     for size, target in (("100 B", 0.7), ("1 KiB", 0.9)):
         for name, subject, base in flushes:
@@ -238,7 +238,7 @@ ROWS = "rows_per_s"
 
 
 def _spark() -> Iterator[Requirement]:
-    """Beside Spark's own Kafka connector, on the same Penstock broker."""
+    """Yield requirements relative to Spark's own Kafka connector, on the same Penstock broker."""
     group = "Spark: rows a second from a topic, beside Spark's own Kafka connector"
     for size in SPARK_SIZES:
         for codec in SPARK_CODECS:
@@ -273,8 +273,8 @@ def _figure(requirement: Requirement, found: Results) -> Figure | None:
 
 
 def _client_limits(requirement: Requirement, found: Results) -> bool:
-    """True where the client was busy throughout on both sides; where more than the base's figure is asked for, on the
-    subject's: it could not have been higher."""
+    """Return whether the client limited the figure: it was busy on the subject's side and, for targets up to 1, also on
+    the base's."""
     lanes = [requirement.subject]
     if requirement.base is not None and requirement.target <= 1:
         lanes.append(requirement.base)
@@ -283,7 +283,7 @@ def _client_limits(requirement: Requirement, found: Results) -> bool:
 
 
 def judge(requirement: Requirement, measured: Mapping[str, Results]) -> Verdict:
-    """The verdict by the median; the spread is reported, not judged."""
+    """Judge the requirement by the median; the spread is reported only."""
     found = measured.get(requirement.suite)
     figure = _figure(requirement, found) if found else None
     if found is None or figure is None:

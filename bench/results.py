@@ -1,7 +1,7 @@
-"""Rows of measurements: written as JSON lines while a suite runs, read back by the report.
+"""Rows of measurements: written as JSON lines during a suite, read by the report.
 
-One file per suite in ``bench/results`` (smoke runs in ``quick`` below it, Kafka against itself in ``null``): the
-first line is a Header, each further line a Row.
+Each suite has one file in `bench/results` (smoke runs in `quick` below it, Kafka against itself in `null`): the first
+line is a Header, each further line a Row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One timed section: ``lane`` is the broker and its setting, ``case`` the work, ``round`` counts from 0."""
+    """One timed section: `lane` is the broker and its setting, `case` the work; `round` counts from 0."""
 
     case: str
     lane: str
@@ -39,13 +39,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Results:
-    """A suite's header and rows, with the sums that are taken of them."""
+    """A suite's header and rows, with their aggregates."""
 
     header: Header
     rows: list[Row]
 
     def paired(self, case: str, above: str, below: str, metric: str) -> tuple[list[float], list[float]]:
-        """The values of two lanes in the rounds that both have, in order of rounds."""
+        """Return the values of two lanes in the rounds that both have, in order of rounds."""
         found: dict[str, dict[int, float]] = {above: {}, below: {}}
         for row in self.rows:
             if row.case == case and row.lane in found and metric in row.metrics:
@@ -54,7 +54,7 @@ class Results:
         return [found[above][round_] for round_ in rounds], [found[below][round_] for round_ in rounds]
 
     def values(self, case: str, lane: str, metric: str) -> list[float]:
-        """In order of rounds; empty where nothing was measured."""
+        """Return the values in order of rounds; empty if nothing was measured."""
         chosen = [row for row in self.rows if (row.case, row.lane) == (case, lane) and metric in row.metrics]
         return [row.metrics[metric] for row in sorted(chosen, key=lambda row: row.round)]
 
@@ -70,7 +70,7 @@ class Results:
 
 
 class Recorder:
-    """Appends each row at once, so that an interrupted run keeps what it has measured."""
+    """Appends each row at once, so that an interrupted run keeps its measurements."""
 
     def __init__(self, directory: Path, header: Header) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ class Recorder:
 
 
 def read(path: Path) -> Results:
-    """Raises ValueError that names the file where it is not a results file."""
+    """Read a results file. Raises ValueError with the file's name if it is invalid."""
     try:
         first, *rest = path.read_bytes().splitlines()
         header = msgspec.json.decode(first, type=Header)
@@ -108,7 +108,7 @@ class Figure:
 
 
 def summary(values: Sequence[float]) -> Figure | None:
-    """Median, least and greatest."""
+    """Return median, minimum and maximum."""
     return Figure(statistics.median(values), min(values), max(values)) if values else None
 
 
@@ -120,10 +120,10 @@ def _ratio(above: Sequence[float], below: Sequence[float], value: Callable[[list
 
 
 def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Figure | None:
-    """The ratio of the two medians; the spread is that of the rounds' own ratios."""
+    """Return the ratio of the two medians; the spread is that of the ratios of the rounds."""
     return _ratio(above, below, lambda _pairs: statistics.median(above) / statistics.median(below))
 
 
 def median_of_ratios(above: Sequence[float], below: Sequence[float]) -> Figure | None:
-    """For interleaved pairs, where each pair saw the same moment of the machine."""
+    """Return the median ratio of interleaved pairs, whose two sections ran right after each other."""
     return _ratio(above, below, statistics.median)

@@ -22,10 +22,10 @@ from bench.peers.cluster import Cluster
 from bench.peers.service import Contender, Service
 from bench.results import RESULTS_DIR, Header, Recorder, Row
 
-QUIET_SHARE = 0.03  # of a core; Kafka's own idling stays below
+QUIET_SHARE = 0.03  # of a core; an idle Kafka uses less
 QUIET_WINDOW_S = 0.1
 WARM_WINDOW = 3  # the newest sections, compared with the best one before them
-WARM_SHARE = 0.95  # the cost counts as steady when the newest are not below this share of it
+WARM_SHARE = 0.95  # the cost is steady if the newest are not below this share of it
 WARM_LIMIT_S = 12.0  # for each lane of a case
 SpecFor = Callable[["Lane"], specs.AnySpec]
 WarmUp = Callable[["Session", list[Service]], None]
@@ -33,7 +33,7 @@ WarmUp = Callable[["Session", list[Service]], None]
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line chose; ``rounds`` None means each suite's own number."""
+    """Options of the command line; `rounds` None means each suite's default."""
 
     rounds: int | None = None
     megabytes: float = 40.0
@@ -46,12 +46,12 @@ class Options:
         return self.rounds or (2 if self.quick else usual)
 
     def messages(self, size_bytes: int, factor: float = 1.0) -> int:
-        """How many messages of this size make the wanted volume."""
+        """Return the number of messages of this size in the configured volume."""
         megabytes = min(self.megabytes, 4.0) if self.quick else self.megabytes
         return max(int(megabytes * factor * 1_000_000 / size_bytes), 100)
 
     def scaled(self, usual: int) -> int:
-        """A number of connections or partitions; a smoke run has a tenth of it."""
+        """Return a number of connections or partitions; a smoke run has a tenth of it."""
         return usual // 10 if self.quick else usual
 
     def seconds(self, usual: float) -> float:
@@ -60,7 +60,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Lane:
-    """A column of the table: a running service and the topic settings that it is measured with."""
+    """A column of the table: a running service and the topic settings of its measurements."""
 
     name: str
     broker: Service
@@ -69,7 +69,7 @@ class Lane:
 
 @dataclass
 class Session:
-    """Handed to each suite.  The subjects stand in Penstock's column, the Kafkas are None with --no-kafka."""
+    """Context of each suite. The subjects are in Penstock's column; the Kafkas are None with --no-kafka."""
 
     options: Options
     console: Console
@@ -88,17 +88,17 @@ class Session:
 
     @property
     def rival_clusters(self) -> list[Contender]:
-        """Penstock's and Kafka's, as far as they are wanted."""
+        """Return Penstock's and Kafka's clusters, as selected."""
         return [cluster for cluster in (self.subject_cluster, self.kafka_cluster) if cluster is not None]
 
     def open_suite(self, name: str, rounds: int, *, clusters: bool = False, **parameters: str) -> None:
-        """Begins the results file of a suite of brokers."""
+        """Start the results file of a suite of brokers."""
         single = [peer for peer in (self.subject, self.kafka, self.mock) if peer is not None]
         peers = self.rival_clusters if clusters else single
         self.open_suite_of(name, rounds, {peer.label: peer.version() for peer in peers}, parameters)
 
     def open_suite_of(self, name: str, rounds: int, versions: dict[str, str], parameters: dict[str, str]) -> None:
-        """Begins the results file of a suite that compares what `versions` has."""
+        """Start the results file of a suite that compares the keys of `versions`."""
         header = Header(
             suite=name,
             command=shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
@@ -113,13 +113,13 @@ class Session:
 
     @contextmanager
     def cluster(self, contender: Contender) -> Iterator[Cluster]:
-        """A running cluster on all cores, for suites of what happens once: starting, failing, creating."""
+        """Run a cluster on all cores, for suites of single events: starting, failing, creating."""
         with self.brokers(contender, cores={self.cores.broker, self.cores.client}) as [running]:
             assert isinstance(running, Cluster), f"{contender.label} is no cluster"
             yield running
 
     def in_turns(self, contenders: Sequence[Contender], rounds: int) -> Iterator[tuple[int, Contender]]:
-        """Each of them in each round, in an order that turns round each time."""
+        """Yield each of them in each round, in an order that reverses each time."""
         for round_ in range(rounds):
             for contender in contenders if round_ % 2 == 0 else reversed(contenders):
                 yield round_, contender
@@ -131,7 +131,7 @@ class Session:
 
     @contextmanager
     def brokers(self, *peers: Contender | None, cores: set[int] | None = None) -> Iterator[list[Service]]:
-        """Running services of the peers that there are, on the broker's core; removed at the end."""
+        """Run services of the available peers on the broker's core; remove them at the end."""
         with ExitStack() as stack:
             running = []
             for peer in peers:
@@ -143,9 +143,9 @@ class Session:
             yield running
 
     def standing_brokers(self, warm_up: WarmUp, *, clusters: bool = False) -> list[Service]:
-        """What several suites share, so that a compiler's work is waited for once; warmed when new.
+        """Return services that several suites share, so that they warm up only once.
 
-        Single brokers with the mock, or the clusters: a suite of the one kind ends what stands of the other.
+        These are the single brokers with the mock, or the clusters: a suite of one kind ends the services of the other.
         """
         if self._standing and self._standing_clusters != clusters:
             self.end_standing_brokers()
@@ -159,12 +159,12 @@ class Session:
         return self._standing
 
     def end_standing_brokers(self) -> None:
-        """For suites that need the machine for themselves, and after a failure."""
+        """End the shared services, for suites that need the whole machine, and after a failure."""
         self._standing = []
         self._stack.close()
 
     def rivals(self, brokers: Sequence[Service], *, durable: bool) -> list[Lane]:
-        """A lane for each broker with the settings for durable or for unflushed topics."""
+        """Return a lane for each broker, with the settings of durable or of unflushed topics."""
         return [
             Lane(
                 broker.contender.label,
@@ -176,7 +176,7 @@ class Session:
 
     @contextmanager
     def topic(self, lane: Lane, partitions: int) -> Iterator[str]:
-        """A new topic, deleted at the end."""
+        """Create a topic; delete it at the end."""
         self._topics += 1
         name = f"bench-{self._topics}"
         broker = lane.broker
@@ -190,7 +190,7 @@ class Session:
             yield name
 
     def settle(self, brokers: Sequence[Service]) -> None:
-        """Writes all dirty pages out and waits until the brokers are idle, for a bounded time."""
+        """Write all dirty pages to disk and wait until the brokers are idle, for a bounded time."""
         os.sync()
         deadline = time.monotonic() + (0.5 if self.options.quick else 5.0)
         pids = [pid for broker in brokers for pid in broker.pids]
@@ -202,7 +202,7 @@ class Session:
                 return
 
     def measure(self, lane: Lane, spec: specs.AnySpec, brokers: Sequence[Service]) -> specs.Metrics:
-        """One timed section in a client process of its own."""
+        """Run one timed section in a separate client process."""
         self.settle(brokers)
         try:
             metrics = client.run(spec)
@@ -216,10 +216,10 @@ class Session:
         self.recorder.add(Row(case=case, lane=lane, round=round_, metrics=metrics))
 
     def warm_up(self, lane: Lane, spec: specs.AnySpec, limit_s: float, window: int = WARM_WINDOW) -> None:
-        """Uncounted sections until the broker's CPU time per message no longer falls, or ``limit_s`` is over.
+        """Run uncounted sections until the broker's CPU time per message stops falling, or `limit_s` is over.
 
-        A just-in-time compiler needs some thousand requests of each kind; before that a JVM is measured at
-        several times its steady cost.
+        A just-in-time compiler needs some thousand requests of each kind; before that a JVM's cost is several times its
+        steady cost.
         """
         deadline = time.monotonic() + limit_s
         costs: list[float] = []
@@ -237,7 +237,7 @@ class Session:
         spec_for: SpecFor,
         warm_up_s: float = WARM_LIMIT_S,
     ) -> None:
-        """``rounds`` sections of each lane, in an order that turns round each time, all lanes warm."""
+        """Run `rounds` sections of each warm lane, in an order that reverses each time."""
         brokers = list({id(lane.broker): lane.broker for lane in lanes}.values())
         started = time.monotonic()
         for lane in lanes:
@@ -253,5 +253,6 @@ class Session:
 
 
 def new_work_dir() -> Path:
-    """Where the brokers' data goes: PENSTOCK_BENCH_DIR or the system's temporary directory, on a real disk."""
+    """Create the directory for the brokers' data, below PENSTOCK_BENCH_DIR or the system's temporary directory, on a
+    real disk."""
     return Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=os.environ.get("PENSTOCK_BENCH_DIR")))

@@ -1,8 +1,8 @@
-"""Spark with its own Kafka connector, in an environment of its own: what ours is compared with.
+"""Spark with its own Kafka connector in a separate environment, for comparison with Penstock's.
 
-Used by the suites of `bench/spark` and by `tests/spark_equivalence`. The release is the newest whose jars Maven Central
-serves whole, so it lives beside the project's own Spark: a virtual environment with that pyspark, and a folder of jars,
-both made once in the user's cache (`PENSTOCK_SPARK_PEER_CACHE` chooses another place).
+Used by the suites of `bench/spark` and by `tests/spark_equivalence`. The release is the newest one whose jars are all
+on Maven Central, so it lives beside the project's own Spark: a virtual environment with that pyspark, and a folder of
+jars, both created once in the user's cache (`PENSTOCK_SPARK_PEER_CACHE` selects another directory).
 
     peer = environment()
     subprocess.run([peer.python, script], env={**os.environ, **variables(peer)})
@@ -28,7 +28,7 @@ DELTA_VERSION = "4.0.0"
 CONNECTOR = ("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK_VERSION)
 DELTA = ("io.delta", "delta-spark_2.13", DELTA_VERSION)
 LIMIT_S = 900
-# Spark brings these itself.
+# Spark includes these itself.
 _EXCLUDED_GROUPS = (
     "org.apache.hadoop,org.scala-lang,org.slf4j,com.google.code.findbugs,org.xerial.snappy,com.github.luben"
 )
@@ -44,16 +44,16 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 class PeerUnavailable(Exception):
-    """Spark's connector cannot be had here; the message says what is missing and the cure."""
+    """Spark's connector cannot be installed here; the message names what is missing and the fix."""
 
 
 class Peer(NamedTuple):
     python: Path
-    """The interpreter that has pyspark."""
+    """Interpreter with pyspark."""
     jars: list[Path]
-    """For `spark.jars`."""
+    """Values for `spark.jars`."""
     home: Path
-    """Where pyspark is: `SPARK_HOME`."""
+    """Directory of pyspark: `SPARK_HOME`."""
 
 
 def cache_dir() -> Path:
@@ -63,7 +63,7 @@ def cache_dir() -> Path:
 
 
 def environment(*, delta: bool = False) -> Peer:
-    """Made at the first call, which needs Maven and the package index; `delta` adds the jars that write Delta tables.
+    """Return the environment. The first call creates it, with Maven and the package index; `delta` adds the Delta jars.
 
     Raises `PeerUnavailable`.
     """
@@ -79,7 +79,7 @@ def environment(*, delta: bool = False) -> Peer:
 
 
 def variables(peer: Peer) -> dict[str, str]:
-    """What a program of that interpreter needs in its environment, so that no other Spark leads it astray."""
+    """Return the environment variables for a program of that interpreter, so that it does not find another Spark."""
     return {"SPARK_HOME": str(peer.home), "PYSPARK_PYTHON": str(peer.python), "PYTHONPATH": ""}
 
 

@@ -1,4 +1,4 @@
-"""Tables on the terminal: what was measured, and how it stands against what is required."""
+"""Tables on the terminal: measured figures and the verdicts on requirements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench import requirements
 from bench.requirements import State, Verdict
 from bench.results import Results
 
-# The metrics worth a column, in this order, where a suite has them.
+# Metrics with a column, in this order, if a suite has them.
 COLUMNS = {
     "cpu_s_per_million": "CPU s/M",
     "mb_per_s": "MB/s",
@@ -53,7 +53,7 @@ STYLES = {State.PASS: "green", State.SHORT: "bold red", State.CLIENT: "yellow", 
 
 
 def number(value: float) -> str:
-    """Three significant digits, whole numbers with separators."""
+    """Format with three significant digits; whole numbers have separators."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -68,7 +68,7 @@ def cells(found: Results, case: str, lane: str, metrics: list[str]) -> list[str]
 
 
 def show_measured(console: Console, found: Results) -> None:
-    """Medians of each case and lane."""
+    """Print the medians of each case and lane."""
     metrics = metrics_of(found)
     table = Table(title=f"{found.header.suite}: medians of {found.header.rounds} rounds")
     for heading in ("case", "lane", *(COLUMNS[metric] for metric in metrics)):
@@ -86,7 +86,7 @@ def spread(verdict: Verdict) -> str:
 
 
 def show_verdicts(console: Console, measured: Mapping[str, Results]) -> None:
-    """Every requirement that belongs to the suites that ran."""
+    """Print every requirement of the suites that ran."""
     table = Table(title="Required")
     for heading in ("line", "target", "measured", "spread", "verdict"):
         table.add_column(heading, justify="left" if heading in ("line", "verdict") else "right")

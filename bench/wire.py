@@ -1,8 +1,8 @@
-"""The few Kafka messages that the raw clients send, written by hand.
+"""The few Kafka messages that the raw clients send, encoded by hand.
 
-The loads that time single requests must spend as little as possible in the client, and must not share code with
-the broker under test.  Layouts follow Kafka's message definitions: Metadata 4, Produce 9, Fetch 12, ApiVersions 0,
-record batch format 2 (KIP-98).
+The loads that time single requests must spend as little CPU as possible in the client, and must not share code with the
+broker under test. Layouts follow Kafka's message definitions: Metadata 4, Produce 9, Fetch 12, ApiVersions 0, record
+batch format 2 (KIP-98).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ BATCH_LAST_DELTA_OFFSET = 23
 
 
 class WireError(Exception):
-    """A response that does not have the expected layout."""
+    """A response without the expected layout."""
 
 
 def uvarint(value: int) -> bytes:
-    """Unsigned LEB128."""
+    """Encode unsigned LEB128."""
     assert value >= 0, "an unsigned varint cannot hold a negative number"
     out = bytearray()
     while value > 0x7F:
@@ -39,12 +39,12 @@ def uvarint(value: int) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Zigzag varint, as in records."""
+    """Encode a zigzag varint, as in records."""
     return uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
 def compact(data: bytes) -> bytes:
-    """Compact string or bytes: its length plus one, then the data."""
+    """Encode a compact string or compact bytes: the length plus one, then the data."""
     return uvarint(len(data) + 1) + data
 
 
@@ -53,9 +53,9 @@ def string(data: bytes) -> bytes:
 
 
 def record_batch(values: Sequence[bytes], timestamp_ms: int | None = None) -> bytes:
-    """One uncompressed batch of keyless records, base offset 0, no producer id, made now unless told otherwise.
+    """Return one uncompressed batch of keyless records with base offset 0 and no producer id.
 
-    The time matters: retention would delete what claims to be old.
+    The default timestamp is the current time: retention would delete older records.
     """
     assert values, "a batch holds at least one record"
     if timestamp_ms is None:
@@ -66,12 +66,12 @@ def record_batch(values: Sequence[bytes], timestamp_ms: int | None = None) -> by
         records += varint(len(body)) + body
     last = len(values) - 1
     tail = _BATCH_AFTER_CRC.pack(0, last, timestamp_ms, timestamp_ms, -1, -1, -1, len(values)) + records
-    length = 9 + len(tail)  # leader epoch, magic and CRC stand between the length and the tail
+    length = 9 + len(tail)  # leader epoch, magic and CRC are between the length and the tail
     return struct.pack(">qiibI", 0, length, -1, 2, crc32c(tail)) + tail
 
 
 def frame(api: int, version: int, correlation: int, body: bytes, *, flexible: bool) -> bytes:
-    """A whole request with its size in front."""
+    """Return a whole request with its size field."""
     header = struct.pack(">hhi", api, version, correlation) + string(CLIENT_ID) + (b"\0" if flexible else b"")
     return struct.pack(">i", len(header) + len(body)) + header + body
 
@@ -89,7 +89,7 @@ def metadata_request(topics: Sequence[str], correlation: int = 0, *, create: boo
 def produce_request(
     topic: str, batches: Sequence[tuple[int, bytes]], correlation: int = 0, *, acks: int = -1, timeout_ms: int = 30_000
 ) -> bytes:
-    """A Produce of one batch for each (partition, batch) of one topic."""
+    """Return a Produce request with one batch for each (partition, batch) of one topic."""
     partitions = b"".join(struct.pack(">i", index) + compact(batch) + b"\0" for index, batch in batches)
     topics = uvarint(2) + compact(topic.encode()) + uvarint(len(batches) + 1) + partitions + b"\0"
     body = b"\0" + struct.pack(">hi", acks, timeout_ms) + topics + b"\0"
@@ -97,7 +97,7 @@ def produce_request(
 
 
 def fetch_request(topic: str, partition: int, offset: int, correlation: int = 0, *, max_wait_ms: int = 500) -> bytes:
-    """A long-polling Fetch of one partition, outside any session."""
+    """Return a long-polling Fetch of one partition, without a session."""
     head = struct.pack(">iiiibii", -1, max_wait_ms, 1, 50 << 20, 0, 0, -1)
     wanted = struct.pack(">iiqiqi", partition, -1, offset, -1, -1, 1 << 20) + b"\0"
     topics = uvarint(2) + compact(topic.encode()) + uvarint(2) + wanted + b"\0"
@@ -147,7 +147,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Produced:
-    """One partition's answer to a Produce."""
+    """One partition's part of a Produce response."""
 
     partition: int
     error: int
@@ -155,7 +155,7 @@ class Produced:
 
 
 def produce_response(frame_body: bytes | memoryview) -> Iterator[Produced]:
-    """The answers in a Produce response; ``frame_body`` starts with the correlation id."""
+    """Yield the partitions of a Produce response; `frame_body` starts with the correlation id."""
     reader = Reader(frame_body, 4)
     reader.skip_tags()
     for _ in range(reader.uvarint() - 1):
@@ -175,7 +175,7 @@ def produce_response(frame_body: bytes | memoryview) -> Iterator[Produced]:
 
 @dataclass(frozen=True)
 class Fetched:
-    """The answer to a Fetch of one partition; ``next_offset`` is -1 where no batch came."""
+    """Response to a Fetch of one partition; `next_offset` is -1 without a batch."""
 
     error: int
     high_watermark: int
@@ -183,7 +183,7 @@ class Fetched:
 
 
 def fetch_response(frame_body: bytes | memoryview) -> Fetched:
-    """The answer in a Fetch response that holds one partition, or none."""
+    """Return the partition of a Fetch response that has one or none."""
     reader = Reader(frame_body, 4)
     reader.skip_tags()
     reader.skip(4)
@@ -206,7 +206,7 @@ def fetch_response(frame_body: bytes | memoryview) -> Fetched:
 
 
 def _after_last_batch(reader: Reader, size_bytes: int) -> int:
-    """The offset after the last whole batch; a partial one at the end is ignored, as clients do."""
+    """Return the offset after the last whole batch; ignore a partial one at the end, as clients do."""
     end, position, following = reader.position + size_bytes, reader.position, -1
     while position + _BATCH_HEADER.size <= end:
         base, length = struct.unpack_from(">qi", reader.data, position)
@@ -219,7 +219,7 @@ def _after_last_batch(reader: Reader, size_bytes: int) -> int:
 
 
 def metadata_response(frame_body: bytes) -> dict[str, tuple[int, int]]:
-    """For each topic (its error code, how many of its partitions have a leader and no error)."""
+    """Return for each topic its error code and the number of partitions that have a leader and no error."""
     reader = Reader(frame_body, 4)
     reader.skip(4)
     for _ in range(reader.unpack("i")):

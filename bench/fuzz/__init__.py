@@ -1,1 +1,1 @@
-"""Feeds a broker what no client would send, and checks that it goes on serving: `python -m bench.fuzz --help`."""
+"""Send a broker malformed requests and check that it continues to serve: `python -m bench.fuzz --help`."""

@@ -1,4 +1,4 @@
-"""`python -m bench.fuzz`: a million mutated requests, or as many as one likes."""
+"""`python -m bench.fuzz`: send mutated requests, a million by default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main(
     seed: Annotated[int | None, typer.Option(help="Sends the same requests again; random unless given.")] = None,
     bootstrap: Annotated[str | None, typer.Option(help="A running broker, HOST:PORT; else one is started.")] = None,
 ) -> None:
-    """Sends mutated requests of every API at every version; fails where a well-behaved client is not served."""
+    """Send mutated requests of every API at every version. Fails if the broker stops serving a well-behaved client."""
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     print(f"seed {seed}", flush=True)
     with started() if bootstrap is None else nullcontext(None) as broker:

@@ -1,7 +1,7 @@
-"""Sends mutated requests on many connections in turn, and looks in between whether good clients are served.
+"""Send mutated requests on many connections in turn, and check between them that the broker serves good clients.
 
-A request only counts for something where the broker reads it, so none is sent on a connection that the broker is about
-to close for the one before: between two requests of a connection the good client has been answered.
+A request tests something only if the broker reads it. The broker may be about to close a connection because of an
+earlier request, so the good client waits for a response between two requests of a connection.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from penstock.wire.schema import Payload
 
 CONNECTIONS = 64
 MOST_REQUESTS = 60
-"""On one connection, before it is left for another."""
+"""Maximum number of requests on one connection."""
 CHECK_EVERY = 2000
 RECEIVE_BYTES = 1 << 16
 UNSPOILED = 0.3
-"""The share of requests that are random but not mutated: they get past the decoders."""
+"""Share of requests that are random but not mutated, so that they pass the decoders."""
 
 
 @dataclass
 class Outcome:
-    """What was done, and how often the broker ended a connection for it."""
+    """Counts of requests, checks and connections, and of connections that the broker closed."""
 
     requests: int = 0
     connections: int = 0
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def attack(host: str, port: int, count: int, seed: int, progress: Callable[[Outcome], None]) -> Outcome:
-    """Sends `count` requests. Raises `canary.Unwell` where a good client suffers; the same seed makes the same."""
+    """Send `count` requests, determined by the seed. Raises `canary.Unwell` if the broker fails a good client."""
     rng = random.Random(seed)
     classes = messages.requests()
     outcome = Outcome()
@@ -56,8 +56,8 @@ def attack(host: str, port: int, count: int, seed: int, progress: Callable[[Outc
                 for line in lines[: count - outcome.requests]:
                     line.send(spoiled(rng, classes, outcome.requests))
                     outcome.requests += 1
-                canary.ping()  # new connections are accepted in one turn of the loop
-                canary.ping()  # and read in the next
+                canary.ping()  # the event loop accepts new connections in one iteration
+                canary.ping()  # and reads from them in the next
                 if outcome.requests // CHECK_EVERY >= outcome.checks or outcome.requests >= count:
                     outcome.checks += 1
                     canary.sing(b"%d" % outcome.requests)
@@ -80,7 +80,7 @@ def spoiled(rng: random.Random, classes: list[type[Payload]], correlation_id: in
 
 
 class Line:
-    """One connection after the other."""
+    """A sequence of connections, one at a time."""
 
     def __init__(self, host: str, port: int, outcome: Outcome) -> None:
         self.address, self.outcome = (host, port), outcome
@@ -88,19 +88,19 @@ class Line:
         self.sent = 0
 
     def send(self, frame: bytearray) -> None:
-        """Sends one frame, on a connection of which the broker has not had enough."""
+        """Send one frame on a connection that the broker has not closed."""
         sock = self.live()
         try:
             view = memoryview(frame)
             while view:
                 view = view[sock.send(view) :]
         except OSError:
-            self.leave()  # the broker has closed it, or does not read as we do not either
+            self.leave()  # the broker closed the connection, or does not read because this client does not
             return
         self.sent += 1
         (declared,) = struct.unpack_from(">i", frame)
         if declared != len(frame) - 4 or self.sent == MOST_REQUESTS:
-            self.leave()  # what came behind it would be taken for its rest
+            self.leave()  # the broker would read the next frame as the rest of this one
 
     def live(self) -> socket.socket:
         if self.socket is not None and not self.drain(self.socket):
@@ -114,7 +114,7 @@ class Line:
         return self.socket
 
     def drain(self, sock: socket.socket) -> bool:
-        """Takes what answers there are; False where the broker has closed."""
+        """Discard the available responses. Return False if the broker closed the connection."""
         try:
             while True:
                 got = sock.recv(RECEIVE_BYTES)

@@ -1,4 +1,4 @@
-"""A broker of our own to attack, in a directory that is gone afterwards."""
+"""A broker process to attack, in a temporary directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = ("group.initial.rebalance.delay.ms=0",)
 
 @dataclass
 class Broker:
-    """Where it listens, and what it says and uses."""
+    """A running broker: its process, address and data directory."""
 
     process: subprocess.Popen[str]
     host: str
@@ -28,7 +28,7 @@ class Broker:
     log: Path
 
     def status_kib(self, name: str) -> int:
-        """A line of /proc/PID/status: VmRSS is the memory resident now, VmHWM the most there was."""
+        """Return a line of /proc/PID/status in KiB: VmRSS is the resident memory, VmHWM its maximum."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(name + ":"):
                 return int(line.split()[1])
@@ -40,7 +40,7 @@ class Broker:
 
 @contextmanager
 def started(settings: Sequence[str] = SETTINGS) -> Iterator[Broker]:
-    """Starts `penstock up`; on leaving it must still run, and end in good order when told to."""
+    """Start `penstock up`. At exit the process must still run, and must stop cleanly."""
     with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as folder:
         data, log = Path(folder) / "data", Path(folder) / "log"
         command = [str(Path(sys.executable).parent / "penstock"), "up", "--data", str(data)]

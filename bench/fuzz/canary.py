@@ -1,4 +1,4 @@
-"""A client that behaves: what it is answered while others misbehave is what counts."""
+"""A well-behaved client, which the broker must serve while other clients misbehave."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MAX_RECORD_BYTES = 1 << 20
 
 
 class Unwell(Exception):
-    """The broker did not serve a good client as it should."""
+    """The broker did not serve a good client correctly."""
 
 
 class Canary:
-    """One connection, one request at a time, and a topic with no other writer.
+    """One connection with one request at a time, and a topic with no other writer.
 
-    `wait_s` is how long an answer may take.
+    `wait_s` is the response timeout.
     """
 
     def __init__(self, host: str, port: int, topic: str, wait_s: float = 20.0) -> None:
@@ -50,7 +50,7 @@ class Canary:
         self.socket.close()
 
     def ask(self, request: Payload, version: int, response: type[R]) -> R:
-        """Raises Unwell where no answer comes, or not the one to this request."""
+        """Send a request and return the response. Raises Unwell for a missing response or a wrong correlation id."""
         self.correlation_id += 1
         head = request_head(request.KEY, version, self.correlation_id, CLIENT_ID)
         frame = codec.encode(request, version, bytes(head))
@@ -80,7 +80,7 @@ class Canary:
         return bytes(data)
 
     def create(self, *names: str) -> None:
-        """Makes topics of one partition, those that are not there."""
+        """Create the missing topics, with one partition each."""
         topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
         request = CreateTopicsRequest(topics=topics, timeout_ms=10_000)
         for topic in self.ask(request, 5, CreateTopicsResponse).topics:
@@ -88,12 +88,12 @@ class Canary:
                 raise Unwell(f"topic {topic.name} was not created: {ErrorCode(topic.error_code).name}")
 
     def ping(self) -> None:
-        """The smallest request that there is."""
+        """Send the smallest request."""
         self.ask(ApiVersionsRequest(), 0, ApiVersionsResponse)
 
     def sing(self, content: bytes) -> None:
-        """Writes a record, durably, where only this client writes."""
-        now_ms = time.time_ns() // 1_000_000  # an old time would be for retention to delete
+        """Write a record durably to the topic that only this client writes."""
+        now_ms = time.time_ns() // 1_000_000  # retention would delete a record with an old timestamp
         batch = build_batch([Record(timestamp_ms=now_ms, value=content)])
         data = TopicProduceData(name=self.topic, partition_data=[PartitionProduceData(index=0, records=batch)])
         request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data])
@@ -109,7 +109,7 @@ class Canary:
         self.written.append(content)
 
     def listen(self) -> None:
-        """Reads back what it wrote."""
+        """Read the written records and compare them."""
         offset = self.next_offset - len(self.written)
         found: list[bytes | None] = []
         while len(found) < len(self.written):

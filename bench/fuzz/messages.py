@@ -1,4 +1,4 @@
-"""Random requests of every API and version: fields at their edges, names that exist, names that should not."""
+"""Random requests of every API and version: boundary values, existing names, invalid names."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ NAMES = (
 )
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint16": 16}
 PATIENT = ("max_wait_ms", "timeout_ms", "rebalance_timeout_ms")
-"""Fields by which a client says how long it would wait."""
+"""Fields with a client's wait time or timeout."""
 COUNTS = ("num_partitions", "count")
-"""Fields of which large values are allowed and merely slow."""
+"""Fields whose large values are valid but slow."""
 
 
 def requests() -> list[type[Payload]]:
-    """All request classes."""
+    """Return all request classes."""
     found: dict[str, type[Payload]] = {}
     for module in pkgutil.iter_modules(penstock.wire.messages.__path__):
         for thing in vars(importlib.import_module(f"penstock.wire.messages.{module.name}")).values():
@@ -50,7 +50,7 @@ def requests() -> list[type[Payload]]:
 
 
 def random_request(rng: random.Random, classes: list[type[Payload]], correlation_id: int) -> bytearray:
-    """A request frame, size field included, that says nothing wrong about its own layout."""
+    """Return a request frame, size field included, whose layout is consistent."""
     cls = rng.choice(classes)
     api = APIS[cls.KEY]
     version = rng.randint(api.first, api.last)
@@ -106,7 +106,7 @@ def random_integer(kind: str, rng: random.Random) -> int:
 
 
 def random_batch(rng: random.Random) -> bytes:
-    """A sound batch, or one with something wrong in it."""
+    """Return a valid or an invalid batch."""
     records = [Record(timestamp_ms=1, key=b"k", value=rng.randbytes(rng.choice([0, 10, 200]))) for _ in range(3)]
     producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": rng.randrange(20)} if rng.random() < 0.3 else {}
     batch = bytearray(build_batch(records, codec=rng.randrange(5), **producer))

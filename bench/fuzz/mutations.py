@@ -1,4 +1,4 @@
-"""Ways to spoil a request frame."""
+"""Mutations of a request frame."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def set_bytes(frame: bytearray, rng: random.Random) -> bytearray:
 
 
 def truncate(frame: bytearray, rng: random.Random) -> bytearray:
-    """Cut short, and honest about its size."""
+    """Shorten the frame and adjust its size field."""
     return resized(frame[: rng.randrange(4, len(frame))])
 
 
 def extend(frame: bytearray, rng: random.Random) -> bytearray:
-    """With more behind it, and honest about its size."""
+    """Append bytes and adjust the size field."""
     return resized(frame + rng.randbytes(rng.randint(1, 50)))
 
 
 def lie_inside(frame: bytearray, rng: random.Random) -> bytearray:
-    """A length somewhere that is not true."""
+    """Write an invalid length at a random position in the frame."""
     layout, size = rng.choice([(">H", 2), (">I", 4)])
     if len(frame) > 4 + size:
         value = rng.choice(LIES) & ((1 << (8 * size)) - 1)
@@ -44,7 +44,7 @@ def lie_inside(frame: bytearray, rng: random.Random) -> bytearray:
 
 
 def lie_about_size(frame: bytearray, rng: random.Random) -> bytearray:
-    """The frame's own size is not true: what follows is read from the wrong place."""
+    """Change the frame's size field, so that the broker reads the next frame from a wrong position."""
     struct.pack_into(">I", frame, 0, rng.choice([*LIES, len(frame) - 5, len(frame)]))
     return frame
 
@@ -56,12 +56,12 @@ def repeat_piece(frame: bytearray, rng: random.Random) -> bytearray:
 
 
 def noise(frame: bytearray, rng: random.Random) -> bytearray:
-    """Nothing that means anything."""
+    """Return random bytes."""
     return resized(bytearray(4) + rng.randbytes(rng.randint(0, 300)))
 
 
 def other_head(frame: bytearray, rng: random.Random) -> bytearray:
-    """An API or a version that there is not, or another than the body's."""
+    """Replace the API key or version by an unknown one, or by one that does not match the body."""
     frame += bytes(max(8 - len(frame), 0))
     struct.pack_into(">hh", frame, 4, rng.choice([-1, 0, 1, 3, 7, 18, 93, 32767]), rng.choice([-1, 0, 1, 5, 99, 32767]))
     return resized(frame)

@@ -1,1 +1,1 @@
-"""What a client does inside one timed section.  Each load runs in a client process of its own."""
+"""Loads of one timed section. Each load runs in a separate client process."""

@@ -1,9 +1,9 @@
-"""Committed offsets: raw connections, each with many OffsetCommits of one partition under way.
+"""Committed offsets: raw connections, each with many OffsetCommits of one partition in flight.
 
-A commit counts when it is answered, so when it is durable.
+A commit counts when the broker has answered it, which is when it is durable.
 
-Each connection has groups of its own, so that the commits of a key are in order; at the end everything is fetched, and
-what was acknowledged last must be there.
+Each connection has its own groups, so that the commits of a key are in order. At the end the load fetches all offsets
+and compares them with the last acknowledged ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def framed(api: int, version: int, body: bytes) -> bytes:
 
 
 def commit_request(group: bytes, topic: bytes, partition: int) -> tuple[bytearray, int]:
-    """A commit without a member, as from a consumer with assigned partitions; and the position of its offset."""
+    """Return a commit without a member, as from a consumer with assigned partitions, and the position of its offset."""
     head = string(group) + struct.pack(">i", -1) + string(b"") + struct.pack(">h", -1)
     head += struct.pack(">i", 1) + string(topic) + struct.pack(">ii", 1, partition)
     tail = struct.pack(">i", -1) + string(b"")
@@ -51,7 +51,7 @@ def fetch_request(group: bytes, topic: bytes, partitions: int) -> bytes:
 
 
 def fetched(answer: bytes, topic: bytes, partitions: int) -> list[int]:
-    """The offsets, by partition; RuntimeError where there is an error."""
+    """Return the offsets by partition. Raises RuntimeError for an error code."""
     position = 4 + 4 + 4 + 2 + len(topic) + 4
     offsets = [-1] * partitions
     for _ in range(partitions):
@@ -66,7 +66,7 @@ def fetched(answer: bytes, topic: bytes, partitions: int) -> list[int]:
 
 
 class Committer:
-    """One connection, its groups in turn, and what of each key was acknowledged last."""
+    """One connection with its groups in turn, and the last acknowledged offset of each key."""
 
     def __init__(self, spec: Spec, groups: list[bytes]) -> None:
         self.spec = spec
@@ -103,7 +103,7 @@ class Committer:
         return len(answers)
 
     def lost(self) -> int:
-        """Keys whose last acknowledged offset is not what is fetched."""
+        """Return the number of keys whose fetched offset differs from the last acknowledged one."""
         self.stream.socket.settimeout(PATIENCE_S)
         lost = 0
         for g, group in enumerate(self.groups):
@@ -115,9 +115,9 @@ class Committer:
 
 
 def coordinated_groups(spec: Spec) -> list[bytes]:
-    """Names of groups that the broker at ``spec.address`` coordinates, as it tells; RuntimeError where it has none.
+    """Return names of groups that the broker at `spec.address` coordinates. Raises RuntimeError if it coordinates none.
 
-    Kafka makes its topic of offsets when it is first asked, and tells no coordinator until that is done.
+    Kafka creates its offsets topic at the first request, and returns no coordinator until that is complete.
     """
     connection = Connection(spec.address, PATIENCE_S)
     found: list[bytes] = []
@@ -140,7 +140,7 @@ def coordinated_groups(spec: Spec) -> list[bytes]:
 
 
 def run(spec: Spec) -> Metrics:
-    """RuntimeError where nothing was committed."""
+    """Run the load. Raises RuntimeError if nothing was committed."""
     groups = coordinated_groups(spec)
     committers = [Committer(spec, groups[number :: spec.connections]) for number in range(spec.connections)]
     selector = selectors.DefaultSelector()
@@ -167,7 +167,7 @@ def run(spec: Spec) -> Metrics:
 
 
 def work(selector: selectors.BaseSelector, committers: list[Committer], seconds: float) -> None:
-    """Keeps commits under way, then waits for the last answers."""
+    """Keep commits in flight, then wait for the last responses."""
     until = time.perf_counter() + seconds
     for committer in committers:
         committer.fill()

@@ -1,8 +1,8 @@
 """Consume a whole topic at full speed with librdkafka, from assigned partitions (no group protocol in the section).
 
-A section that is to last longer reads the topic again. librdkafka asks for more as soon as it has an answer, so at the
-end of a topic one fetch waits on the broker until its wait is over, and cannot be taken back. Two consumers therefore
-take turns: while one reads, the other's last fetch comes back.
+A longer section reads the topic again. librdkafka sends the next fetch as soon as it has a response, so at the end of a
+topic one fetch stays on the broker for its whole wait time and cannot be cancelled. Two consumers therefore take turns:
+while one reads, the last fetch of the other returns.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from bench.loads.specs import Metrics
 
 BATCH = 10_000
 WAIT_MS = 50
-"""How long a fetch hangs at a topic's end: less than it takes to read a topic once."""
+"""Wait time of a fetch at the end of a topic, shorter than reading a topic once."""
 READS_ON: dict[str, str | int] = {"fetch.wait.max.ms": WAIT_MS, "fetch.queue.backoff.ms": 5}
-"""By default librdkafka pauses for a second whenever 100,000 messages lie in its queue, which a core takes out of it in
-a tenth of that: then neither the broker nor the client would be measured."""
+"""By default librdkafka pauses for a second when its queue holds 100,000 messages. A core drains the queue in a tenth
+of that time, so the section would measure neither the broker nor the client."""
 
 
 def run(spec: Spec) -> Metrics:
-    """Reads ``spec.messages``, and again until ``spec.seconds`` are over; RuntimeError where the topic does not give
-    them in time."""
+    """Read `spec.messages` messages, and again for `spec.seconds` seconds. Raises RuntimeError if the time limit
+    passes."""
     readers = [_Reader(spec) for _ in range(2 if spec.seconds else 1)]
     try:
         for reader in readers:
@@ -46,7 +46,7 @@ def run(spec: Spec) -> Metrics:
 
 
 class _Reader:
-    """One consumer, which has nothing under way except while it reads."""
+    """One consumer, which has requests in flight only while it reads."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -56,12 +56,12 @@ class _Reader:
         self.calls = 0
 
     def connect(self) -> None:
-        """Learns of the topic, and asks its leader something: the records will come by that connection."""
+        """Fetch the topic's metadata and send its leader a request, which opens the connection for the records."""
         self.consumer.list_topics(self.spec.topic, timeout=30)
         self.consumer.get_watermark_offsets(TopicPartition(self.spec.topic, 0), timeout=30)
 
     def read(self, deadline: float) -> None:
-        """The whole topic once."""
+        """Read the whole topic once."""
         wanted = self.spec.messages
         partitions = range(self.spec.partitions)
         self.consumer.assign([TopicPartition(self.spec.topic, index, 0) for index in partitions])

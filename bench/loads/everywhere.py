@@ -1,10 +1,10 @@
-"""One produce a partition under way, at leaders that the client learns itself: how it sees a cluster that fails.
+"""One produce per partition in flight, to leaders that the client discovers itself during failures.
 
-The failover load keeps it going through a fault, the partitions suite of clusters asks it for one accepted message of
-each partition.  Each broker has a few connections with one request under way on each, which carries whatever
-partitions are ready on it; so no partition waits for more than those that share its request.  Leaders come from
-Metadata, asked of one living broker after the other while something is without a leader or is waited for; a partition
-whose leader has changed is sent to the new one, whatever becomes of the old request.
+The failover load runs it through a fault; the partitions suite of clusters waits for one accepted message of each
+partition. The client has a few connections to each broker with one request in flight on each, which carries all
+partitions that are ready on it; a partition therefore waits only for those that share its request. While a partition
+has no leader or has an unconfirmed one, the client requests Metadata from one running broker after the other. When a
+partition's leader changes, the client sends to the new one regardless of the old request.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bench import cluster_wire, wire
 from bench.connection import Connection
 from bench.loads.stream import Stream
 
-CONNECTIONS = 4  # to each broker
-MOST_PARTITIONS = 250  # in one request
-POLL_S = 0.05  # from an answer about the leaders to the next question, at least
-PAUSE_FACTOR = 2  # and this many times what the answer took: the leaders of 10,000 partitions are work for a broker
-STALE_S = 1.0  # a broker that has not told the leaders by then is passed over
+CONNECTIONS = 4  # connections to each broker
+MOST_PARTITIONS = 250  # partitions in one request
+POLL_S = 0.05  # minimum interval between metadata requests
+PAUSE_FACTOR = 2  # and this multiple of the response time: metadata of 10,000 partitions is expensive for a broker
+STALE_S = 1.0  # the client skips a broker that has not answered by then
 RETRY_S = 0.02
 WAIT_S = 0.005
 CONNECT_S = 1.0
@@ -32,7 +32,7 @@ RETRIABLE = {7, 13, 19, 20}  # timed out, network, too few in-sync replicas befo
 
 
 class Slot:
-    """A partition.  It is under way or ready on ``lane``, or without a leader, or due later."""
+    """A partition. It is in flight or ready on `lane`, has no leader, or is due later."""
 
     __slots__ = ("acknowledged_s", "epoch", "index", "lane", "leader", "part", "sent_s", "topic")
 
@@ -44,7 +44,7 @@ class Slot:
 
 
 class Link:
-    """A connection to a broker, or the wish for one."""
+    """A connection to a broker, or one to be opened."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -52,7 +52,7 @@ class Link:
 
 
 class Lane(Link):
-    """Carries produces, one at a time."""
+    """A connection with one Produce request at a time."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -64,7 +64,7 @@ class Lane(Link):
 
 
 class Poller(Link):
-    """Asks who leads."""
+    """A connection for metadata requests."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -73,7 +73,7 @@ class Poller(Link):
 
 
 class Everywhere:
-    """``wanted`` maps topics to the partitions that are written.  ``close`` at the end."""
+    """A producer to many partitions. `wanted` maps topics to partitions. Call `close` at the end."""
 
     def __init__(
         self, addresses: Sequence[str], wanted: Mapping[str, Iterable[int]], size_bytes: int, interval_s: float
@@ -109,17 +109,17 @@ class Everywhere:
         self._selector.close()
 
     def go_on(self, seconds: float) -> int:
-        """Writes each partition once an interval for that long; returns how many writes were acknowledged."""
+        """Write each partition once per interval for `seconds`. Return the number of acknowledged writes."""
         before, until = self.acknowledged, time.perf_counter() + seconds
         while time.perf_counter() < until:
             self.step()
         return self.acknowledged - before
 
     def until_acknowledged(self, limit_s: float, since_s: float | None = None) -> dict[Slot, float]:
-        """Writes until each partition has acknowledged a write that was sent after ``since_s``, by default now.
+        """Write until each partition has acknowledged a write that was sent after `since_s`, by default now.
 
-        Returns the seconds that each took.  What has nothing under way is sent at once.
-        TimeoutError after ``limit_s``.
+        Return the duration for each partition in seconds. Partitions with nothing in flight are sent at once. Raises
+        TimeoutError after `limit_s`.
         """
         self._since_s = time.perf_counter() if since_s is None else since_s
         self._unproven = dict.fromkeys(self.all_slots())
@@ -137,8 +137,6 @@ class Everywhere:
                     f" {len(self._leaderless)} without a leader; errors {dict(self.errors)}"
                 )
         return self._took
-
-    # One turn
 
     def step(self) -> None:
         now = time.perf_counter()
@@ -189,7 +187,7 @@ class Everywhere:
         return True
 
     def _send_bytes(self, link: Link, stream: Stream, request: bytes) -> None:
-        """Begins with a request, or goes on with the one that the socket has not taken whole."""
+        """Start a request, or continue one that the socket has not fully accepted."""
         try:
             if request:
                 stream.send(request)
@@ -216,11 +214,9 @@ class Everywhere:
         slot.lane = None
         self._leaderless[slot] = None
 
-    # Answers
-
     def _take(self, link: Link) -> None:
         if link.stream is None:
-            return  # broken since it became readable
+            return  # failed since it became readable
         try:
             answers = link.stream.answers()
         except OSError:
@@ -263,10 +259,8 @@ class Everywhere:
         else:
             self._later.append((now + self.interval_s, slot))
 
-    # Leaders
-
     def _ask_for_leaders(self, now: float) -> None:
-        """Asks the next broker that has no question open, or could be reached."""
+        """Send a metadata request to the next reachable broker without an open request."""
         concerned = self._unproven or self._leaderless
         request = cluster_wire.metadata_request(list(dict.fromkeys(slot.topic for slot in concerned)))
         self._poll_at_s = now + RETRY_S

@@ -1,7 +1,7 @@
-"""How long each partition takes no writes when a broker is killed or paused.
+"""The time for which each partition accepts no writes after a broker is killed or paused.
 
-The client writes to every partition again and again, brings the fault about itself, and from then on keeps one produce
-a partition under way until each has acknowledged one that was sent after the fault.
+The client writes to every partition repeatedly, causes the fault itself, and then keeps one produce per partition in
+flight until each has acknowledged one that was sent after the fault.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FLOW_S = 0.1
 
 
 def flow(writers: Everywhere, spec: Spec) -> float:
-    """Writes until every partition has accepted another one; returns writes a second.  TimeoutError."""
+    """Write until every partition has accepted another write. Return writes per second. Raises TimeoutError."""
     begun_s, written = time.perf_counter(), writers.go_on(INTERVALS_BEFORE * spec.interval_s)
     while any(slot.acknowledged_s < begun_s for slot in writers.all_slots()):
         written += writers.go_on(FLOW_S)
@@ -30,7 +30,7 @@ def flow(writers: Everywhere, spec: Spec) -> float:
 
 
 def run(spec: Spec) -> Metrics:
-    """``seconds`` until the last partition took writes again.  TimeoutError where one never does."""
+    """Return in `seconds` the time until the last partition accepted writes again. Raises TimeoutError."""
     wanted = {f"{spec.topic}-{number}": range(spec.partitions) for number in range(spec.topics)}
     writers = Everywhere(spec.address.split(","), wanted, spec.size_bytes, spec.interval_s)
     try:

@@ -1,7 +1,7 @@
-"""Single round trips: the next request leaves when the last is answered.
+"""Single round trips: the client sends the next request when the last is answered.
 
-A plain blocking socket and a request made beforehand: the client's share of a round trip is a few microseconds,
-the same for every broker, where librdkafka's threads would add scheduling noise of their own.
+The client uses a plain blocking socket and a request that is built in advance, so its share of a round trip is a few
+microseconds for every broker. librdkafka's threads would add scheduling noise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WARM_UP = 20
 
 
 def run(spec: Spec) -> Metrics:
-    """RuntimeError where a request is refused."""
+    """Run the load. Raises RuntimeError if the broker rejects a request."""
     request = wire.produce_request(spec.topic, [(0, wire.record_batch([b"x" * spec.size_bytes]))])
     connection = Connection(spec.address, spec.limit_s)
     try:
@@ -47,7 +47,7 @@ def _time(connection: Connection, request: bytes, requests: int) -> tuple[list[b
 
 
 def accepted(answer: bytes | memoryview) -> int:
-    """The base offset of an accepted batch; RuntimeError where the broker refused it."""
+    """Return the base offset of an accepted batch. Raises RuntimeError if the broker rejected it."""
     produced = next(wire.produce_response(answer), None)
     if produced is None or produced.error:
         raise RuntimeError(f"the broker refused a batch: {produced}")

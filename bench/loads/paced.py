@@ -1,10 +1,10 @@
-"""Latency at a fixed rate, to the producer's answer and to the consumer.
+"""Latency at a fixed rate, to the producer's response and to the consumer.
 
-Requests leave on a schedule, answered or not, and latency counts from the scheduled time, so that a stall of the
-broker is seen by every message that it delays.  Each message is a request of its own; with ``in_flight`` what is due
-while that many requests are under way goes into one batch, as with the usual clients.  One thread serves both raw
-connections and never sleeps: the client has a core of its own, and a sleeping client would add the kernel's wake-up to
-each figure.
+The client sends requests on a schedule without waiting for responses and measures latency from the scheduled time, so
+that a stall of the broker counts for every message that it delays. Each message is a separate request. With
+`in_flight`, messages that are due while that many requests are in flight share one batch, as in common clients. One
+thread serves both raw connections and never sleeps: the client has its own core, and each sleep would add the kernel's
+wake-up time to the figures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.loads.stream import Stream
 
 WARM_UP_S = 0.5
 DRAIN_LIMIT_S = 10.0
-MOST_MESSAGES = 500  # of 1 KiB, half of what a batch may have by default
+MOST_MESSAGES = 500  # of 1 KiB, half of the default maximum batch size
 
 
 class _Run:
@@ -104,7 +104,7 @@ class _Run:
 
 
 def run(spec: Spec) -> Metrics:
-    """Metrics ``produce_p50_ms`` .. ``end_to_end_p999_ms``; RuntimeError where a message is refused or missing."""
+    """Return `produce_p50_ms` .. `end_to_end_p999_ms`. Raises RuntimeError if a message is rejected or missing."""
     producing, consuming = Connection(spec.address, spec.limit_s), Connection(spec.address, spec.limit_s)
     try:
         first = wire.produce_request(spec.topic, [(0, wire.record_batch([b"x"]))])

@@ -1,7 +1,7 @@
 """Produce at full speed with librdkafka.
 
-All messages are handed to librdkafka in a loop that runs in C (``deque`` over ``map``), its queue is large enough
-for all of them, and delivery reports come for failures only: the client spends as little as it can.
+A loop in C (`deque` over `map`) passes all messages to librdkafka, whose queue has room for all of them. Delivery
+reports come for failures only. This minimizes the client's CPU time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VALUES = 257
 
 
 class _Observer:
-    """librdkafka's callbacks: failures, and the newest statistics."""
+    """librdkafka's callbacks: records failures and the newest statistics."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []
@@ -45,7 +45,7 @@ class _Observer:
 
 
 def run(spec: Spec) -> Metrics:
-    """Produces ``spec.messages``; RuntimeError where one of them failed or the time limit passed."""
+    """Produce `spec.messages` messages. Raises RuntimeError if one failed or the time limit passed."""
     observer = _Observer()
     producer = Producer(
         {
@@ -75,7 +75,7 @@ def run(spec: Spec) -> Metrics:
 
 
 def texts(size_bytes: int) -> list[bytes]:
-    """Different values of ``size_bytes`` on average, which compress as text does. The same ones each time."""
+    """Return different values of `size_bytes` on average, which compress like text; the same ones in each call."""
     rng = random.Random(size_bytes)
     words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(VOCABULARY)]
     made = []

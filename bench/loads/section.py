@@ -1,4 +1,4 @@
-"""The timed section: wall time, the broker's CPU time and the client's, taken at both ends."""
+"""The timed section: wall time and the CPU time of broker and client, read at both ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.loads.specs import Metrics
 
 
 class Section:
-    """Start it when connections are open and topics known; ``finish`` right after the last answer."""
+    """A timed section. Start it when connections and topics are ready; call `finish` right after the last response."""
 
     def __init__(self, broker_pids: tuple[int, ...]) -> None:
         self._pids = broker_pids
@@ -19,7 +19,7 @@ class Section:
         self._start = time.perf_counter()
 
     def finish(self, messages: int, size_bytes: int) -> Metrics:
-        """Metrics of a section that moved ``messages`` of ``size_bytes`` each."""
+        """Return the metrics of a section that transferred `messages` of `size_bytes` each."""
         wall_s = time.perf_counter() - self._start
         client_s = time.process_time() - self._client
         broker_s = procfs.cpu_s(*self._pids) - self._broker
@@ -38,7 +38,7 @@ class Section:
 
 
 def percentiles(latencies_ns: list[int], prefix: str) -> Metrics:
-    """p50, p99 and p99.9 in milliseconds, by nearest rank."""
+    """Return p50, p99 and p99.9 in milliseconds, by nearest rank."""
     assert latencies_ns, "no latencies to summarise"
     ordered = sorted(latencies_ns)
     last = len(ordered) - 1

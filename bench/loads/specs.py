@@ -1,4 +1,4 @@
-"""What a client process is asked to do; sent to it as JSON, answered with a flat object of numbers."""
+"""Specs of client processes, sent as JSON; the response is a flat object of numbers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import msgspec
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Common to all loads: where the broker is and what to pin to.
+    """Fields common to all loads: the broker's address and the core to pin to.
 
-    ``broker_pids`` are the processes whose CPU time counts: one, or those of a whole cluster.
+    `broker_pids` are the processes whose CPU time counts: those of one broker or of a whole cluster.
     """
 
     address: str
@@ -19,9 +19,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Produce(Spec, frozen=True, kw_only=True):
-    """As many messages as the client can send, with librdkafka.
+    """Produce as fast as the client can, with librdkafka.
 
-    ``text``: values of words, half to one and a half times ``size_bytes`` long, instead of one letter repeated.
+    `text`: values consist of words and are half to one and a half times `size_bytes` long, instead of one repeated
+    letter.
     """
 
     size_bytes: int
@@ -32,9 +33,9 @@ class Produce(Spec, frozen=True, kw_only=True):
 
 
 class Consume(Spec, frozen=True, kw_only=True):
-    """Reads a topic that holds ``messages`` messages from its beginning, with librdkafka.
+    """Read a topic of `messages` messages from its beginning with librdkafka.
 
-    It is read once, and again from its beginning until ``seconds`` are over; the last time too as a whole.
+    The client reads it once, and then again until `seconds` are over, each time completely.
     """
 
     partitions: int
@@ -51,9 +52,9 @@ class OneByOne(Spec, frozen=True, kw_only=True):
 
 
 class Paced(Spec, frozen=True, kw_only=True):
-    """A fixed rate on one raw connection, whatever the answers take; a second connection consumes.
+    """A fixed rate on one raw connection, independent of the responses; a second connection consumes.
 
-    ``in_flight`` limits the requests under way; without it there is no limit, and one message in each.
+    `in_flight` limits the requests in flight. Without it there is no limit, and each request has one message.
     """
 
     size_bytes: int
@@ -63,7 +64,7 @@ class Paced(Spec, frozen=True, kw_only=True):
 
 
 class Surge(Spec, frozen=True, kw_only=True):
-    """Many raw connections that offer ``factor`` times the broker's measured capacity for some seconds."""
+    """Many raw connections that send `factor` times the broker's measured capacity for some seconds."""
 
     producers: int
     partitions: int
@@ -74,9 +75,9 @@ class Surge(Spec, frozen=True, kw_only=True):
 
 
 class Commits(Spec, frozen=True, kw_only=True):
-    """Offsets of ``groups`` groups, each with ``partitions`` keys; ``depth`` commits under way on each connection.
+    """Offsets of `groups` groups, each with `partitions` keys; `depth` commits in flight on each connection.
 
-    In a cluster the groups are chosen so that the broker at ``address`` coordinates all of them.
+    In a cluster, the broker at `address` coordinates all chosen groups.
     """
 
     groups: int
@@ -88,10 +89,10 @@ class Commits(Spec, frozen=True, kw_only=True):
 
 
 class Failover(Spec, frozen=True, kw_only=True):
-    """One produce a partition under way, through a fault that the client itself brings about.
+    """One produce per partition in flight, through a fault that the client causes itself.
 
-    ``address`` holds all brokers; ``topic`` is the prefix of ``topics`` topics, ``topic-0`` and so on, of
-    ``partitions`` each.  ``signal`` goes to ``victim_pid``, the process of broker ``victim``.
+    `address` lists all brokers; `topic` is the prefix of `topics` topics, `topic-0` and so on, of `partitions` each.
+    The client sends `signal` to `victim_pid`, the process of broker `victim`.
     """
 
     topics: int

@@ -1,4 +1,4 @@
-"""A non-blocking connection for loads that have many requests under way; the paced load and the surge use it."""
+"""A non-blocking connection for loads with many requests in flight, used by the paced load and the surge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RECEIVE_BYTES = 1 << 20
 
 
 class Stream:
-    """Takes requests as the socket takes them, gives whole answers as they come."""
+    """A connection that buffers partial sends and returns complete responses."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -21,17 +21,17 @@ class Stream:
 
     @property
     def full(self) -> bool:
-        """True while the socket has not taken all of the last request."""
+        """Whether the socket has not accepted all of the last request."""
         return len(self._unsent) > 0
 
     def send(self, request: bytes) -> None:
-        """Begins to send; ``push`` continues where the socket did not take all of it."""
+        """Start to send; `push` continues if the socket did not accept everything."""
         assert not self.full, "the last request has not left yet"
         self._unsent = memoryview(request)
         self.push()
 
     def push(self) -> None:
-        """Sends as much as the socket takes now."""
+        """Send as much as the socket accepts now."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[self.socket.send(self._unsent) :]
@@ -39,7 +39,7 @@ class Stream:
             return
 
     def answers(self) -> list[bytes]:
-        """The answers that have arrived whole, without their sizes; ConnectionError where the broker closed."""
+        """Yield complete responses without their size fields. Raises ConnectionError if the broker closed."""
         try:
             data = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:

@@ -1,9 +1,9 @@
-"""100 producers at several times what the broker can take, on raw connections served by one thread.
+"""100 producers at several times the broker's capacity, on raw connections served by one thread.
 
-Four phases: single requests on a quiet broker (the baseline); every producer with one request at a time (the
-capacity); every producer on a schedule of ``factor`` times its share of the capacity, answered or not, as far as
-its socket takes it; and quiet again, while single requests tell when the broker is back to normal.  At the end a
-librdkafka consumer reads the whole topic and each acknowledged message is looked for.
+Four phases: single requests on an idle broker (the baseline); one request at a time from every producer (the capacity);
+every producer on a schedule of `factor` times its share of the capacity, without waiting for responses, as far as its
+socket accepts it; and single requests again, until the broker is back to normal. At the end a librdkafka consumer reads
+the whole topic, and the load searches it for each acknowledged message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.loads.stream import Stream
 IDENTITY = struct.Struct(">II")  # producer, sequence: the first bytes of each value
 BASELINE_REQUESTS = 200
 CAPACITY_S = 2.0
-NORMAL_FACTOR = 3.0  # normal again: the surge is answered, and the median of a window is within this of the baseline's
+NORMAL_FACTOR = 3.0  # normal: the surge is answered and a window's median is within this factor of the baseline's
 NORMAL_WINDOW = 20
 DRAIN_LIMIT_S = 60.0
 PROBE = 0xFFFFFFFF
@@ -36,7 +36,7 @@ Identity = tuple[int, int]
 
 
 class _Producer:
-    """One connection with its requests under way, in order."""
+    """One connection with its requests in flight, in order."""
 
     def __init__(self, spec: Spec, number: int) -> None:
         self.number = number
@@ -55,7 +55,7 @@ class _Producer:
         self.stream.send(wire.produce_request(self._spec.topic, [(partition, batch)]))
 
     def take_answers(self) -> tuple[list[Identity], int]:
-        """Acknowledged identities, and how many were refused with an error code."""
+        """Return the acknowledged identities, and the number of requests rejected with an error code."""
         acknowledged, refused = [], 0
         for answer in self.stream.answers():
             identity = self.under_way.popleft()
@@ -68,7 +68,7 @@ class _Producer:
 
 
 class _Crowd:
-    """All producers, the selector over their sockets, and what was acknowledged."""
+    """All producers, the selector over their sockets, and the acknowledged identities."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -81,7 +81,7 @@ class _Crowd:
         self.most_under_way = 0
 
     def serve(self) -> None:
-        """Takes the answers that are there, and pushes what a full socket had not taken."""
+        """Read the available responses, and continue sends that a full socket had not accepted."""
         for key, _events in self.selector.select(0):
             acknowledged, refused = key.data.take_answers()
             self.acknowledged.update(acknowledged)
@@ -95,7 +95,7 @@ class _Crowd:
         return sum(len(producer.under_way) for producer in self.producers)
 
     def closed_loop(self, seconds: float) -> float:
-        """One request at a time from each producer; returns answers a second."""
+        """Keep one request of each producer in flight. Return responses per second."""
         begun, before = time.monotonic(), len(self.acknowledged)
         while time.monotonic() < begun + seconds:
             for producer in self.producers:
@@ -105,7 +105,7 @@ class _Crowd:
         return (len(self.acknowledged) - before) / (time.monotonic() - begun)
 
     def open_loop(self, rate_per_s: float) -> int:
-        """Offers ``rate_per_s`` in all; returns how many were due, sent or not."""
+        """Send `rate_per_s` requests per second in total. Return how many were due, sent or not."""
         begun = time.monotonic()
         limit = self.spec.limit_bytes // self.spec.size_bytes
         sent = due = 0
@@ -137,7 +137,7 @@ def _median_ms(window: Iterable[tuple[float, float]]) -> float:
 
 
 class _Probe:
-    """Single requests on a connection of its own, in milliseconds."""
+    """Single requests on a separate connection, timed in milliseconds."""
 
     def __init__(self, spec: Spec) -> None:
         self._connection = Connection(spec.address, spec.limit_s)
@@ -152,7 +152,8 @@ class _Probe:
         return (time.perf_counter() - started) * 1000
 
     def back_to_normal_s(self, crowd: _Crowd, normal_ms: float) -> float:
-        """Asks until a whole window is normal, while the crowd's answers are taken; seconds until it began."""
+        """Send requests until all of a window are normal, and serve the crowd. Return the seconds until the window's
+        start."""
         begun = time.monotonic()
         window: deque[tuple[float, float]] = deque(maxlen=NORMAL_WINDOW)
         while time.monotonic() < begun + DRAIN_LIMIT_S:
@@ -170,7 +171,7 @@ class _Probe:
 
 
 def _stored(spec: Spec) -> tuple[set[Identity], int]:
-    """What a consumer finds in the topic up to its end, and how many of it more than once."""
+    """Return the identities that a consumer finds in the topic, and the number of duplicates."""
     consumer = Consumer(
         {
             "bootstrap.servers": spec.address,
@@ -205,7 +206,7 @@ def _stored(spec: Spec) -> tuple[set[Identity], int]:
 
 
 def run(spec: Spec) -> Metrics:
-    """Metrics ``lost``, ``time_to_normal_s`` and the figures around them."""
+    """Run the load. Return `lost`, `time_to_normal_s` and related metrics."""
     gc.disable()
     crowd, probe = _Crowd(spec), _Probe(spec)
     try:

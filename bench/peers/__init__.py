@@ -1,1 +1,1 @@
-"""The brokers that are measured: how each one is prepared, started and stopped."""
+"""The measured brokers: how each one is prepared, started and stopped."""

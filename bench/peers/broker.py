@@ -1,6 +1,6 @@
 """A service of one process: a recipe (Peer) and a process that runs from it (Broker).
 
-Every process that is started here is also ended here, by its process id.
+This module ends every process that it starts, by its process id.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ LOG_TAIL_LINES = 30
 
 
 class Peer(Contender):
-    """How one kind of broker is prepared and started."""
+    """How to prepare and start one kind of broker."""
 
     def service(self, cores: set[int], work_dir: Path) -> Broker:
         return Broker(self, cores, work_dir)
 
     def prepare(self, data_dir: Path, port: int) -> None:
-        """What has to happen once before the first start in ``data_dir``; not part of any measurement."""
+        """Prepare `data_dir` once before the first start; not part of any measurement."""
         del data_dir, port
 
     @abstractmethod
     def command(self, data_dir: Path, port: int) -> list[str]:
-        """The command line that serves ``data_dir`` on a port of 127.0.0.1."""
+        """Return the command line that serves `data_dir` on a port of 127.0.0.1."""
 
     def chosen_port(self, data_dir: Path) -> int | None:
-        """The port that the process chose by itself, for peers that cannot be given one; None until it is known."""
+        """Return the port that the process chose, for peers that cannot be given one; None until it is known."""
         del data_dir
         return None
 
     def environment(self) -> dict[str, str]:
-        """Without what a developer's shell may say of Python: a broker that compiles its modules at each start takes
-        longer to start, and more memory."""
+        """Return the environment without a developer's Python variables: a broker that compiles its modules at each
+        start takes longer to start, and more memory."""
         return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
     def wait_until_answering(self, address: str, deadline: float) -> None:
-        """Returns when it serves; TimeoutError at ``deadline`` (time.monotonic)."""
+        """Wait until the broker serves. Raises TimeoutError at `deadline` (time.monotonic)."""
         connection.wait_until_answering(address, deadline)
 
 
@@ -58,8 +58,9 @@ _reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that no process gets by chance while this process lives: on Linux only who asks for that very
-    port, as servers do with SO_REUSEADDR, can listen on one to which a socket is bound that does not listen."""
+    """Return a port of 127.0.0.1 that no process gets by chance while this process lives: on Linux a port with a bound
+    socket that does not listen is available only to a process that requests this port, as servers do with SO_REUSEADDR.
+    """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))
@@ -73,7 +74,7 @@ def _raise_open_file_limit() -> None:
 
 
 class Broker(Service):
-    """One broker in a temporary directory, pinned to ``cores``; restarts keep directory and port."""
+    """One broker in a temporary directory, pinned to `cores`; restarts keep directory and port."""
 
     def __init__(self, peer: Peer, cores: set[int], work_dir: Path) -> None:
         self.peer = peer
@@ -103,7 +104,7 @@ class Broker(Service):
         return self.process.pid
 
     def spawn(self) -> None:
-        """Starts the process and returns at once."""
+        """Start the process and return at once."""
         assert self.process is None, "the broker is running already"
         log: IO[bytes]
         with self.log_path.open("ab") as log:
@@ -123,12 +124,12 @@ class Broker(Service):
         _raise_open_file_limit()
 
     def start(self) -> None:
-        """Starts the process and waits until it answers."""
+        """Start the process and wait until it answers."""
         self.spawn()
         self.wait_until_answering()
 
     def wait_until_answering(self) -> None:
-        """BrokerFailed where it ends instead, or does not answer in time."""
+        """Wait until the broker answers. Raises BrokerFailed if it ends or does not answer in time."""
         deadline = time.monotonic() + START_LIMIT_S
         while True:
             self.check()
@@ -141,7 +142,7 @@ class Broker(Service):
                     raise BrokerFailed(self.failure("did not answer in time")) from None
 
     def check(self) -> None:
-        """Raises BrokerFailed if the process has ended."""
+        """Raise BrokerFailed if the process has ended."""
         assert self.process is not None, "the broker is not running"
         if self.process.poll() is not None:
             raise BrokerFailed(self.failure(f"ended with exit code {self.process.returncode}"))
@@ -151,7 +152,7 @@ class Broker(Service):
         return "\n".join([f"{self.peer.label} {what}; the end of its log:", *lines])
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL to the whole process group where that does not end it in time."""
+        """Send SIGTERM, and SIGKILL to the whole process group after a timeout."""
         if self.process is None:
             return
         try:
@@ -172,7 +173,7 @@ class Broker(Service):
             self.process = None
 
     def remove(self) -> None:
-        """Ends the broker for good, children that outlive it included, and removes its directory."""
+        """End the broker permanently, with children that outlive it, and remove its directory."""
         if self.process is not None:
             members = procfs.tree(self.process.pid)
             self.kill()

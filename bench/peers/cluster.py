@@ -1,6 +1,6 @@
-"""A service of several brokers, and of the process that holds their state where there is one.
+"""A service of several brokers and, for some peers, the process of their metadata store.
 
-The brokers of a cluster share the machine, its cores and its disk.  Every process is a ``Broker`` and ended by it.
+The brokers of a cluster share the machine, its cores and its disk. Every process is a `Broker`, which ends it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POLL_S = 0.05
 
 
 class ClusterContender(Contender):
-    """How a cluster of brokers is made; ``parts`` gives its processes."""
+    """How to make a cluster of brokers; `parts` returns its processes."""
 
     replicas = 3
 
@@ -32,11 +32,12 @@ class ClusterContender(Contender):
 
     @abstractmethod
     def parts(self, cores: set[int], home: Path) -> tuple[Broker | None, list[Broker]]:
-        """The store's process, if there is one, and the brokers, by rising id from 1; none is started."""
+        """Return the store's process, if any, and the brokers by ascending id from 1; none is started."""
 
 
 class Cluster(Service):
-    """The store's process starts before the brokers and ends after them; a broker can be killed and started again."""
+    """A cluster. The store's process starts before the brokers and ends after them; a broker can be killed and
+    restarted."""
 
     def __init__(self, contender: ClusterContender, cores: set[int], work_dir: Path) -> None:
         self._contender = contender
@@ -57,14 +58,14 @@ class Cluster(Service):
 
     @property
     def broker_pids(self) -> tuple[int, ...]:
-        """Those of the brokers that run, without the store's."""
+        """Return the process ids of the running brokers, without the store's."""
         return tuple(broker.pid for broker in self.brokers if broker.process is not None)
 
     def broker(self, broker_id: int) -> Broker:
         return self.brokers[broker_id - 1]
 
     def spawn(self) -> None:
-        """Starts the brokers together; the store's process, where it does not run yet, before them."""
+        """Start the brokers together, after the store's process."""
         if self.store is not None and self.store.process is None:
             self.store.start()
         for broker in self.brokers:
@@ -77,7 +78,7 @@ class Cluster(Service):
         self.wait_until_whole()
 
     def wait_until_whole(self) -> None:
-        """Returns when each broker knows all of them, and there is a controller; BrokerFailed where that never is."""
+        """Wait until each broker knows all of them and a controller exists. Raises BrokerFailed."""
         deadline = time.monotonic() + START_LIMIT_S
         while not (all(_knows_all(address) for address in self.addresses) and self.controller() is not None):
             self.check()
@@ -86,7 +87,7 @@ class Cluster(Service):
             time.sleep(POLL_S)
 
     def controller(self) -> int | None:
-        """The id of the broker that is controller now, as any of them tells; None where none does."""
+        """Return the id of the controller, as any broker reports it; None if none does."""
         for broker in self.brokers:
             if broker.process is not None and (found := _controller_of(broker.address)) is not None:
                 return found
@@ -98,7 +99,7 @@ class Cluster(Service):
                 process.check()
 
     def failure(self, what: str) -> str:
-        """With the end of each log."""
+        """Return a message with the end of each log."""
         logs = [process.failure("is one of its processes") for process in self._processes()]
         return "\n".join([f"the cluster of {self.contender.label} {what}", *logs])
 

@@ -1,4 +1,4 @@
-"""etcd with one member, the state of a Penstock cluster; its defaults, every write synced to the disk."""
+"""etcd with one member, the metadata store of a Penstock cluster, at its defaults: every write is synced to disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_S = 0.02
 
 
 class Etcd(Peer):
-    """Serves clients on the port that it is given."""
+    """An etcd that serves clients on the given port."""
 
     label = "etcd"
     durable_topic: ClassVar[dict[str, str]] = {}

@@ -1,6 +1,6 @@
 """Apache Kafka from Maven Central in KRaft's combined mode, one node or three, with the defaults of its own script.
 
-Maven resolves the server into a cache outside the checkout once.  Heap and collector flags are those of
+Maven resolves the server once, into a cache outside the checkout. Heap and collector flags are those of
 kafka-server-start.sh and kafka-run-class.sh; logging is INFO to the console, as in the distribution.
 """
 
@@ -75,7 +75,7 @@ share.coordinator.state.topic.min.isr=1
 
 _OF_SEVERAL = """default.replication.factor=3
 min.insync.replicas=2
-"""  # the internal topics have three replicas and two in sync by default
+"""  # the internal topics have three replicas, two of them in sync, by default
 
 
 def _new_cluster_id() -> str:
@@ -83,11 +83,11 @@ def _new_cluster_id() -> str:
 
 
 class KafkaUnavailable(Exception):
-    """Kafka cannot be resolved or started here; the message says what is missing."""
+    """Kafka cannot be resolved or started here; the message names what is missing."""
 
 
 def cache_dir() -> Path:
-    """PENSTOCK_BENCH_CACHE, or ``penstock-bench`` in the user's cache directory."""
+    """Return PENSTOCK_BENCH_CACHE, or `penstock-bench` in the user's cache directory."""
     chosen = os.environ.get("PENSTOCK_BENCH_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return Path(chosen) if chosen else base / "penstock-bench"
@@ -101,7 +101,7 @@ def _program(name: str) -> str:
 
 
 def resolve() -> Path:
-    """The directory of Kafka's jars; asks Maven for them the first time."""
+    """Return the directory of Kafka's jars, resolved with Maven the first time."""
     home = cache_dir() / f"kafka-{VERSION}"
     libs = home / "libs"
     complete = home / "resolved"
@@ -118,9 +118,9 @@ def resolve() -> Path:
 
 
 class Kafka(Peer):
-    """``label`` tells two Kafkas apart when the bench measures its own noise.
+    """One node. `label` distinguishes two Kafkas when the bench measures its own noise.
 
-    ``properties`` are lines for server.properties that override the defaults, ``jvm_flags`` follow the script's own.
+    `properties` are lines for server.properties that override the defaults; `jvm_flags` follow the script's own.
     """
 
     durable_topic: ClassVar[dict[str, str]] = {"flush.messages": "1"}
@@ -141,7 +141,7 @@ class Kafka(Peer):
     def _format(
         self, data_dir: Path, port: int, node_id: int, controller_ports: Sequence[int], cluster_id: str, more: str
     ) -> None:
-        """Writes the configuration of one of as many nodes as there are controller ports, and formats its storage."""
+        """Write the configuration of one node of a quorum of `len(controller_ports)`, and format its storage."""
         data_dir.mkdir(parents=True)
         (data_dir / "log4j2.properties").write_text(_LOG4J)
         server = _SERVER.format(
@@ -165,12 +165,12 @@ class Kafka(Peer):
         return [self._java, *flags, log4j, "-cp", f"{self._libs}/*", main_class]
 
     def command(self, data_dir: Path, port: int) -> list[str]:
-        del port  # it stands in the properties since prepare()
+        del port  # prepare() has written it into the properties
         return [*self._jvm(data_dir, self._jvm_flags, "kafka.Kafka"), str(data_dir / "server.properties")]
 
 
 class _Node(Kafka):
-    """One of three, each broker and controller."""
+    """One of three nodes, each broker and controller."""
 
     def __init__(
         self,
@@ -189,9 +189,9 @@ class _Node(Kafka):
 
 
 class KafkaCluster(ClusterContender):
-    """Three nodes in combined mode: three processes, where controllers of their own would make it six.
+    """Three nodes in combined mode, in three processes; separate controllers would make it six.
 
-    ``{id}`` in ``properties`` stands for each node's id.
+    `{id}` in `properties` stands for each node's id.
     """
 
     durable_topic: ClassVar[dict[str, str]] = {**Kafka.durable_topic, "min.insync.replicas": "2"}

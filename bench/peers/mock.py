@@ -1,6 +1,6 @@
-"""librdkafka's own mock broker, the ceiling: it keeps a few megabytes in memory and does next to nothing.
+"""librdkafka's mock broker, the upper bound: it keeps a few megabytes in memory and does almost no work.
 
-Run as a module it is the broker process.  librdkafka chooses the port, so the process writes it to a file.
+Run as a module, this is the broker process. librdkafka chooses the port, and the process writes it to a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 class Mock(Peer):
-    """Does not create topics on request; a Metadata request for one makes it."""
+    """The mock. It does not support CreateTopics; a Metadata request for a topic creates it."""
 
     label = "mock"
     creates_topics = False
@@ -41,7 +41,7 @@ class Mock(Peer):
 
 
 def main(port_file: Path) -> None:
-    """Serves until SIGTERM."""
+    """Serve until SIGTERM."""
     from confluent_kafka import Producer
 
     mock = Producer({"test.mock.num.brokers": 1, "log_level": 0})

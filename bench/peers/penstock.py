@@ -1,4 +1,4 @@
-"""Penstock, started as a user would: ``penstock up``, alone or as one of three brokers beside an etcd."""
+"""Penstock, started as a user starts it: `penstock up`, alone or as one of three brokers with an etcd."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLUSTER_COMMAND = f"{_UP} --http-port -1 --etcd {{etcd}} --id {{id}}"
 
 
 class Penstock(Peer):
-    """``command`` is a template with {data} and {port}, so that another build can be measured."""
+    """One broker. `command` is a template with {data} and {port}, so that another build can be measured."""
 
     label = "penstock"
     durable_topic: ClassVar[dict[str, str]] = {}  # durable is the default
@@ -54,7 +54,7 @@ class _Node(Peer):
 
 
 class PenstockCluster(ClusterContender):
-    """Three brokers and an etcd of one member; ``command`` is a template with {data}, {port}, {etcd} and {id}."""
+    """Three brokers and an etcd of one member; `command` is a template with {data}, {port}, {etcd} and {id}."""
 
     label = "penstock"
     durable_topic: ClassVar[dict[str, str]] = {"min.insync.replicas": "2"}

@@ -1,1 +1,1 @@
-"""Rolling restarts as clients of other authors see them. `make roll` runs it."""
+"""Rolling restarts from the view of third-party clients. `make roll` runs it."""

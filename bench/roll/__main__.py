@@ -1,8 +1,9 @@
-"""`python -m bench.roll`: clients of other authors through rolling restarts, on Penstock and beside it on Kafka.
+"""`python -m bench.roll`: third-party clients during rolling restarts, on Penstock and on Kafka.
 
-Three brokers are restarted cleanly one after the other, in two rounds, while clients write and read at their defaults;
-then one broker is killed and started again. A table says what each client saw. With `--followers` consumers read from
-the replica in their rack (KIP-392). Exit code 1 if a client of Penstock did not receive a record that is stored.
+The program restarts three brokers cleanly one after the other, in two rounds, while clients write and read at their
+defaults; then it kills one broker and starts it again. A table shows the events of each client. With `--followers`
+consumers read from the replica in their rack (KIP-392). The exit code is 1 if a client of Penstock did not receive a
+stored record.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Client:
     events: Path
 
     def end(self) -> report.Seen:
-        """Returns what it saw, once it has received what was acknowledged, or given up."""
+        """Return the client's events, once it has received all acknowledged records or its time limit has passed."""
         try:
             self.process.communicate(timeout=END_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -65,7 +66,7 @@ class Client:
 
 
 def command(name: str) -> list[str]:
-    """Raises KafkaUnavailable where the client cannot be had."""
+    """Return the client's command line. Raises KafkaUnavailable if the client cannot be installed."""
     if name in PYTHON:
         return [sys.executable, "-m", f"bench.roll.clients.{PYTHON[name]}"]
     if name == "Java":
@@ -83,7 +84,7 @@ def command(name: str) -> list[str]:
 
 
 def go_program() -> Path:
-    """Build the Go clients, which takes long the first time. Raises KafkaUnavailable where there is no Go."""
+    """Build the Go clients, which takes long the first time. Raises KafkaUnavailable without Go."""
     if shutil.which("go") is None:
         raise KafkaUnavailable("go is not on the PATH: install Go, or leave franz-go and sarama out with --clients")
     built = cache_dir() / "roll-go"
@@ -108,7 +109,7 @@ def start(name: str, bootstrap: str, home: Path, rack: str = "") -> Client:
 
 
 def wait_until_flowing(clients: list[Client]) -> None:
-    """Returns once each client has had a record acknowledged and received one. Raises TimeoutError."""
+    """Wait until each client has had a record acknowledged and received one. Raises TimeoutError."""
     deadline_s = time.monotonic() + START_LIMIT_S
     for client in clients:
         while not {"acknowledged", "received"} <= set(client.events.read_text().split()):
@@ -129,7 +130,7 @@ def restart(cluster: Cluster, broker: Broker, pause_s: float, is_kill: bool = Fa
 
 
 def stored(bootstrap: str, topic: str) -> frozenset[int]:
-    """The numbers that a topic holds up to the ends that hold now. Raises KafkaException."""
+    """Return the numbers in a topic up to its current end offsets. Raises KafkaException."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "stored", "enable.auto.commit": False})
     found: set[int] = set()
     try:
@@ -154,7 +155,7 @@ def stored(bootstrap: str, topic: str) -> frozenset[int]:
 def roll(
     contender: ClusterContender, names: list[str], home: Path, rounds: int, pause_s: float, has_racks: bool
 ) -> list[report.Seen]:
-    """What the clients of one contender saw."""
+    """Return the events of the clients of one contender."""
     cluster = contender.service(os.sched_getaffinity(0), home)
     clients: list[Client] = []
     try:

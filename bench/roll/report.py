@@ -1,4 +1,4 @@
-"""What the clients saw, from their events and from what their topics hold at the end. Used by `__main__`."""
+"""Events of the clients and the contents of their topics at the end. Used by `__main__`."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Seen:
     received_s: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     stored: frozenset[int] = frozenset()
-    """What the topic holds at the end, as another client reads it."""
+    """Contents of the topic at the end, as another client reads them."""
 
     @property
     def lost(self) -> int:
-        """Records that were acknowledged and are not stored."""
+        """Number of acknowledged records that are not stored."""
         return len(self.acknowledged.keys() - self.stored)
 
     @property
     def not_received(self) -> int:
-        """Records that were acknowledged and are stored, and that the client's own consumer did not return."""
+        """Number of acknowledged and stored records that the client's own consumer did not return."""
         return len((self.acknowledged.keys() & self.stored) - self.received.keys())
 
     @property
@@ -50,7 +50,7 @@ class Seen:
 
 
 def read(client: str, lines: Iterable[str]) -> Seen:
-    """Raises ValueError for a line that is no event."""
+    """Parse a client's events. Raises ValueError for an invalid line."""
     seen = Seen(client)
     for line in lines:
         at, kind, what = line.split(maxsplit=2)

@@ -1,1 +1,1 @@
-"""Spark with Penstock's data source beside Spark with its own Kafka connector: sessions in processes of their own."""
+"""Penstock's Spark data source beside Spark's own Kafka connector: each session in a separate process."""

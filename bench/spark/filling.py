@@ -1,4 +1,4 @@
-"""Fills topics for the suites of Spark: values that compress as text does, no two alike within a batch."""
+"""Fill topics for the Spark suites with values that compress like text, all different within a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("carrier", "flight", "tailnum", "origin", "dest", "air_time", "distance
 
 
 def values(size_bytes: int, count: int = DISTINCT, seed: int = SEED) -> list[bytes]:
-    """Texts of that size: fields with names that repeat and numbers that do not."""
+    """Return texts of that size: fields with repeated names and different numbers."""
     source = random.Random(seed)
     made = []
     for number in range(count):
@@ -35,7 +35,7 @@ class _Failures(list[str]):
 
 
 def fill(address: str, topic: str, size_bytes: int, messages: int, codec: str) -> None:
-    """RuntimeError where not every message was acknowledged."""
+    """Fill a topic. Raises RuntimeError if not every message was acknowledged."""
     failures = _Failures()
     producer = Producer(
         {

@@ -1,7 +1,7 @@
-"""Processes of `worker`: one session each, which stays for all rounds, so that a compiler's work is waited for once.
+"""Processes of `worker`: one session each for all rounds, so that each JVM warms up only once.
 
-Two kinds: the project's own Spark with Penstock's data source, and an older Spark with its own Kafka connector (see
-`bench.spark_peer`). Both get the same cores and memory; idle, neither costs anything.
+Two kinds exist: the project's own Spark with Penstock's data source, and an older Spark with its own Kafka connector
+(see `bench.spark_peer`). Both get the same cores and memory. Neither uses CPU while idle.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
-"""Rows go from Python to the virtual machine past TCP. The guide asks for this and for a SPARK_HOME without Spark's
-archive of pyspark, and jobs have both by default."""
+"""Spark passes rows from Python to the JVM without TCP. The guide recommends this and a SPARK_HOME without Spark's
+archive of pyspark; jobs have both by default."""
 PYTHON = {"PYSPARK_PYTHON": sys.executable}
 DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -48,7 +48,7 @@ DELTA_CONF = {
 
 @dataclass(frozen=True)
 class Flavour:
-    """How one kind of session is started."""
+    """How to start one kind of session."""
 
     label: str
     format: str
@@ -68,12 +68,12 @@ def penstock() -> Flavour:
 
 
 def penstock_untuned() -> Flavour:
-    """With Spark's own defaults."""
+    """Return the flavour with Spark's own defaults."""
     return replace(penstock(), label="penstock-untuned", conf={}, variables=PYTHON)
 
 
 def connector() -> Flavour:
-    """Makes its environment where it is not there yet; PeerUnavailable where that does not work."""
+    """Return the flavour of Spark's connector; create its environment if needed. Raises PeerUnavailable."""
     peer = spark_peer.environment(delta=True)
     conf = {"spark.jars": ",".join(map(str, peer.jars)), **DELTA_CONF}
     name = f"Spark {spark_peer.SPARK_VERSION} with its Kafka connector and Delta {spark_peer.DELTA_VERSION}"
@@ -81,7 +81,7 @@ def connector() -> Flavour:
 
 
 class Spark:
-    """One process; commands go one after the other. ClientFailed where one fails, or the process ends."""
+    """One process, which runs one command at a time. Raises ClientFailed if a command fails or the process ends."""
 
     def __init__(self, flavour: Flavour, cores: set[int], home: Path) -> None:
         self.flavour = flavour
@@ -119,7 +119,7 @@ class Spark:
         self.ask({"conf": conf, "format": self.flavour.format}, START_LIMIT_S)
 
     def ask(self, command: Mapping[str, Any], limit_s: float) -> dict[str, float]:
-        """The answer to a command."""
+        """Send a command and return its response."""
         assert self._process is not None, "the session is not running"
         assert self._process.stdin is not None, "it was started with one"
         try:
@@ -142,14 +142,14 @@ class Spark:
         return line
 
     def measure(self, command: Mapping[str, Any], rows: int, limit_s: float) -> dict[str, float]:
-        """A command's figures, and what it cost: CPU seconds of the virtual machine and all Python processes."""
+        """Return a command's metrics with its cost: CPU seconds of the JVM and all Python processes."""
         before = procfs.cpu_s(self.pid)
         figures = self.ask(command, limit_s)
         spent = procfs.cpu_s(self.pid) - before
         return {**figures, "cpu_s_per_million": 1e6 * spent / rows}
 
     def peak_mb(self) -> float:
-        """The sum of each living process's largest resident size so far."""
+        """Return the sum of each living process's maximum resident size."""
         return procfs.peak_resident_bytes(self.pid) / 1e6
 
     def _failure(self, what: str) -> str:
@@ -157,7 +157,7 @@ class Spark:
         return "\n".join([f"{self.flavour.label}'s session {what}; the end of its log:", *lines])
 
     def stop(self) -> None:
-        """The end of its input ends it; what outlives that is killed."""
+        """Close its input, which ends it; kill remaining processes."""
         if self._process is None:
             return
         members = procfs.tree(self._process.pid)

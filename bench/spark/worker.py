@@ -1,8 +1,8 @@
-"""A Spark session that works off commands; run by file name in either environment, so it imports nothing of the bench.
+"""A Spark session that runs commands. It starts by file name in either environment, so it does not import the bench.
 
-A command is a line of JSON on standard input, its answer a line of JSON on the file descriptor that is the only
+A command is a line of JSON on standard input; its response is a line of JSON on the file descriptor that is the only
 argument (Spark itself prints to the others). The first line configures the session: {"conf": {...}, "format": "kafka"}.
-An answer is an object of numbers, or {"error": "..."}; the session goes on after it.
+A response is an object of numbers, or {"error": "..."}; the session continues after it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import IO, Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-ARCHIVE = "archive"  # Penstock's job of that name, which writes Delta and Parquet without Spark's own writers
+ARCHIVE = "archive"  # Penstock's job of that name, which writes Delta and Parquet without Spark's writers
 
 
 class Worker:
-    """One session, and how it reads topics."""
+    """One session and its source format."""
 
     def __init__(self, conf: dict[str, str], format_: str) -> None:
         builder = SparkSession.builder.appName("bench")
@@ -37,7 +37,8 @@ class Worker:
             penstock_spark.register(self.spark)
 
     def read(self, command: dict[str, Any]) -> dict[str, float]:
-        """All of a topic to a sink, as one batch or with AvailableNow. RuntimeError where the sink lacks a row."""
+        """Read a whole topic into a sink, as one batch or with AvailableNow. Raises RuntimeError if the sink lacks a
+        row."""
         path = Path(command["path"])
         shutil.rmtree(path, ignore_errors=True)
         run = {"batch": self._batch, "AvailableNow": self._stream}[command["mode"]]
@@ -67,14 +68,14 @@ class Worker:
         return sum(progress["numInputRows"] for progress in query.recentProgress)
 
     def _archive(self, command: dict[str, Any], path: Path) -> int:
-        """The job, as `penstock-spark run --once` starts it. Compressed as Spark's own writers do it."""
+        """Run the job as `penstock-spark run --once` does, with the compression of Spark's own writers."""
         import msgspec
 
         from penstock_spark.jobs.kinds import archive
         from penstock_spark.jobs.run.session import ARROW_ROWS, DEFAULTS
         from penstock_spark.jobs.spec.kinds import Archive
 
-        # Of what the command sets for its own session, what writing depends on.
+        # The `run` command also sets this for its session, and writing depends on it.
         self.spark.conf.set(ARROW_ROWS, DEFAULTS[ARROW_ROWS])
 
         options = command["options"]
@@ -97,7 +98,7 @@ class Worker:
         return sum(progress["numInputRows"] for progress in query.recentProgress)
 
     def _rows_in(self, path: Path, sink: str) -> int:
-        """What a reader that is no Spark sees of it."""
+        """Return the number of rows, counted by a reader other than Spark for Penstock's Delta table."""
         if sink == "parquet":
             return self.spark.read.parquet(str(path)).count()
         if self.format == "penstock":
@@ -107,7 +108,7 @@ class Worker:
         return self.spark.read.format("delta").load(str(path)).count()
 
     def write(self, command: dict[str, Any]) -> dict[str, float]:
-        """Rows made beforehand, keyed, as one batch into a topic."""
+        """Write prepared rows with keys into a topic, as one batch."""
         frame = _rows(self.spark, command["rows"], command["size_bytes"]).cache()
         try:
             frame.count()
@@ -119,7 +120,7 @@ class Worker:
         return {"seconds": seconds, "rows_per_s": command["rows"] / seconds}
 
     def follow(self, command: dict[str, Any]) -> dict[str, float]:
-        """Batch after batch of a topic that is written to meanwhile: how long each takes, from trigger to commit."""
+        """Read a topic in micro-batches during writes. Return the duration of each, from trigger to commit."""
         path = Path(command["path"])
         shutil.rmtree(path, ignore_errors=True)
         frame = self.spark.readStream.format(self.format).options(**command["options"]).load()
@@ -145,7 +146,7 @@ class Worker:
 
 
 def _rows(spark: SparkSession, rows: int, size_bytes: int) -> DataFrame:
-    """Text of `size_bytes`, no two alike, and a thousand keys."""
+    """Return rows of `size_bytes` of text, all different, with a thousand keys."""
     filler = f"repeat(md5(cast(id as string)), {size_bytes // 32 + 1})"
     value = f"substr(concat('order ', id, ' of customer ', id % 9973, ' ', {filler}), 1, {size_bytes})"
     return spark.range(0, rows, 1, 4).selectExpr("cast(id % 1000 as string) as key", f"{value} as value")

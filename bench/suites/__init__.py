@@ -1,1 +1,1 @@
-"""One module per suite of measurements; each exposes ``run(session)``."""
+"""One module per suite of measurements; each defines `run(session)`."""

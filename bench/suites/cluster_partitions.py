@@ -1,4 +1,4 @@
-"""1,000 partitions of three replicas created in a new cluster, 10,000 more, idle, and the whole cluster restarted."""
+"""Create 1,000 partitions of three replicas in a new cluster, then 10,000; measure it idle, and restart it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.suites.footprint import resident
 from bench.suites.partitions import PARTITIONS_EACH, TOPICS, sample
 
 ROUNDS = 3
-KAFKA_ROUNDS = 1  # one of them takes minutes, and only the restart is compared
+KAFKA_ROUNDS = 1  # one round takes minutes, and only the restart is compared
 SIZE_BYTES = 100
 LIMIT_S = 300.0
 IDLE_AFTER_S = 10.0
@@ -21,7 +21,7 @@ IDLE_S = 10.0
 
 
 def run(session: Session) -> None:
-    """A new cluster for each round; Kafka has fewer of them unless the command line says how many."""
+    """Measure a new cluster in each round; Kafka has fewer rounds unless the command line sets them."""
     rounds = session.options.rounds_of(ROUNDS)
     each = session.options.scaled(PARTITIONS_EACH)
     session.open_suite("cluster-partitions", rounds, clusters=True, partitions=str(each * len(TOPICS)))
@@ -48,7 +48,7 @@ def _life(session: Session, contender: Contender, cluster: Cluster, round_: int,
 
 
 def _create_s(cluster: Cluster, topics: list[str], each: int) -> float:
-    """From the first request until every partition has a leader and the sampled ones have accepted a message."""
+    """Return seconds from the first request until every partition has a leader and the samples accept a message."""
     started = time.perf_counter()
     contender = cluster.contender
     for topic in topics:
@@ -68,7 +68,7 @@ def _wait_until_writable(cluster: Cluster, topics: list[str], each: int) -> None
 
 
 def _restart(cluster: Cluster, each: int) -> dict[str, float]:
-    """All brokers end, then start together; what holds the state of Penstock's goes on, as it does beside a cluster."""
+    """Stop all brokers and start them together; Penstock's metadata store keeps running, as an external etcd would."""
     ending = time.perf_counter()
     cluster.stop()
     started = time.perf_counter()
@@ -78,7 +78,7 @@ def _restart(cluster: Cluster, each: int) -> dict[str, float]:
 
 
 def _idle(cluster: Cluster, seconds: float) -> dict[str, float]:
-    """The share of a core that the busiest broker uses, and that of the store's process."""
+    """Return the share of a core that the busiest broker uses, and that of the store's process."""
     store = (cluster.store.pid,) if cluster.store is not None else ()
     pids = [(pid,) for pid in cluster.broker_pids] + [store]
     before = [procfs.cpu_s(*each) for each in pids]

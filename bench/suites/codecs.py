@@ -1,6 +1,7 @@
-"""Produce of compressible text in each codec, and into topics that store another codec than the producer's.
+"""Produce compressible text with each codec, and into topics whose codec differs from the producer's.
 
-Brokers decompress what they check (decision 0034), so each case has a lane on which Penstock checks nothing.
+Brokers decompress batches that they inspect (decision 0034), so each case has a lane in which Penstock inspects
+nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ UNCHECKED = {"penstock.record.validation": "none"}
 
 
 def run(session: Session) -> None:
-    """acks=1, unflushed; the client compresses, the broker's CPU is counted."""
+    """Measure acks=1, unflushed; the client compresses, and the broker's CPU counts."""
     rounds = session.options.rounds_of(ROUNDS)
     session.open_suite("codecs", rounds, megabytes=str(session.options.megabytes))
     lanes = session.rivals(work.real(session.standing_brokers(warm_up)), durable=False)

@@ -1,4 +1,4 @@
-"""Commits through one coordinator: 1,000 groups, 10,000 keys, each commit durable when it is answered."""
+"""Commits through one coordinator: 1,000 groups, 10,000 keys, each commit durable when answered."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SECONDS = 5.0
 
 
 def run(session: Session) -> None:
-    """One broker."""
+    """Measure one broker."""
     _measure(session, "commits", [peer for peer in (session.subject, session.kafka) if peer is not None])
 
 
 def on_cluster(session: Session) -> None:
-    """One coordinator of a cluster, on all cores: the first broker, and groups that it coordinates."""
+    """Measure one coordinator of a cluster on all cores: the first broker, with groups that it coordinates."""
     _measure(session, "cluster-commits", session.rival_clusters, clusters=True)
 
 
 def _measure(session: Session, suite: str, contenders: Sequence[Contender], *, clusters: bool = False) -> None:
-    """RuntimeError where an acknowledged commit is missing."""
+    """Run the sections. Raises RuntimeError if an acknowledged commit is missing."""
     rounds = session.options.rounds_of(ROUNDS)
     sizes = {"groups": str(GROUPS), "keys": str(GROUPS * PARTITIONS), "depth": str(DEPTH)}
     session.open_suite(suite, rounds, clusters=clusters, **sizes)

@@ -1,4 +1,4 @@
-"""What 1,000 idle connections cost: CPU time per message, and memory."""
+"""Cost of 1,000 idle connections: CPU time per message, and memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CASE = "1,000 idle connections"
 
 @contextmanager
 def idle_connections(address: str, count: int) -> Iterator[None]:
-    """Connections that have introduced themselves and then keep quiet."""
+    """Open connections that send one ApiVersions request and then stay idle."""
     with ExitStack() as stack:
         for _ in range(count):
             idle = Connection(address)
@@ -29,7 +29,7 @@ def idle_connections(address: str, count: int) -> Iterator[None]:
 
 
 def run(session: Session) -> None:
-    """CPU per message with idle connections and without, in pairs on one broker; then memory beside Kafka."""
+    """Measure CPU per message with and without idle connections, in pairs on one broker; then memory beside Kafka."""
     rounds = session.options.rounds_of(pairs.ROUNDS)
     count = session.options.scaled(IDLE_CONNECTIONS)
     session.open_suite("connections", rounds, idle_connections=str(count))

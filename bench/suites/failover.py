@@ -1,7 +1,7 @@
-"""A broker of three is killed or paused: the time until each partition takes acknowledged writes again.
+"""Failover: one of three brokers is killed or paused; the time until each partition accepts acknowledged writes again.
 
-On all cores, and each cluster with its own default: Penstock flushes on every replica before it acknowledges.  10,000
-partitions are left to the operating system to flush: three brokers on one disk would wait for 30,000 files, one each.
+Runs on all cores, with the default flushing of each cluster: Penstock flushes on every replica before it acknowledges.
+With 10,000 partitions the operating system flushes: three brokers on one disk would otherwise flush 30,000 files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.peers.service import Contender
 from bench.session import Session
 
 ROUNDS = 5
-FEW_ROUNDS = 3  # of what has an absolute bound, and Penstock alone
+FEW_ROUNDS = 3  # rounds of cases with an absolute bound, for Penstock only
 TOPIC = "failing"
 PARTITIONS_EACH = 1000
 WIDE_TOPICS = 10
@@ -27,7 +27,7 @@ LIMIT_S = 60.0
 
 
 class Subject:
-    """A cluster with its topics, through one fault after the other."""
+    """A cluster with its topics, through a sequence of faults."""
 
     def __init__(
         self, session: Session, cluster: Cluster, topics: int, interval_s: float, settings: dict[str, str]
@@ -50,11 +50,11 @@ class Subject:
         return controller
 
     def another(self) -> int:
-        """A broker that is not the controller."""
+        """Return a broker that is not the controller."""
         return self.controller() % BROKERS + 1
 
     def fail(self, victim: int, number: int) -> specs.Metrics:
-        """Sends a signal to a broker in the middle of the load."""
+        """Send a signal to a broker during the load."""
         self.session.settle([self.cluster])
         spec = specs.Failover(
             address=self.cluster.address,
@@ -73,7 +73,7 @@ class Subject:
         return client.run(spec)
 
     def told(self, case: str, round_: int, victim: int, number: int = signal.SIGKILL) -> None:
-        """One fault, recorded."""
+        """Cause one fault, record and print the result."""
         label = self.cluster.contender.label
         metrics = self.fail(victim, number)
         self.session.record(case, label, round_, metrics)
@@ -84,7 +84,7 @@ class Subject:
         self.victim = self.cluster.broker(victim)
 
     def heal(self) -> None:
-        """Starts the killed broker again; when it returns all are in sync and lead what they led."""
+        """Restart the killed broker; return when all replicas are in sync and led by their preferred leaders."""
         assert self.victim is not None, "healing follows a fault"
         self.victim.kill()
         self.victim.start()
@@ -95,7 +95,7 @@ class Subject:
 
 
 def run(session: Session) -> None:
-    """Both clusters killed at 1,000 partitions; Penstock paused, and killed at 10,000."""
+    """Kill a broker of each cluster at 1,000 partitions; pause Penstock's; kill Penstock's at 10,000."""
     rounds = session.options.rounds_of(ROUNDS)
     each = session.options.scaled(PARTITIONS_EACH)
     session.open_suite("failover", rounds, clusters=True, partitions=str(each), wide=str(WIDE_TOPICS * each))
@@ -128,5 +128,5 @@ def _wide(session: Session, rounds: int) -> None:
 
 
 def default_topic(session: Session, contender: Contender) -> dict[str, str]:
-    """Flushing as it is by default."""
+    """Return the default topic settings, with default flushing."""
     return contender.durable_topic if contender is session.subject_cluster else contender.unflushed_topic

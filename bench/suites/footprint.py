@@ -1,4 +1,4 @@
-"""What a broker costs before and after work: time to the first accepted message, and resident memory."""
+"""Cost of a broker before and after work: time to the first accepted message, and resident memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MB = 1e6
 
 
 def wait_until_accepting(broker: Broker, topic: str, limit_s: float) -> None:
-    """Returns when a message to ``topic``, made on the first request, is accepted with acks=all."""
+    """Wait until the broker accepts a message with acks=all to `topic`, created by the first request."""
     request = wire.produce_request(topic, [(0, wire.record_batch([b"first"]))])
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
@@ -52,13 +52,14 @@ def _start_once(session: Session, peer: Peer, cores: set[int]) -> float:
 
 
 def startup(session: Session) -> None:
-    """From starting the process on a prepared, empty directory to the first message accepted with acks=all."""
+    """Measure the time from the process's start on a prepared, empty directory to the first message accepted with
+    acks=all."""
     rounds = session.options.rounds_of(START_ROUNDS)
     session.open_suite("startup", rounds)
     peers = [peer for peer in (session.subject, session.kafka) if peer is not None]
     everywhere = {session.cores.broker, session.cores.client}
     for case, cores in (("one core", {session.cores.broker}), ("all cores", everywhere)):
-        for round_ in range(-1, rounds):  # the first one reads the programs from disk and does not count
+        for round_ in range(-1, rounds):  # the first start reads the programs from disk and does not count
             for peer in peers if round_ % 2 == 0 else reversed(peers):
                 seconds = _start_once(session, peer, cores)
                 if round_ >= 0:
@@ -67,7 +68,7 @@ def startup(session: Session) -> None:
 
 
 def resident(broker: Service) -> dict[str, float]:
-    """Metrics of the memory now, of all brokers where there are several."""
+    """Return metrics of the current memory, summed over all brokers."""
     return {
         "resident_mb": procfs.resident_bytes(*broker.pids) / MB,
         "peak_mb": procfs.peak_resident_bytes(*broker.pids) / MB,
@@ -75,7 +76,7 @@ def resident(broker: Service) -> dict[str, float]:
 
 
 def memory(session: Session) -> None:
-    """Resident memory a few seconds after the start, and after producing and consuming every size."""
+    """Measure resident memory a few seconds after the start, and after producing and consuming every size."""
     rounds = session.options.rounds_of(MEMORY_ROUNDS)
     session.open_suite("memory", rounds, megabytes=str(session.options.megabytes))
     peers = [peer for peer in (session.subject, session.kafka) if peer is not None]

@@ -13,7 +13,7 @@ from bench.suites.warming import warm_up
 ROUNDS = 7
 SIZE_BYTES = 1024
 REQUESTS = {"unflushed": 8000, "durable": 2000}
-PACES = (  # durable, messages a second, seconds
+PACES = (  # durable, messages per second, seconds
     (False, 200, 6.0),
     (False, 5000, 4.0),
     (True, 200, 6.0),
@@ -28,7 +28,7 @@ def _case(
     spec: Callable[[Lane, str], specs.AnySpec],
     warm_up_s: float = WARM_LIMIT_S,
 ) -> None:
-    """Rounds on a topic of one partition for each lane."""
+    """Run the rounds on a topic of one partition for each lane."""
     with ExitStack() as stack:
         topics = {lane.name: stack.enter_context(session.topic(lane, 1)) for lane in lanes}
         rounds = session.options.rounds_of(ROUNDS)
@@ -36,7 +36,7 @@ def _case(
 
 
 def roundtrip(session: Session) -> None:
-    """One request after the other on one connection, unflushed and durable; the mock is the ceiling."""
+    """Measure one request after the other on one connection, unflushed and durable; the mock is the upper bound."""
     session.open_suite("roundtrip", session.options.rounds_of(ROUNDS), size_bytes=str(SIZE_BYTES))
     brokers = session.standing_brokers(warm_up)
 
@@ -57,7 +57,7 @@ def _pace(session: Session, lanes: list[Lane], case: str, rate_per_s: int, secon
 
 
 def latency(session: Session) -> None:
-    """p50, p99 and p99.9 of produce (acks=all) and end to end at 200/s and 5,000/s, and durable at 200/s."""
+    """Measure p50, p99 and p99.9 of produce (acks=all) and end to end at 200/s and 5,000/s, and durable at 200/s."""
     session.open_suite("latency", session.options.rounds_of(ROUNDS), size_bytes=str(SIZE_BYTES))
     brokers = work.real(session.standing_brokers(warm_up))
     for durable, rate, seconds in PACES:

@@ -10,16 +10,16 @@ from bench.suites import work
 from bench.suites.footprint import resident
 
 ROUNDS = 20
-VOLUME_FACTOR = 2  # twice the usual volume, so that 5 % stands out of the noise
+VOLUME_FACTOR = 2  # twice the usual volume, so that 5 % exceeds the noise
 SIZE_BYTES = 1024
 
 Surroundings = Callable[[Lane], AbstractContextManager[None]]
 
 
 def run(session: Session, case: str, lanes: dict[str, tuple[Lane, str]], rounds: int, around: Surroundings) -> None:
-    """``lanes`` maps "without" and "with" to a lane and its topic; ``around`` is entered for each section.
+    """Run the pairs. `lanes` maps "without" and "with" to a lane and its topic; `around` is entered for each section.
 
-    The first pair warms up and is not counted.
+    The first pair is a warm-up and does not count.
     """
     messages = session.options.messages(SIZE_BYTES, VOLUME_FACTOR)
     brokers = list({id(lane.broker): lane.broker for lane, _topic in lanes.values()}.values())

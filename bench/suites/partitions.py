@@ -19,14 +19,14 @@ from bench.suites.work import PARTITIONS
 ROUNDS = 3
 TOPICS = [f"wide-{index}" for index in range(10)]
 PARTITIONS_EACH = 1000
-SAMPLES_EACH = 10  # partitions of each topic that have to accept a message before the topic counts as writable
+SAMPLES_EACH = 10  # partitions of each topic that must accept a message before the topic is writable
 WRITE_CHUNK = 250  # partitions in one Produce
 WRITE_LIMIT_S = 300.0
 CASE = "10,000 idle partitions"
 
 
 def create_wide(broker: Service, each: int) -> None:
-    """Asks for one wide topic after the other (Kafka refuses all in one request), then waits for all leaders."""
+    """Create one wide topic after the other (Kafka rejects all in one request), then wait for all leaders."""
     for topic in TOPICS:
         admin.create_topics(broker.address, [topic], each, broker.contender.unflushed_topic)
     for topic in TOPICS:
@@ -34,7 +34,7 @@ def create_wide(broker: Service, each: int) -> None:
 
 
 def write_each(broker: Service, partitions: Sequence[int]) -> None:
-    """One message into each of these partitions of every wide topic, tried again until all are accepted."""
+    """Write one message to each of these partitions of every wide topic; retry until all are accepted."""
     deadline = time.monotonic() + WRITE_LIMIT_S
     batch = wire.record_batch([b"x"])
     for topic in TOPICS:
@@ -53,7 +53,7 @@ def write_each(broker: Service, partitions: Sequence[int]) -> None:
 
 
 def _write(address: str, topic: str, partitions: Sequence[int], batch: bytes) -> list[int]:
-    """The partitions that did not accept the batch."""
+    """Return the partitions that did not accept the batch."""
     refused = set(partitions)
     connection = Connection(address, timeout_s=60.0)
     try:
@@ -67,7 +67,7 @@ def _write(address: str, topic: str, partitions: Sequence[int], batch: bytes) ->
 
 
 def sample(each: int) -> range:
-    """Evenly spread, the last partition among them."""
+    """Return evenly spaced partitions, the last one included."""
     step = max(each // SAMPLES_EACH, 1)
     return range(step - 1, each, step)
 
@@ -80,7 +80,7 @@ def _create_s(broker: Service, each: int) -> float:
 
 
 def _restart_s(broker: Service, each: int) -> float:
-    """From starting the process again, after a clean end, to a message accepted by every sampled partition."""
+    """Return seconds from the restart after a clean stop to a message accepted by every sampled partition."""
     broker.stop()
     started = time.perf_counter()
     broker.spawn()
@@ -108,7 +108,7 @@ def _life(session: Session, peer: Peer, round_: int, each: int) -> None:
 
 
 def run(session: Session) -> None:
-    """Their life beside Kafka's, then CPU per message with and without them, in pairs on two brokers."""
+    """Measure the partitions beside Kafka's, then CPU per message with and without them, in pairs on two brokers."""
     rounds = session.options.rounds_of(ROUNDS)
     count = session.options.rounds_of(pairs.ROUNDS)
     each = session.options.scaled(PARTITIONS_EACH)

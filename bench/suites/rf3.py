@@ -1,7 +1,7 @@
-"""Three replicas, acks=all, two in sync at least: CPU of all brokers and throughput, then latency at fixed rates.
+"""Three replicas, acks=all, min.insync.replicas=2: CPU of all brokers and throughput, then latency at fixed rates.
 
-Penstock's default is on every replica's disk when it is acknowledged; beside it Kafka with flush.messages=1, and both
-with flushing left to the operating system.
+Penstock by default flushes on every replica before it acknowledges; the comparison is Kafka with flush.messages=1, and
+both with flushing left to the operating system.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ WARM_S = 30.0
 WARM_WINDOW = 5
 CASE_WARM_S = 6.0
 PACED_WARM_S = 1.0  # one section: the brokers are warm, and a section takes seconds
-IN_FLIGHT = 1  # Kafka works off one request of a connection after the other, each until it is replicated
-PACES = ((5000, 4.0), (200, 5.0))  # messages a second, seconds; the first warms the path for the second
+IN_FLIGHT = 1  # Kafka processes one request of a connection at a time, each until it is replicated
+PACES = ((5000, 4.0), (200, 5.0))  # messages per second, seconds; the first is the warm-up of the second
 
 
 def warm_up(session: Session, clusters: list[Service]) -> None:
-    """Many small requests with acks=all, until their cost is steady: followers fetch as often as they will."""
+    """Send many small requests with acks=all until their cost is steady; the number of follower fetches varies."""
     messages = session.options.messages(WARM_SIZE_BYTES, 0.5)
     for lane in session.rivals(clusters, durable=False):
         with session.topic(lane, work.PARTITIONS) as topic:
@@ -38,7 +38,7 @@ def warm_up(session: Session, clusters: list[Service]) -> None:
 
 
 def lanes_of(session: Session, clusters: Sequence[Service]) -> list[Lane]:
-    """Flushed before the acknowledgement, and not."""
+    """Return lanes with and without a flush before the acknowledgement."""
     unflushed = [
         Lane(f"{lane.name} unflushed", lane.broker, lane.topic_settings)
         for lane in session.rivals(clusters, durable=False)
@@ -61,7 +61,7 @@ def _case(
 
 
 def throughput(session: Session) -> None:
-    """Produce as fast as the client can."""
+    """Measure produce at the client's full speed."""
     rounds = session.options.rounds_of(ROUNDS)
     session.open_suite("rf3", rounds, clusters=True, megabytes=str(session.options.megabytes))
     lanes = lanes_of(session, session.standing_brokers(warm_up, clusters=True))
@@ -75,10 +75,10 @@ def throughput(session: Session) -> None:
 
 
 def latency(session: Session) -> None:
-    """Produce and end to end through the leader of one partition, on raw connections.
+    """Measure produce and end-to-end latency through the leader of one partition, on raw connections.
 
-    What is due while a request is under way goes into the next: with a request for each message a Kafka broker would
-    be saturated by 5,000 a second, and the figure would be the length of its queue.
+    Messages that are due while a request is in flight share the next request: one request per message would saturate a
+    Kafka broker at 5,000 per second, and the figure would be the length of its queue.
     """
     session.open_suite("rf3-latency", session.options.rounds_of(ROUNDS), clusters=True, size_bytes=str(SIZE_BYTES))
     lanes = lanes_of(session, session.standing_brokers(warm_up, clusters=True))

@@ -1,6 +1,6 @@
-"""Spark with Penstock's data source beside Spark with its own Kafka connector, both on the same Penstock broker.
+"""Penstock's Spark data source beside Spark's own Kafka connector, both on the same Penstock broker.
 
-Everything shares all cores: local[2] of either Spark, its Python workers, and the broker.
+local[2] of either Spark, its Python workers and the broker share all cores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.spark import filling, process
 
 ROUNDS = 5
 PARTITIONS = 4
-READ_FACTORS = {100: 10, 1024: 30}  # starting a query takes the same whatever it reads: sections of several seconds
+READ_FACTORS = {100: 10, 1024: 30}  # a query's start has a fixed cost, so sections last several seconds
 WRITE_FACTOR = 4
 LIMIT_S = 300.0
 FOLLOW_RATE_PER_S = 1000
@@ -29,7 +29,7 @@ Command = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Contestant:
-    """A lane of the table: a session, and what sets its command apart from the others'."""
+    """A lane of the table: a session, and the options that distinguish its command."""
 
     name: str
     spark: process.Spark
@@ -38,7 +38,7 @@ class Contestant:
 
 @contextmanager
 def _sessions(session: Session, broker: Service, *flavours: process.Flavour) -> Iterator[dict[str, process.Spark]]:
-    """Running sessions by label, ended with the block; the broker is up as long."""
+    """Run sessions by label; end them with the block. The broker runs as long."""
     cores = {session.cores.broker, session.cores.client}
     running: dict[str, process.Spark] = {}
     home = session.work_dir / "spark"
@@ -70,7 +70,7 @@ def _open(session: Session, name: str, flavours: tuple[process.Flavour, ...], us
 def _rounds(
     session: Session, broker: Service, case: str, lanes: list[Contestant], rounds: int, rows: int, command: Command
 ) -> None:
-    """Each lane in each round, in an order that turns round each time, after an uncounted one."""
+    """Run each lane in each round, in an order that reverses each time, after an uncounted round."""
     for round_ in range(-1, rounds):
         for lane in lanes if round_ % 2 == 0 else reversed(lanes):
             session.settle([broker])
@@ -82,7 +82,7 @@ def _rounds(
 
 
 def _sizes(session: Session) -> tuple[int, ...]:
-    """A smoke run has the first alone."""
+    """Return the sizes; a smoke run has the first only."""
     return SPARK_SIZES[:1] if session.options.quick else SPARK_SIZES
 
 
@@ -95,8 +95,8 @@ def _reading(address: str, topic: str, *, starting: str = "earliest") -> dict[st
 
 
 def read_cases(running: Mapping[str, process.Spark]) -> Iterator[tuple[str, str, list[Contestant]]]:
-    """Mode, sink, and who takes part. Spark's own writers write Parquet for both; Delta is written by each one's own
-    means, which for Penstock is the archive job."""
+    """Yield mode, sink and contestants. Both sources write Parquet with Spark's own writer; each writes Delta by its
+    own means, which for Penstock is the archive job."""
     ours, theirs = running["penstock"], running["connector"]
     plain = {"writer": "spark"}
     both = [Contestant("penstock", ours, plain), Contestant("connector", theirs, plain)]
@@ -114,7 +114,7 @@ def read_case(size: int, codec: str, mode: str, sink: str) -> str:
 
 
 def read(session: Session) -> None:
-    """All rows of a topic into each sink, as a batch and with Trigger.AvailableNow."""
+    """Read a whole topic into each sink, as a batch and with Trigger.AvailableNow."""
     flavours = (process.penstock(), process.connector(), process.penstock_untuned())
     rounds = _open(session, "spark-read", flavours)
     with _broker(session) as broker, _sessions(session, broker, *flavours) as running:
@@ -150,7 +150,7 @@ def _read_topic(
 
 
 def write(session: Session) -> None:
-    """Keyed rows that Spark makes into a topic: exactly once, at least once, and the connector's at least once."""
+    """Write keyed rows to a topic: exactly once, at least once, and the connector's at least once."""
     flavours = (process.penstock(), process.connector())
     rounds = _open(session, "spark-write", flavours)
     with _broker(session) as broker, _sessions(session, broker, *flavours) as running:
@@ -174,7 +174,7 @@ def write(session: Session) -> None:
 
 
 def latency(session: Session) -> None:
-    """How long a micro-batch takes that finds a handful of rows, one after the other without a pause."""
+    """Measure the duration of micro-batches with few rows, one after the other without a pause."""
     flavours = (process.penstock(), process.connector())
     rounds = _open(session, "spark-latency", flavours, usual=3)
     seconds = session.options.seconds(FOLLOW_S) if not session.options.quick else 5.0
@@ -196,7 +196,7 @@ def latency(session: Session) -> None:
 
 
 def memory(session: Session) -> None:
-    """The most that a fresh session and its Python processes have had resident, after one batch to Parquet."""
+    """Measure the maximum resident memory of a new session and its Python processes, after one batch to Parquet."""
     flavours = (process.penstock(), process.connector())
     rounds = _open(session, "spark-memory", flavours, usual=3)
     with _broker(session) as broker:
@@ -221,7 +221,7 @@ def memory(session: Session) -> None:
                         session.record("100 B to parquet", flavour.label, round_, peak)
 
 
-SUITES: dict[str, tuple[Callable[[Session], None], float]] = {  # with about how many minutes each takes
+SUITES: dict[str, tuple[Callable[[Session], None], float]] = {  # suites, with their approximate duration in minutes
     "spark-read": (read, 25),
     "spark-write": (write, 6),
     "spark-latency": (latency, 5),

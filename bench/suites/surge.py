@@ -1,7 +1,7 @@
-"""A surge: 100 producers that offer several times what the broker can take.
+"""A surge: 100 producers that send several times the broker's capacity.
 
-Nothing that was acknowledged may be missing, the broker's memory has to stay bounded, and the time until a single
-request is answered as before is measured.
+No acknowledged message may be missing, and the broker's memory must stay bounded. The suite measures the time until a
+single request takes as long as before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LIMIT_BYTES = 4_000_000_000
 
 
 def run(session: Session) -> None:
-    """RuntimeError where an acknowledged message is missing."""
+    """Run the suite. Raises RuntimeError if an acknowledged message is missing."""
     rounds = session.options.rounds_of(ROUNDS)
     session.open_suite("surge", rounds, producers=str(PRODUCERS), factor=str(FACTOR), size_bytes=str(SIZE_BYTES))
     peers = [peer for peer in (session.subject, session.kafka) if peer is not None]

@@ -11,8 +11,8 @@ from bench.suites import work
 from bench.suites.warming import warm_up
 
 ROUNDS = 7
-CONSUME_FACTOR = 4  # a larger volume than is produced, so that starting and ending weigh little
-CONSUME_S = 1.2  # consuming is cheap: read again and again, a topic makes a section that is long enough to measure
+CONSUME_FACTOR = 4  # a larger volume than is produced, so that start and end have little weight
+CONSUME_S = 1.2  # consuming is cheap: the client reads a topic repeatedly to make the section long enough
 
 
 def _produce_case(
@@ -45,7 +45,7 @@ def _consume_case(
 
 
 def produce(session: Session) -> None:
-    """acks=1 and acks=all on topics whose flushing is left to the operating system; the mock is the ceiling."""
+    """Measure acks=1 and acks=all on topics flushed by the operating system; the mock is the upper bound."""
     rounds = session.options.rounds_of(ROUNDS)
     session.open_suite("produce", rounds, megabytes=str(session.options.megabytes))
     brokers = session.standing_brokers(warm_up)
@@ -57,7 +57,7 @@ def produce(session: Session) -> None:
 
 
 def consume(session: Session) -> None:
-    """Reads a topic from its beginning, out of the page cache."""
+    """Read a topic from its beginning, out of the page cache."""
     rounds = session.options.rounds_of(ROUNDS)
     session.open_suite("consume", rounds, megabytes=str(session.options.megabytes * CONSUME_FACTOR))
     lanes = session.rivals(work.real(session.standing_brokers(warm_up)), durable=False)
@@ -66,7 +66,7 @@ def consume(session: Session) -> None:
 
 
 def durable(session: Session) -> None:
-    """acks=all waits for the disk on both sides; at 1 KiB beside an unflushed Kafka too."""
+    """Measure acks=all that waits for the disk on both sides; at 1 KiB also an unflushed Kafka."""
     rounds = session.options.rounds_of(ROUNDS)
     session.open_suite("durable", rounds, megabytes=str(session.options.megabytes))
     brokers = work.real(session.standing_brokers(warm_up))
@@ -80,7 +80,7 @@ def durable(session: Session) -> None:
 
 
 def small_batches(session: Session) -> None:
-    """16 KiB batches, linger 0, five requests in flight, and reading them back."""
+    """Measure 16 KiB batches, linger 0, five requests in flight, and consuming them."""
     rounds = session.options.rounds_of(ROUNDS)
     session.open_suite("small-batches", rounds, megabytes=str(session.options.megabytes))
     lanes = session.rivals(work.real(session.standing_brokers(warm_up)), durable=False)

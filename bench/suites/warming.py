@@ -1,4 +1,4 @@
-"""Brings fresh brokers to a steady state before the first suite counts anything."""
+"""Bring new brokers to a steady state before the first suite counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SINGLE_REQUESTS = 8000
 
 
 def warm_up(session: Session, brokers: list[Service]) -> None:
-    """Many small produce requests, whole topics read, single requests: each until its cost is steady."""
+    """Run small produce requests, reads of whole topics and single requests, each until its cost is steady."""
     messages = session.options.messages(SIZE_BYTES)
     for lane in session.rivals(work.real(brokers), durable=False):
         with session.topic(lane, work.PARTITIONS) as topic:

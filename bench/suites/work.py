@@ -1,4 +1,4 @@
-"""The specs of timed sections, made for a lane; shared by the suites."""
+"""Specs of timed sections for a lane, shared by the suites."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SMALL_BATCHES: dict[str, str | int] = {
 
 
 def real(brokers: Sequence[Service]) -> list[Service]:
-    """Those that keep what they are sent: all but the mock."""
+    """Return the brokers that store records: all but the mock."""
     return [broker for broker in brokers if broker.contender.creates_topics]
 
 
 def produce(
     session: Session, lane: Lane, topic: str, size_bytes: int, acks: int, messages: int, *, small: bool = False
 ) -> specs.Produce:
-    """``small``: batches as the Java client's defaults made them before Kafka 4."""
+    """Return a spec; `small`: batches of the Java client's defaults before Kafka 4."""
     return specs.Produce(
         address=lane.broker.address,
         topic=topic,
@@ -40,7 +40,7 @@ def produce(
 def consume(
     session: Session, lane: Lane, topic: str, size_bytes: int, messages: int, *, seconds: float = 0.0
 ) -> specs.Consume:
-    """``seconds``: for how long the topic is read again and again; once in a smoke run."""
+    """Return a spec; `seconds`: the time for which the client rereads the topic; a smoke run reads it once."""
     return specs.Consume(
         address=lane.broker.address,
         topic=topic,
@@ -54,7 +54,7 @@ def consume(
 
 
 def one_by_one(session: Session, lane: Lane, topic: str, size_bytes: int, requests: int) -> specs.OneByOne:
-    """``requests`` round trips, a twentieth of them in a smoke run."""
+    """Return a spec of `requests` round trips, a twentieth of them in a smoke run."""
     return specs.OneByOne(
         address=lane.broker.address,
         topic=topic,
@@ -75,7 +75,7 @@ def paced(
     address: str | None = None,
     in_flight: int = 0,
 ) -> specs.Paced:
-    """One second at most in a smoke run; ``address`` is the leader's, where there are several brokers."""
+    """Return a spec, of at most one second in a smoke run; `address` is the leader's in a cluster."""
     return specs.Paced(
         address=address or lane.broker.address,
         topic=topic,

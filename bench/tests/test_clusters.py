@@ -1,4 +1,4 @@
-"""Loads of clusters, against a real one whose brokers are killed."""
+"""Loads of clusters, on a real one whose brokers are killed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_each_partition_is_written_at_its_leader_again_and_again(cluster: Cluste
             writers.step()
         assert not writers.errors
         future_s = time.perf_counter() + 0.3
-        assert min(writers.until_acknowledged(LIMIT_S, future_s).values()) > 0  # what was sent before does not count
+        assert min(writers.until_acknowledged(LIMIT_S, future_s).values()) > 0  # earlier sends do not count
     finally:
         writers.close()
 

@@ -1,4 +1,4 @@
-"""Loads in their own client processes, against librdkafka's mock broker, which is real enough for all but Fetch 12."""
+"""Loads in their client processes, on librdkafka's mock broker, which supports all requests but Fetch 12."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_consuming_reads_the_whole_topic_as_often_as_it_says(broker: Broker, top
             core=CORE,
             size_bytes=100,
             partitions=MOCK_PARTITIONS,
-            messages=5_001,  # the one that opens the connection is there too
+            messages=5_001,  # includes the one that opens the connection
             seconds=seconds,
         )
     )

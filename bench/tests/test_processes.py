@@ -1,4 +1,4 @@
-"""Reading and ending real processes."""
+"""CPU time and termination of real processes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ print(procfs.cpu_s(os.getpid()) - before)
 
 
 def test_cpu_time_agrees_with_the_process_itself() -> None:
-    """In one without children, whose time would count too."""
+    """Uses a process without children, whose time would count too."""
     done = subprocess.run(
         [sys.executable, "-c", ITS_OWN_TIME],
         cwd=Path(__file__).parents[2],

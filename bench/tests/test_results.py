@@ -1,4 +1,4 @@
-"""Figures, verdicts and the report, from rows made by hand."""
+"""Figures, verdicts and the report, from constructed rows."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_report_is_good_only_when_every_line_is_measured_and_none_is_short()
     at_most = [line for line in requirements.ALL if line.bound is Bound.AT_MOST]
     measured = _all_measured(0.0, 1.0)
     text, good = report.render(measured, {})
-    assert not good  # throughput of nothing is short
+    assert not good  # a throughput of zero misses the bound
     assert text.count("| **SHORT** |") == len(requirements.ALL) - len(at_most)
     assert report.render({}, {})[0].count("| not measured |") == len(requirements.ALL)
 

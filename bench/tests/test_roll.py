@@ -1,4 +1,4 @@
-"""What the report of a roll says of clients, from their events."""
+"""The report of a roll, from the events of clients."""
 
 from __future__ import annotations
 

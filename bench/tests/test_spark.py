@@ -1,4 +1,4 @@
-"""What the suites of Spark are made of, without Spark: values, commands, and lines that are judged."""
+"""Parts of the Spark suites, without Spark: values, commands, and requirements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
-    """A process with scripted answers, in place of a session."""
+    """Return a process with scripted responses, in place of a session."""
     worker = tmp_path / "echo.py"
     worker.write_text(ECHO)
     monkeypatch.setattr(process, "WORKER", worker)

@@ -19,7 +19,7 @@ from kio.serial import entity_reader, entity_writer
 
 from bench import wire
 
-# Built field by field from plain numbers, where the schema's own types would have every one of them wrapped.
+# Built field by field from plain numbers: the schema's own types would wrap each of them.
 PRODUCED: Any = importlib.import_module("kio.schema.produce.v9.response")
 FETCHED: Any = importlib.import_module("kio.schema.fetch.v12.response")
 kafka_record: Any = importlib.import_module("kafka.record")

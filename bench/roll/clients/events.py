@@ -1,4 +1,4 @@
-"""What the Python clients share: events on standard output, and when to stop."""
+"""Shared code of the Python clients: events on standard output, and when to stop."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 import time
 
 RATE = 50.0
-"""Records a second."""
+"""Records per second."""
 LIMIT_S = 60.0
-"""How long a consumer waits for what is missing at the end."""
+"""Seconds for which a consumer waits for missing records at the end."""
 
 
 class Events:
-    """Written by several threads. `is_stopping` is set once standard input has ended."""
+    """Events from several threads. `is_stopping` is set when standard input has ended."""
 
     def __init__(self) -> None:
         self.is_stopping = threading.Event()

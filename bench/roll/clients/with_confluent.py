@@ -1,4 +1,4 @@
-"""librdkafka, by confluent-kafka. See the package for arguments and output."""
+"""librdkafka, with confluent-kafka. See the package for arguments and output."""
 
 from __future__ import annotations
 
