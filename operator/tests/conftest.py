@@ -1,4 +1,4 @@
-"""Where the tests' doubles are: `from doubles.kube import FakeKube`, `from doubles.brokers import ...`."""
+"""Import path of the test doubles: `from doubles.kube import FakeKube`, `from doubles.brokers import ...`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock-operator`: what it refuses before it does anything."""
+"""`penstock-operator`: errors at startup."""
 
 from __future__ import annotations
 

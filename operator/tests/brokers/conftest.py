@@ -1,4 +1,4 @@
-"""Three real brokers and their etcd for this folder, and a gateway to them."""
+"""Three real brokers with their etcd for this folder, and a gateway to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Brokers 1 to 3, which serve."""
+    """Start brokers 1 to 3."""
     from cluster_processes import Cluster, running
 
     with running(Cluster(tmp_path_factory.mktemp("trio"))) as made:
@@ -38,5 +38,5 @@ async def gateway(trio: Cluster) -> AsyncIterator[Gateway]:
 
 @pytest.fixture
 def name() -> str:
-    """A name that nothing else has."""
+    """Return a unique name."""
     return f"t-{uuid.uuid4().hex[:12]}"

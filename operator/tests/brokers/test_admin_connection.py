@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 
 async def test_the_same_trouble_is_told_in_the_same_words() -> None:
-    """Known brokers are tried in any order, and error messages end up in statuses."""
+    """The client tries known brokers in any order, and error messages become part of statuses."""
     closed = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
     ports = [server.getsockname()[1] for server in closed]
     for server in closed:

@@ -1,4 +1,4 @@
-"""Gateways by Cluster."""
+"""Gateways of Clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The in-memory brokers refuse and do what brokers refuse and do, or tests against them would mean nothing."""
+"""The in-memory brokers accept and reject requests like real brokers, as the tests with them assume."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
 
 
 async def seen(gateway: Gateway, name: str, holds: Callable[[ObservedTopicState], object] = bool) -> ObservedTopicState:
-    """The topic, once the broker that is asked has heard of it, and of what is to hold."""
+    """Return the topic, once the queried broker has it and `holds` is true."""
     found: list[ObservedTopicState] = []
 
     async def has_service() -> bool:
@@ -95,7 +95,7 @@ async def test_topics_are_created_with_their_settings_and_told_of_with_what_is_s
 
 
 async def test_what_is_left_out_is_the_brokers_default(gateway: Gateway, name: str) -> None:
-    # Not -1 partitions: an operator of another system asked for those.
+    # An operator for another system requests -1 partitions.
     topic = await created(gateway, name, None, None)
     assert len(topic.partitions) >= 1
     assert len(topic.partitions[0].replicas) == 3
@@ -167,7 +167,7 @@ async def test_a_broker_is_drained_and_tells_when_it_can_go(gateway: Gateway, na
         return (await gateway.describe_cluster()).brokers[2].is_removable
 
     try:
-        # What other tests left with three replicas cannot go anywhere.
+        # Topics of other tests with three replicas cannot move.
         for other, state in (await gateway.topics(settings=False)).items():
             if other != name and any(len(p.replicas) > 2 for p in state.partitions):
                 await gateway.delete_topics({other: state.topic_id})
@@ -234,7 +234,7 @@ async def test_offsets_of_a_group_with_members_are_refused(gateway: Gateway, tri
 
 
 async def test_nobody_answering_is_an_error_that_passes_and_ends() -> None:
-    with socket.socket() as reserved:  # It has the port, and does not listen.
+    with socket.socket() as reserved:  # Reserves the port without listening.
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
         gateway = Gateway(AdminConnection(f"127.0.0.1:{port}"))

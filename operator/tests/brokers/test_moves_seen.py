@@ -1,5 +1,4 @@
-"""What the gateway makes of a move that begins or ends while it asks: brokers are asked several questions for one
-picture."""
+"""Observations of a reassignment that starts or ends between the gateway's requests: one observation takes several."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ UNDER_WAY = Reassignment((0, 1, 3, 2), (3,), (2,))
 
 
 class ChangingAdmin:
-    """One topic of one partition, whose move begins or ends right behind the description."""
+    """One topic of one partition, whose reassignment starts or ends right after the description."""
 
     def __init__(self, before: Reassignment | None, after: Reassignment | None, described: tuple[int, ...]) -> None:
         self.move, self.after, self.described = before, after, described

@@ -1,7 +1,7 @@
-"""A cluster's world: an API server whose StatefulSets have pods that start, and brokers that are there while those run.
+"""Environment of a Cluster: an API server whose StatefulSets get pods, and brokers that run while their pods do.
 
-Time goes on by hand. Pods are ready `START_S` after they were made, unless their image is called bad or their node is
-gone; what holds of brokers' replicas is what `InMemoryBrokers` does.
+Tests advance the time. Pods become ready `START_S` after their creation, unless their image is named bad or their node
+is gone; `InMemoryBrokers` simulates the replicas of brokers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ZONES = ("a", "b", "c")
 
 
 class Connected:
-    """`engine.ports.ConnectionPool` with these brokers."""
+    """An `engine.ports.ConnectionPool` with these brokers."""
 
     def __init__(self, brokers: BrokerGateway | None) -> None:
         self.brokers = brokers
@@ -50,7 +50,7 @@ class HandQueue:
 
 
 class World:
-    """`turn` runs pods and controller at the current time, `run` advances time."""
+    """The environment. `turn` runs pods and controller at the current time; `run` advances the time."""
 
     def __init__(self, *, seed: int = 1) -> None:
         self.time = 1000.0
@@ -63,7 +63,7 @@ class World:
         self.looks = 0
         self.moves_a_turn = 1000
         self.kubelets_ahead_s = 0.0
-        """By how much the clocks of nodes and API server are ahead of the operator's."""
+        """Seconds by which the clocks of nodes and API server are ahead of the operator's."""
         self.pods_made = 0
         self.most_away = 0
         """Maximum number of brokers down at the same time."""
@@ -85,15 +85,11 @@ class World:
         at = EPOCH + self.time + self.kubelets_ahead_s
         return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    # What users do
-
     def apply(self, **spec: Any) -> Object:
-        """The Cluster with this spec, external etcd unless it says otherwise."""
+        """Apply the Cluster with this spec, and an external etcd by default."""
         spec = {"etcd": {"endpoints": ["http://etcd:2379"]}, **spec}
         meta = {"name": NAME, "namespace": NS, "uid": UID}
         return self.kube.put(CLUSTERS, {"metadata": meta, "spec": spec})
-
-    # What happens
 
     async def turn(self) -> None:
         self.pods()
@@ -150,7 +146,7 @@ class World:
         self.kube.put(PODS, {"metadata": meta, "spec": spec, "status": {"madeAt": self.time}})
 
     def _start(self, pod: Object) -> bool:
-        """Whether it is ready now."""
+        """Start the pod if possible. Return whether it is ready."""
         ordinal = int(pod["metadata"]["name"].rpartition("-")[2])
         made_at = pod["status"]["madeAt"]
         if "bad" in pod["spec"]["containers"][0]["image"]:
@@ -180,8 +176,6 @@ class World:
             number = 30000 + int(service["metadata"]["labels"][names.ORDINAL_LABEL])
             spec = spec | {"ports": [spec["ports"][0] | {"nodePort": number}]}
             self.kube.put(SERVICES, copy.deepcopy(service) | {"spec": spec})
-
-    # What is seen
 
     @property
     def cluster(self) -> Cluster:
@@ -218,7 +212,7 @@ class World:
 
 
 async def formed(**spec: Any) -> World:
-    """A world with a Cluster that is ready."""
+    """Return an environment with a ready Cluster."""
     world = World()
     world.apply(**spec)
     await world.run(30)

@@ -133,7 +133,7 @@ async def test_what_a_restart_keeps_from_being_written_is_told_before_it() -> No
     await world.turn()
     between = []
     while world.condition("Rolled")[0] == "False":
-        between += [world.message("Rolled")] if reported else []  # from the first restart on
+        between += [world.message("Rolled")] if reported else []  # starts with the first restart
         await world.run(1)
     assert world.images() == {"penstock:2"}
     assert len(reported) == 3

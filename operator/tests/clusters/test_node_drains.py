@@ -9,7 +9,7 @@ from penstock_operator.ports.kube import BUDGETS, PODS
 
 
 def allowed(world: World) -> tuple[int, str]:
-    """What a drain of nodes may take: how many that are ready, and whether those that are not."""
+    """Return what node drains may evict: the number of ready brokers, and the policy for unready ones."""
     budget = world.kube.read(BUDGETS, NS, "c-broker")
     assert budget is not None
     return budget["spec"]["maxUnavailable"], budget["spec"]["unhealthyPodEvictionPolicy"]

@@ -110,7 +110,7 @@ async def test_a_label_that_somebody_took_away_is_given_back_and_then_all_is_qui
     bare = {**body, "metadata": {**body["metadata"], "labels": {}}}
     world.kube.hold()
     version = world.kube.put(SERVICES, bare)["metadata"]["resourceVersion"]
-    # As a watch by labels tells it: what it was, gone as of now.
+    # A watch with a label selector reports the old object as deleted, with the new version.
     gone = {**body, "metadata": {**body["metadata"], "resourceVersion": version}}
     world.kube.objects.apply_event(SERVICES, gone, is_deleted=True)
     world.kube.release()
@@ -171,7 +171,7 @@ async def test_an_object_that_cannot_be_written_keeps_no_other_waiting(resource:
 
 @pytest.mark.slow
 async def test_what_is_noted_is_written_before_it_is_begun() -> None:
-    """Without its ConfigMap no pod is made, no broker drained and none restarted."""
+    """Without its ConfigMap the operator creates no pod, drains no broker and restarts none."""
     world = await formed(brokers={"replicas": 5})
     world.brokers.add_topic("t", [(3, 4)])
     world.kube.fail("apply", KubeError(500, "InternalError", "away"), times=1_000_000, resource=CONFIG_MAPS)
@@ -226,7 +226,7 @@ async def test_a_change_that_rests_on_a_late_copy_does_not_take_pods_away() -> N
     world = await formed()
     world.kube.hold()
     live = world.stateful_set
-    world.kube.put(STATEFUL_SETS, {**live, "spec": {**live["spec"], "replicas": 5}})  # by the one that leads now
+    world.kube.put(STATEFUL_SETS, {**live, "spec": {**live["spec"], "replicas": 5}})  # by the current leader
     world.apply(image="penstock:2")
     body = world.kube.read(CLUSTERS, NS, NAME)
     assert body is not None

@@ -25,7 +25,7 @@ def replica_counts(world: World) -> dict[int, int]:
 
 
 def is_balanced(world: World) -> bool:
-    """By zones: what `placement` would leave as it is, but for who leads."""
+    """Return whether `placement` would move no data between failure domains."""
     topics = world.brokers.topics_by_name
     brokers = [PlacementBroker(n, tuple((world.setting(n, DOMAIN) or "").split("/"))) for n in world.brokers.registered]
     return not any(move.moves_data for move in plan_moves(brokers, existing(topics)))

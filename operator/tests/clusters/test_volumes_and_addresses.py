@@ -151,7 +151,7 @@ def requested(world: World, name: str) -> str:
 async def test_a_claim_that_is_smaller_than_the_template_grows_alone() -> None:
     world = await formed(brokers=brokers("10Gi"))
     uid = world.stateful_set["metadata"]["uid"]
-    resized(world, "data-c-broker-1", "5Gi")  # of an earlier Cluster, or replaced by hand
+    resized(world, "data-c-broker-1", "5Gi")  # of an earlier Cluster, or replaced manually
     await world.run(30)
     assert requested(world, "data-c-broker-1") == "10Gi"
     assert world.kube.calls["patch"] == 1

@@ -30,7 +30,7 @@ def definition(version: str | None, *, served: bool = True) -> Object:
 
 
 class Server:
-    """Holds one CRD; serves it from the `served_after`th look on."""
+    """Holds one CRD; serves it after `served_after` requests."""
 
     def __init__(self, current: Object | None, served_after: int = 0) -> None:
         self.current, self.applied = current, 0

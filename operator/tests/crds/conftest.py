@@ -1,6 +1,6 @@
-"""The custom resources on a real API server, that of $KUBECONFIG; without one these tests are not collected.
+"""The custom resources on the real API server of $KUBECONFIG; without it pytest does not collect these tests.
 
-They make a namespace of their own and take it away; the definitions stay, since removing them removes objects.
+The tests create a namespace and delete it. The definitions stay, because their removal would delete objects.
 """
 
 from __future__ import annotations

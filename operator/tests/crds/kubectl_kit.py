@@ -51,7 +51,7 @@ BASES: dict[str, Object] = {
 
 
 def manifest(kind: str, name: str, changes: Mapping[str, Any]) -> Object:
-    """The smallest object of its kind with `changes` by path, such as `brokers.replicas`; None takes a field away."""
+    """Return the smallest object of its kind with `changes` by path, such as `brokers.replicas`; None removes."""
     spec = copy.deepcopy(BASES[kind])
     for path, value in changes.items():
         *outer, last = path.split(".") if not path.startswith("config/") else ["config", path.removeprefix("config/")]

@@ -22,7 +22,7 @@ Strategy = st.SearchStrategy[Any]
 LABELS = st.dictionaries(st.from_regex(r"[a-z]{1,20}", fullmatch=True), st.from_regex(r"[a-z]{0,20}", fullmatch=True))
 AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from([1, "500m", "4Gi"]))
 
-# What rules and Kubernetes say beyond the types.
+# Rules of the CRDs and of Kubernetes beyond the types.
 FIELDS: dict[str, Strategy] = {
     "affinity": st.just({"nodeAffinity": {"anything": [1]}}),
     "annotations": LABELS,
@@ -110,7 +110,7 @@ def settled_external(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def settled_reset(made: dict[str, Any]) -> dict[str, Any]:
-    """One target, and partitions of one topic."""
+    """Keep one target, and partitions only with a single topic."""
     targets = {"timestamp": "2026-02-28T23:59:59.123Z", "offset": 7}
     made = {k: v for k, v in made.items() if k not in (*targets, "partitions")}
     if made["to"] in targets:
@@ -144,7 +144,7 @@ def made_of(kind: type[Resource], spec: dict[str, Any]) -> Resource:
 
 
 def examples(seed: int, count: int) -> list[Resource]:
-    """Random ones that a seed makes again."""
+    """Return random objects, reproducible by seed."""
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import seed as seeded
 

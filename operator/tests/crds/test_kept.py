@@ -81,7 +81,7 @@ def test_what_is_right_is_taken_whole(kubectl: Kubectl, name: str, kind: str, ch
 
 
 def covers(stored: Any, wanted: Any) -> bool:
-    """Whether nothing that was wanted was pruned."""
+    """Return whether the API server pruned nothing of `wanted`."""
     if isinstance(wanted, dict):
         return all(key in stored and covers(stored[key], value) for key, value in wanted.items())
     return bool(stored == wanted)

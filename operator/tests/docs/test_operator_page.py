@@ -1,5 +1,4 @@
-"""docs/reference/operator.md has the metrics, flags, variables, conditions' reasons and Events that there are, and no
-others."""
+"""docs/reference/operator.md lists exactly the existing metrics, flags, variables, conditions' reasons and Events."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ ROW = re.compile(r"^\| (.*) \|$", re.MULTILINE)
 
 
 def section(title: str) -> str:
-    """From a heading to the next one of its rank or above."""
+    """Return the text from a heading to the next one of its rank or above."""
     head = re.search(rf"^(#+) {re.escape(title)}$", PAGE, re.MULTILINE)
     assert head is not None, f"the page has no section {title}"
     rest = PAGE[head.end() :]
@@ -32,7 +31,7 @@ def section(title: str) -> str:
 
 
 def rows(title: str) -> list[list[str]]:
-    """The cells of the section's tables, without their heads."""
+    """Return the cells of the section's tables, without their heads."""
     found = [[cell.strip() for cell in row.split("|")] for row in ROW.findall(section(title))]
     return [cells for cells in found if cells[0].startswith("`")]
 
@@ -83,13 +82,13 @@ def test_variables_that_are_read_without_a_flag_are_named() -> None:
     read = set()
     for path in CODE.rglob("*.py"):
         if "files" in path.parts:
-            continue  # runs in brokers' pods
+            continue  # these files run in the pods of brokers
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.environ.get":
                 name = node.args[0]
                 read.add(name.value if isinstance(name, ast.Constant) else {"OVERRIDE": OVERRIDE}[ast.unparse(name)])
     assert read == {"KUBECONFIG", "KUBERNETES_SERVICE_HOST", OVERRIDE}
-    # The API server's address is Kubernetes' to set, in each pod.
+    # Kubernetes sets the API server's address in each pod.
     for name in read - {"KUBERNETES_SERVICE_HOST"}:
         assert f"`{name}`" in section("Flags and environment")
 
@@ -109,9 +108,9 @@ OTHER_WORDS = {
     "Cluster", "Topic", "ConsumerGroup", "Delete", "Retain", "NodePort",  # of the resources
     "Dead", "Empty",  # of groups
     "Bound", "ContainerCreating", "Lost", "Pending", "PodInitializing", "PodScheduled",  # of Kubernetes
-    "Reset",  # begins Events: a phase comes behind it
+    "Reset",  # start of Events; a phase follows
 }  # fmt: skip
-"""Strings in the code that look like a reason."""
+"""Strings in the code that look like reasons."""
 ROOMS = {
     "Cluster": ("reconcile/cluster/*.py", "clusters/*.py"),
     "Topic": ("reconcile/topic/*.py", "topics/*.py"),
@@ -121,7 +120,7 @@ SHARED = ("reconcile/invalid_status.py", "engine/invalid_objects.py")
 
 
 def said_by(*patterns: str) -> set[str]:
-    """Texts in the code that can be a reason, annotations and lists of names aside."""
+    """Return the strings in the code that can be reasons, without annotations and `__all__`."""
     found = set()
     for path in [path for pattern in patterns for path in CODE.glob(pattern)]:
         tree = ast.parse(path.read_text())
@@ -141,7 +140,7 @@ def shown_in(text: str) -> set[str]:
 
 
 def is_composed(word: str, said: set[str]) -> bool:
-    """Whether it is the Event of a condition's reason, or of a reset's phase."""
+    """Return whether it is the Event of a condition's reason or of a reset's phase."""
     heads = [*CONDITIONS, "Reset"]
     return any(word.startswith(head) and word.removeprefix(head) in said for head in heads)
 

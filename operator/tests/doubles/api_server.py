@@ -1,5 +1,5 @@
-"""`FakeKube` behind HTTP, as an API server: what kopf and the `kubernetes` package are tested against where there is
-no real one. Discovery, lists in pages, watches that can be broken, creates, patches of all kinds, deletes, Events.
+"""`FakeKube` behind HTTP, as an API server for tests of kopf and the `kubernetes` package without a real one. It
+supports discovery, paged lists, watches that tests can break, creates, all kinds of patches, deletes and Events.
 
     python api_server.py PORT     # for tests of several processes; prints the port
 """
@@ -26,14 +26,14 @@ KEPT_EVENTS = 20_000
 
 
 class ApiServer:
-    """One for a test. `requests` counts by method and plural; `break_watches` ends those that are open, and
-    `forget_history` makes the next ones begin with "410 Gone", so that clients list anew."""
+    """An API server for one test. `requests` counts by method and plural; `break_watches` ends the open watches, and
+    `forget_history` makes the next ones start with "410 Gone", so that clients list again."""
 
     def __init__(self) -> None:
         self.kube = FakeKube()
         self.requests: Counter[tuple[str, str]] = Counter()
         self.forbidden: set[str] = set()
-        """Plurals."""
+        """Plurals whose requests return 403."""
         self._history: list[tuple[int, KubeResource, str, Object]] = []
         self._oldest = 0
         self._watchers: set[asyncio.Queue[tuple[int, KubeResource, str, Object] | None]] = set()
@@ -179,7 +179,7 @@ class ApiServer:
         metadata = {"resourceVersion": str(self.kube._version)}
         if start + limit < len(everything):
             metadata["continue"] = str(start + limit)
-        for item in items:  # As the real one does for kinds of its own.
+        for item in items:  # A real API server omits the kind in lists of its built-in kinds.
             item.pop("kind", None)
             item.pop("apiVersion", None)
         kind, version = f"{SERVED[resource]}List", _api_version(resource)
@@ -240,7 +240,7 @@ def _resources(group: str, version: str) -> Object:
             entries.append(entry)
             if resource in WITH_STATUS:
                 entries.append({**entry, "name": f"{resource.plural}/status"})
-    # kopf looks for these two, though it has no use for them here.
+    # kopf discovers these two, although the operator does not use them here.
     if group == "":
         entries.append({"name": "namespaces", "singularName": "namespace", "kind": "Namespace", "namespaced": False})
         entries.append({"name": "events", "singularName": "event", "kind": "Event", "namespaced": True})

@@ -10,12 +10,12 @@ from penstock_operator.ports.brokers import BrokersError
 
 
 def refused(code: str, message: str) -> BrokersError:
-    """Return a non-passing error."""
+    """Return a permanent error."""
     return BrokersError(message, code=code, is_passing=False)
 
 
 def timed_out(about: str = "request") -> BrokersError:
-    """Return a passing error."""
+    """Return a temporary error."""
     return BrokersError(f"{about} was not answered in time", code="REQUEST_TIMED_OUT", is_passing=True)
 
 

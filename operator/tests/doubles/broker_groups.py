@@ -15,7 +15,7 @@ EARLIEST, LATEST = -2, -1
 
 @dataclass
 class Log:
-    """A partition's log. `times` has, by offset, when a record was written (ms since 1970); others are unknown."""
+    """A partition's log. `times` maps offsets to write times (ms since 1970); others are unknown."""
 
     start: int = 0
     end: int = 0
@@ -36,7 +36,8 @@ class Group:
 
 
 class Groups(Failures):
-    """`groups_by_id`, `logs` and `group_settings` are for tests to fill; settings alone make no group visible."""
+    """Groups of the double. Tests fill `groups_by_id`, `logs` and `group_settings`; settings alone make no group
+    visible."""
 
     calls: Counter[str]
     items: Counter[str]
@@ -49,7 +50,7 @@ class Groups(Failures):
         self.now_ms = 1_000_000
 
     def _called(self, call: str, items: int = 0) -> None:
-        raise NotImplementedError  # `InMemoryBrokers` has it
+        raise NotImplementedError  # defined by `InMemoryBrokers`
 
     def add_group(
         self, group_id: str, offsets: Mapping[tuple[str, int], int] | None = None, *, members: int = 0

@@ -1,7 +1,7 @@
 """The brokers of one cluster in memory: a double of `ports.brokers.BrokerGateway` for controller tests.
 
-It returns the errors of real brokers, moves replicas only in `progress`, fails on demand,
-and counts calls. `doubles.broker_groups` implements groups.
+It returns the errors of real brokers, moves replicas only in `progress`, fails on demand, and counts calls.
+`doubles.broker_groups` implements groups.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ Answers = dict[str, BrokersError | None]
 
 
 class InMemoryBrokers(Groups):
-    """`brokers` are ids, or ids with failure domains ("zone/node"). What is down is still registered until `forget`.
+    """In-memory brokers. `brokers` are ids, or ids with failure domains ("zone/node"). A stopped broker stays
+    registered until `forget`.
 
-    Tests look at and change `topics_by_name`, `registered`, `settings_of_brokers` and what `Groups` has directly.
+    Tests read and change `topics_by_name`, `registered`, `settings_of_brokers` and the attributes of `Groups` directly.
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class InMemoryBrokers(Groups):
         super().__init__()
         self.registered = {number: made_broker(number, domain) for number, domain in domains.items()}
         self.settings_of_brokers: dict[str, dict[str, str]] = {}
-        """By broker id as text; "": cluster-wide."""
+        """Settings by broker id as text; "": cluster-wide."""
         self.topics_by_name: dict[str, ObservedTopicState] = {}
         self.down: set[int] = set()
         self.calls: Counter[str] = Counter()
-        """Calls by method."""
+        """Number of calls by method."""
         self.items: Counter[str] = Counter()
-        """Items by method, over all calls."""
+        """Number of items by method, over all calls."""
         self.is_closed = False
         self.default_partitions = default_partitions
         self.default_replicas = default_replicas
@@ -70,8 +71,6 @@ class InMemoryBrokers(Groups):
         """Whether replicas move without `progress`."""
         self._random = random.Random(seed)
         self._stale: dict[str, ObservedTopicState] | None = None
-
-    # What tests do
 
     def add_topic(
         self,
@@ -130,7 +129,7 @@ class InMemoryBrokers(Groups):
         return ended
 
     def answer_as_of_now(self) -> None:
-        """From now on `topics` returns the current state, as a broker that is behind; `catch_up` ends it."""
+        """Make `topics` return the current state from now on, like a broker that lags; `catch_up` ends it."""
         self._stale = dict(self.topics_by_name)
 
     def catch_up(self) -> None:
@@ -140,7 +139,7 @@ class InMemoryBrokers(Groups):
     def moving(self) -> int:
         return sum(bool(p.adding or p.removing) for t in self.topics_by_name.values() for p in t.partitions)
 
-    # The port
+    # Methods of the port
 
     async def describe_cluster(self) -> BrokerSnapshot:
         self._called("describe_cluster")
@@ -221,7 +220,7 @@ class InMemoryBrokers(Groups):
     async def close(self) -> None:
         self.is_closed = True
 
-    # How it comes about
+    # Implementation
 
     def _called(self, call: str, items: int = 0) -> None:
         self.calls[call] += 1
@@ -364,8 +363,8 @@ class InMemoryBrokers(Groups):
         }
 
     def _counted(self) -> Iterable[ObservedTopicState]:
-        """Return the partitions for balancing new replicas: only the newest, because thousands of topics would take
-        minutes."""
+        """Return the partitions for balancing new replicas: for many topics only the newest, because thousands would
+        take minutes."""
         there = self.topics_by_name
         return there.values() if len(there) <= 100 else (there[n] for n in list(islice(reversed(there), 5)))
 
@@ -373,7 +372,7 @@ class InMemoryBrokers(Groups):
         found = self.topics_by_name.get(name)
         if found is None:
             message = f"topic {name!r} does not exist"
-            raise BrokersError(message, code="UNKNOWN_TOPIC_OR_PARTITION")  # the protocol's: it may be on its way
+            raise BrokersError(message, code="UNKNOWN_TOPIC_OR_PARTITION")  # as in the protocol: it may be new
         return found
 
     def _check_settings(self, settings: Mapping[str, str]) -> None:

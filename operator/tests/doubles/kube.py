@@ -1,13 +1,13 @@
 """An API server in memory: a `Kube` that behaves like the real one, and the cache that its watches feed.
 
     kube = FakeKube()
-    kube.put(TOPICS, topic)                        # as a user's kubectl apply would: no count, generation, uid given
+    kube.put(TOPICS, topic)                        # like `kubectl apply`; sets uid and generation, counts no call
     controller = TopicController(kube, kube.objects, ...)
     assert kube.changes["patch_status"] == 1       # `calls` counts requests, `changes` those that changed something
 
 Failures on demand: `kube.fail("patch_status", KubeError(500, "InternalError", "..."), times=2)`. Watches that lag:
-`kube.hold()` keeps events back until `kube.release()`. `kube.terminating.add("ns")`, `kube.crds_gone.add(TOPICS)`,
-`kube.crds_terminating.add(TOPICS)` make creates (dry runs too) fail as they do when all is being taken down.
+`kube.hold()` delays events until `kube.release()`. `kube.terminating.add("ns")`, `kube.crds_gone.add(TOPICS)` and
+`kube.crds_terminating.add(TOPICS)` make creates (dry runs too) fail as during the deletion of a namespace or CRD.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class FakeKube:
-    """One API server. All calls yield to the loop once, as real ones would, so that races can happen."""
+    """One API server. All calls yield to the loop once, as real ones do, so that races can occur."""
 
     def __init__(self, now: Callable[[], float] | None = None) -> None:
         self.stored: dict[Place, Object] = {}
@@ -67,7 +67,7 @@ class FakeKube:
         self.forbidden: set[KubeResource] = set()
         self.page = 500
         self.seen: Callable[[KubeResource, Object, bool, bool], None] | None = None
-        """Called with each change, like a watch: resource, object, whether it is new, whether it is deleted."""
+        """Callback for each change, like a watch: resource, object, whether it is new, whether it is deleted."""
         self._failures: list[tuple[str, KubeResource | None, Exception, list[int]]] = []
         self._applied: dict[Place, Object] = {}
         self._versions = itertools.count(1)
@@ -79,7 +79,7 @@ class FakeKube:
         for resource in KINDS:
             self.objects.expect_lists(resource, ())
 
-    # What a test does to it
+    # Actions of tests
 
     def put(self, resource: KubeResource, body: Object) -> Object:
         """Create an object, or replace all but its status, as another client would."""
@@ -125,7 +125,7 @@ class FakeKube:
         """Number of write requests, without dry runs and Events."""
         return sum(self.calls[method] for method in ("create", "apply", "patch", "patch_status", "delete"))
 
-    # Kube
+    # Methods of `Kube`
 
     async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
         await self._enter("get", resource)
@@ -172,7 +172,7 @@ class FakeKube:
         return _copied(self._store(place, new))
 
     async def apply(self, resource: KubeResource, namespace: str, body: Object) -> Object:
-        """Fields that the last apply had and this one has not are removed; lists are replaced as a whole."""
+        """Remove fields of the last apply that this one lacks; replace lists as a whole."""
         await self._enter("apply", resource)
         wanted = _copied(body)
         if resource.is_namespaced:
@@ -247,7 +247,7 @@ class FakeKube:
         self.recorded.extend((about_name, event) for event in events)
         await asyncio.sleep(0)
 
-    # Inside
+    # Implementation
 
     async def _enter(self, method: str, resource: KubeResource) -> None:
         self.calls[method] += 1
@@ -360,7 +360,7 @@ def _check_preconditions(known: Object, metadata: Mapping[str, Any]) -> None:
 
 
 def _merge_patched(value: Any, patch: Any) -> Any:
-    """RFC 7386."""
+    """Return the object after a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return _copied(patch)
     result = dict(value) if isinstance(value, dict) else {}
@@ -379,7 +379,7 @@ def _merged(value: Any, wanted: Any) -> Any:
 
 
 def _without(value: Any, before: Any, wanted: Any) -> Any:
-    """`value` without the leaves that `before` has and `wanted` has not."""
+    """Return `value` without the leaves that are in `before` and not in `wanted`."""
     if not (isinstance(value, dict) and isinstance(before, dict)):
         return value
     for key, item in before.items():

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time stands still while callbacks are ready, and jumps to the next timer otherwise."""
+    """Keeps the time constant while callbacks are ready; otherwise advances it to the next timer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """A `Clock` by the running loop's time. `leap_ms` is added to the wall."""
+    """A `Clock` with the running loop's time. The wall clock is ahead by `leap_ms`."""
 
     leap_ms = 0
 

@@ -1,4 +1,4 @@
-"""Lets tests import `replica`, which is also run as a process."""
+"""Import path of `replica`, which tests also run as a process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""One replica of the operator as a process, with a controller that writes what it saw into each object's status:
-for tests of kopf's wiring and of failover. Run as `python replica.py NAME PORT`, with KUBECONFIG set; PORT 0 is any.
-"""
+"""One replica of the operator as a process, with a controller that signs each object's status, for tests of the kopf
+integration and of failover. Run as `python replica.py NAME PORT`, with KUBECONFIG set; PORT 0 is any."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube
 
 
 class Signing:
-    """Write the replica's name into the status if it differs."""
+    """Writes the replica's name into the status if it differs."""
 
     batch = 100
 

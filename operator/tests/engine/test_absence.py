@@ -1,4 +1,4 @@
-"""Deletions together with a namespace or CRD do not count as a user's request."""
+"""A deletion together with a namespace or CRD does not count as a user's request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two replicas as processes: the leader is killed, and the standby takes over within 20 seconds."""
+"""Two replicas as processes: after the leader is killed, the standby takes over within 20 seconds."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def holder(server: ApiServer) -> str:
 
 
 async def signed_by(server: ApiServer, name: str, by: str, within_s: float) -> float:
-    """Puts an object there, and waits until `by` has written its status. How long that took."""
+    """Create an object and wait until `by` has written its status. Return the duration in seconds."""
     body = {"metadata": {"name": name, "namespace": "ns"}, "spec": {"clusterRef": {"name": "c"}}}
     server.kube.put(CONSUMER_GROUPS, body)
     loop = asyncio.get_running_loop()
@@ -82,10 +82,10 @@ async def test_kill_9_of_the_leader_costs_less_than_20_s_and_sigterm_less_than_t
     await replicas.start("a")
     await signed_by(server, "first", "a", 60)
     await replicas.start("b")
-    await asyncio.sleep(6)  # The standby lists, and waits.
+    await asyncio.sleep(6)  # Time for the standby to list the objects.
     assert holder(server) == "a"
     replicas.processes["a"].send_signal(signal.SIGKILL)
-    # 15 s until the lease is free, 2 s until the other looks: the rest is this machine's.
+    # The lease expires after 15 s and the standby checks every 2 s; the rest allows for a slow machine.
     took = await signed_by(server, "second", "b", 40)
     assert took > 5, "a Lease that another process holds is not acquired"
     await replicas.start("a")

@@ -1,4 +1,4 @@
-"""The lease: one process leads, another takes over in time, and never two lead at once. In virtual time."""
+"""The lease: one process leads, another takes over in time, and two never lead at once. In virtual time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_operator.ports.kube import LEASES, KubeError
 
 
 class Replica:
-    """One process: its lease, and since when it has been leading, by the loop's time."""
+    """One process: its lease, and the loop time at which it became leader."""
 
     def __init__(self, kube: Any, name: str) -> None:
         self.kube = kube
@@ -41,7 +41,7 @@ class Replica:
 
 
 class Unreachable:
-    """An API server that one replica cannot reach while `is_away`; everything else is passed on."""
+    """An API server that one replica cannot reach while `is_away`; other requests pass."""
 
     def __init__(self, kube: FakeKube) -> None:
         self.kube, self.is_away, self.hangs = kube, False, False
@@ -68,7 +68,7 @@ def virtually(test: Callable[[], Coroutine[object, object, None]]) -> Callable[[
 
 
 async def until(condition: Callable[[], bool], within_s: float) -> float:
-    """How long it took."""
+    """Wait for the condition. Return the duration in seconds."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while not condition():

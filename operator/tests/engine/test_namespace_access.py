@@ -17,7 +17,7 @@ from penstock_operator.ports.kube import TOPICS, KubeError, ListPage
 
 
 class Answers:
-    """A `Kube` of which only lists are asked: by namespace the status that it answers with."""
+    """A `Kube` that supports lists only, with a response status per namespace."""
 
     def __init__(self, **status: int) -> None:
         self.status = status

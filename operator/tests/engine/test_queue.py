@@ -1,4 +1,4 @@
-"""The queue: each key once, none lost, none concurrently, backoff of failures, lanes round-robin."""
+"""The queue: each key once, none lost, none concurrently, backoff of failures, round-robin between kinds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_ten_thousand_events_for_one_object_are_one_look() -> None:
 
 @virtually
 async def test_five_thousand_objects_at_once_are_all_looked_at_once() -> None:
-    """A topic operator that exited when its queue passed 1,024 entries: there is no such limit."""
+    """A topic operator exited when its queue passed 1,024 entries; this queue has no such limit."""
     queue = queue_of()
     for number in range(5_000):
         queue.put(key(number))
@@ -102,7 +102,7 @@ async def test_failures_wait_longer_each_time_and_never_longer_than_the_bound() 
 
 @virtually
 async def test_an_event_brings_a_failing_key_forward_but_not_at_once() -> None:
-    """What a failing look writes about itself comes back as an event."""
+    """The status that a failing reconciliation writes comes back as an event."""
     queue = queue_of()
     queue.put(key("a"))
     for _ in range(8):

@@ -21,7 +21,7 @@ def key(number: int | str) -> ObjectKey:
 
 
 class Looking:
-    """A controller that counts keys and fails for bad ones as configured."""
+    """Counts reconciliations by key and fails for configured keys."""
 
     batch = 64
 

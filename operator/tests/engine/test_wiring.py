@@ -1,5 +1,4 @@
-"""kopf, lists, queue, runner and lease together, over HTTP: what comes is seen, nothing is missed, nothing is written
-that a controller did not write."""
+"""kopf, lists, queue, runner and lease together, over HTTP: every change is processed, and only controllers write."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ async def until(condition: Callable[[], bool], what: str, within_s: float = 30) 
 
 
 async def still(count: Callable[[], int], quiet_s: float = 0.5, within_s: float = 30) -> int:
-    """What is counted, once it has stayed the same for so long."""
+    """Return the count once it has been constant for `quiet_s`."""
     async with asyncio.timeout(within_s):
         while True:
             before = count()
@@ -126,14 +125,14 @@ async def test_a_namespaced_operator_asks_for_its_own_namespaces_alone(
 async def test_what_went_while_a_watch_was_broken_is_found_out(
     server: ApiServer, start: Callable[..., Going], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kopf lists anew after 410 Gone, and does not tell which objects were gone by then."""
+    """kopf lists again after 410 Gone, and does not report the objects that were deleted meanwhile."""
     monkeypatch.setattr(relist, "AFTER_RELIST_S", 0.2)
     server.kube.put(CONSUMER_GROUPS, group("stays"))
     server.kube.put(CONSUMER_GROUPS, group("goes"))
     going = start()
     await until(lambda: going.status("goes") == "a", "both are known")
     seen = server.kube.seen
-    server.kube.seen = None  # The watches do not hear of this.
+    server.kube.seen = None  # No watch event for this deletion.
     server.kube.remove(CONSUMER_GROUPS, "ns", "goes")
     server.kube.seen = seen
     server.forget_history()
@@ -178,7 +177,7 @@ async def test_health_and_metrics_tell(server: ApiServer, start: Callable[..., G
     await until(lambda: going.status("g") == "a", "it begins when the definitions are there")
     assert (await going.get("/health/ready"))[0] == 200
     written = 'penstock_operator_api_writes_total{method="patch_status",resource="consumergroups"} 1.0'
-    async with asyncio.timeout(10):  # The server has the status a moment before the operator counts it as written.
+    async with asyncio.timeout(10):  # The server stores the status a moment before the operator counts the write.
         while written not in (text := (await going.get("/metrics"))[1]):
             await asyncio.sleep(0.02)
     assert "penstock_operator_leader 1.0" in text

@@ -1,4 +1,4 @@
-"""Lets tests import `world`."""
+"""Import path of `world`."""
 
 from __future__ import annotations
 

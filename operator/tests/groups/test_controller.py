@@ -1,4 +1,4 @@
-"""Changes of a ConsumerGroup are done once, wherever the operator is killed."""
+"""A ConsumerGroup's changes apply exactly once, whenever the operator is killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ async def test_a_reset_is_planned_done_and_told(world: World) -> None:
 
 @in_a_world
 async def test_a_reset_is_never_done_twice(world: World) -> None:
-    """Applied again, deleted and applied again, restarted: the group's own record counts."""
+    """The group's stored record prevents a repetition when the object is reapplied or deleted, or the operator
+    restarts."""
     with_orders(world)
     world.apply("billing", reset=RESET)
     await asyncio.sleep(5)
@@ -81,7 +82,7 @@ def test_a_reset_that_broke_off_is_done_to_its_end(call: str) -> None:
 
 
 async def breaks_off(world: World, **spec: Any) -> None:
-    """A reset to the end whose offsets are committed, and of which nothing is noted: the operator has died."""
+    """Reset to the end, and stop the operator after it committed the offsets and before it recorded the reset."""
     with_orders(world)
     world.c.fail_next("change_groups", BrokersError("the operator was killed here"), times=1_000)
     world.apply("billing", reset={"id": "one", "to": "latest"}, **spec)
@@ -92,7 +93,7 @@ async def breaks_off(world: World, **spec: Any) -> None:
 
 
 def read(world: World, offset: int, members: int) -> None:
-    """Where consumers are, and how many they still are."""
+    """Set the position of consumers and their number."""
     world.c.log("orders").end = 120
     group = world.c.groups_by_id["billing"]
     group.offsets[AT], group.members, group.state = offset, members, "Stable" if members else "Empty"
@@ -266,7 +267,7 @@ async def test_starting_offsets_wait_for_their_topics(world: World) -> None:
 
 @in_a_world
 async def test_a_status_that_cannot_be_read_is_written_anew(world: World) -> None:
-    """One of a newer operator, say: the group is still this object's, and gets no second one."""
+    """For example after a downgrade: the group still belongs to this object, and gets no second one."""
     with_orders(world)
     world.apply("billing")
     await asyncio.sleep(5)

@@ -1,4 +1,5 @@
-"""Discovered groups: objects are created, current, cheap, and deleted with the group."""
+"""Discovered groups: the operator creates objects, keeps them current with few requests, and deletes them with the
+group."""
 
 from __future__ import annotations
 
@@ -123,7 +124,7 @@ async def test_one_that_is_applied_over_a_discovered_one_is_the_users(world: Wor
 
 @in_a_world
 async def test_one_that_was_applied_over_a_moment_before_its_group_went_is_not_deleted(world: World) -> None:
-    """The watch has not told of it yet: only the version that was looked at may be deleted."""
+    """The watch lags: the operator may delete only the version that it has read."""
     world.c.add_group("audit", {("orders", 0): 0})
     world.c.add_group("billing", {("orders", 0): 0})
     await asyncio.sleep(SOON)
@@ -257,7 +258,7 @@ def test_beyond_the_cap_groups_are_not_shown_and_the_cluster_says_so() -> None:
 
 
 def test_beyond_the_cap_each_group_comes_in_turn() -> None:
-    """Those that cannot be shown must not hide the others, nor what is to be deleted."""
+    """Groups whose objects cannot be created must not block others or pending deletions."""
 
     async def play() -> None:
         world = World(max_discovered=300)
@@ -357,7 +358,7 @@ async def test_what_is_shown_stays_true_while_nothing_new_can_be_shown(world: Wo
 
 @in_a_world
 async def test_a_group_without_a_name_is_nobodys_business(world: World) -> None:
-    """Who commits without being a member may leave the name out; brokers refuse every question about such a group."""
+    """A client without membership may commit with an empty group id; brokers reject all requests about such a group."""
     world.c.add_group("", {("orders", 0): 0})
     world.c.add_group("billing", {("orders", 0): 0})
     await asyncio.sleep(SOON)

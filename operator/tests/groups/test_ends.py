@@ -1,4 +1,4 @@
-"""Groups whose ConsumerGroup is deleted: the object's policy decides."""
+"""Groups whose ConsumerGroup is deleted: the deletion policy decides."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_nothing_is_deleted_by_lists_where_the_api_server_has_no_such_clus
     await world.restart()
     await asyncio.sleep(90)
     assert world.kube.calls["list"] == 1
-    world.kube.hold()  # no watch has told of it yet
+    world.kube.hold()  # no watch has reported it yet
     world.kube.remove(CLUSTERS, "ns", "c")
     await asyncio.sleep(300)
     assert committed(world) == 7
@@ -280,7 +280,7 @@ async def test_a_deletion_from_before_the_cluster_was_made_again_proves_no_more_
     with_orders(world)
     world.apply("billing", deletionPolicy="Delete")
     await asyncio.sleep(5)
-    await world.stop()  # as in a replica that does not act
+    await world.stop()  # as in a standby replica
     for resource, name in ((CONSUMER_GROUPS, "billing"), (CLUSTERS, "c")):
         world.kube.remove(resource, "ns", name)
     made = datetime.fromtimestamp(LoopClock().wall_ms() / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

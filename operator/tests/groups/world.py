@@ -22,7 +22,7 @@ from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Object
 
 
 class World:
-    """`start` runs the poll and the runner as the engine does; `restart` is a new process with the same world."""
+    """The environment. `start` runs poll and runner as the engine does; `restart` simulates a new process."""
 
     def __init__(self, max_discovered: int = 1_000) -> None:
         self.kube = FakeKube(lambda: asyncio.get_running_loop().time())
@@ -38,7 +38,7 @@ class World:
         return made
 
     def gateway_for(self, namespace: str, cluster: str) -> InMemoryBrokers | None:
-        """`engine.ports.ConnectionPool`."""
+        """Implement `engine.ports.ConnectionPool`."""
         return self.brokers.get((namespace, cluster))
 
     @property
@@ -92,7 +92,7 @@ AT = ("orders", 0)
 
 
 def with_orders(world: World, committed: int = 7, members: int = 0) -> None:
-    """A topic whose records 2 to 19 are there, and a group that reads it."""
+    """Add a topic with records 2 to 19, and a group that reads it."""
     world.c.add_topic("orders", 1)
     log = world.c.log("orders")
     log.start, log.end = 2, 20
@@ -105,7 +105,7 @@ def committed(world: World) -> int:
 
 
 def in_a_world(test: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Runs a test in virtual time, with a world that is started."""
+    """Decorate a test to run in virtual time, with a started environment."""
 
     async def play() -> None:
         world = World()

@@ -1,5 +1,5 @@
-"""The client against an API server: the one of the tests, and the one that KUBECONFIG names where
-PENSTOCK_TEST_CLUSTER is set to its namespace to work in."""
+"""The client with the API server double and, if PENSTOCK_TEST_CLUSTER is a namespace to use, with the API server of
+KUBECONFIG."""
 
 from __future__ import annotations
 

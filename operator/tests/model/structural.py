@@ -1,5 +1,5 @@
-"""What an API server does with an object before its rules are asked: fields it does not know go, defaults come, the
-rest is checked. As much of it as the definitions in crds/ use."""
+"""An API server's steps before it evaluates rules: prune unknown fields, apply defaults, validate. Supports the
+features that the definitions in crds/ use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def children(value: Any, schema: Schema) -> Iterator[tuple[Any, Any, Schema | None]]:
-    """Key or index, value, and its schema where there is one."""
+    """Yield key or index, value, and the value's schema, if any."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield key, inner, schema.get("properties", {}).get(key, schema.get("additionalProperties"))

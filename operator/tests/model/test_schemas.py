@@ -81,7 +81,7 @@ def fields_of_schema(part: Schema, path: str = "") -> Iterator[tuple[str, Schema
 
 
 def own_fields_of_schema(kind: str) -> dict[str, Schema]:
-    """Without what Kubernetes itself says of pods, which has no descriptions of ours, and of requests and limits."""
+    """Return the fields without those of Kubernetes' own types: metadata, pod scheduling, requests and limits."""
     foreign = re.compile(r"[.](apiVersion|kind|metadata)$|(resources|tolerations\[\]|Constraints\[\]|Secrets\[\])[.]")
     return {path: part for path, part in fields_of_schema(schema(kind)) if not foreign.search(path)}
 
@@ -201,7 +201,7 @@ def test_names_do_not_clash_with_those_of_kubernetes(kind: Any) -> None:
 
 @every_kind
 def test_every_list_text_and_map_that_a_user_gives_is_bounded(kind: str) -> None:
-    """Otherwise the API server refuses the rules about them as too dear."""
+    """The API server otherwise rejects the rules about them as too expensive."""
 
     def unbounded(part: Schema, path: str) -> Iterator[str]:
         bound = {"array": "maxItems", "string": "maxLength"}.get(part.get("type", ""))

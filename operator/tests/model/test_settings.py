@@ -13,7 +13,7 @@ from penstock_operator.model.settings import (
     topic_settings,
 )
 
-# An API server applies the rules to settings in `operator/tests/crds/test_refused.py`.
+# `operator/tests/crds/test_refused.py` tests the rules on a real API server.
 
 
 @pytest.mark.parametrize(

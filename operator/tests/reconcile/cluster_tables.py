@@ -31,7 +31,7 @@ def cluster(replicas: int = 3, *, status: Mapping[str, Any] | None = None, **spe
 
 
 def pod(ordinal: int, restart: str = NEW, **more: Any) -> ObservedPod:
-    """One that serves."""
+    """Return a pod that serves."""
     made = ObservedPod(
         ordinal, f"c-broker-{ordinal}", f"uid-{ordinal}", restart, is_ready=True, ready_since=LONG_AGO,
         is_running=True, is_etcd_ready=True, node=f"node-{ordinal}",
@@ -40,12 +40,12 @@ def pod(ordinal: int, restart: str = NEW, **more: Any) -> ObservedPod:
 
 
 def away(ordinal: int, restart: str = NEW, **more: Any) -> ObservedPod:
-    """One that runs and does not serve."""
+    """Return a pod that runs but does not serve."""
     return pod(ordinal, restart, is_ready=False, ready_since=NOW, **more)
 
 
 def broken(ordinal: int, restart: str = NEW, **more: Any) -> ObservedPod:
-    """One whose container does not run."""
+    """Return a pod whose container does not run."""
     return away(ordinal, restart, is_running=False, is_etcd_ready=False, problem="ImagePullBackOff", **more)
 
 
@@ -87,7 +87,7 @@ def reported(
 def observed(
     pods: Iterable[ObservedPod] = (), reported: ReportedState | None = None, *, replicas: int | None = None, **more: Any
 ) -> ObservedCluster:
-    """`replicas` of the StatefulSet; there is none where it is None."""
+    """Return an observed cluster; `replicas` are the StatefulSet's, None: no StatefulSet."""
     live = dict(more.pop("live", {}))
     if replicas is not None:
         live[STATEFUL_SETS, "c-broker"] = {

@@ -70,7 +70,8 @@ WANTED = {THROTTLE: "50000000", "log.retention.hours": "5"}
         ({"log.retention.hours": "+5 "}, [WANTED, WANTED], set(WANTED), {}, set(WANTED)),
         ({}, [WANTED, WANTED], set(WANTED),
          {number: {"log.retention.hours": None} for number in ("", "0", "1")}, set(WANTED)),
-        # Each broker has been given its own by hand: set for all alone, that would be set again at every look.
+        # Each broker has a manual value: a cluster-wide value alone would not take effect, and the operator would set
+        # it in every reconciliation.
         ({}, [{THROTTLE: "9"}] * 2, {THROTTLE},
          {"": {THROTTLE: "50000000"}, "0": {THROTTLE: None}, "1": {THROTTLE: None}}, {THROTTLE}),
         ({}, [{THROTTLE: "50000000"}] * 2, set(WANTED), {}, {THROTTLE}),

@@ -147,7 +147,7 @@ def go(desired: ConsumerGroup, seen: ObservedGroup) -> Any:
 @pytest.mark.parametrize(
     ("desired", "seen", "phase", "says", "commits"),
     [
-        # first it is shown, then done
+        # planned first, then applied
         (wanted(reset=RESET), ObservedGroup(IDLE, offsets=EARLY), "Planned", "", False),
         (wanted(PLANNED, reset=RESET), ObservedGroup(IDLE, offsets=EARLY), "Planned", "", True),
         # members
@@ -169,7 +169,7 @@ def go(desired: ConsumerGroup, seen: ObservedGroup) -> Any:
             False,
         ),
         (wanted(PLANNED, reset=RESET, paused=True), ObservedGroup(IDLE, offsets=EARLY), "Planned", "paused", False),
-        # done, by what the brokers keep, or by the status
+        # applied, according to the brokers or to the status
         (wanted(PLANNED, reset=RESET), ObservedGroup(state(*HERE, reset="one")), "Done", "", False),
         (wanted(reset=RESET), ObservedGroup(state(*HERE, reset="one")), "Done", "already done", False),
         (
@@ -179,7 +179,7 @@ def go(desired: ConsumerGroup, seen: ObservedGroup) -> Any:
             "",
             False,
         ),
-        # another id is another wish
+        # another id is another request
         (wanted(PLANNED, reset=ANOTHER), ObservedGroup(IDLE, offsets=EARLY), "Planned", "", False),
         # nothing to set
         (wanted(reset=RESET), ObservedGroup(None), "Failed", "no offsets", False),
@@ -190,7 +190,7 @@ def go(desired: ConsumerGroup, seen: ObservedGroup) -> Any:
             "topic nope does not exist",
             False,
         ),
-        # a group that does not exist yet, with topics named
+        # a group that does not exist yet, with named topics
         (
             wanted(PLANNED_ANEW, reset=OffsetReset(id="one", to="latest", topics=("orders",))),
             ObservedGroup(None, partitions={"orders": 1}, offsets={("orders", 0): 9}),
@@ -231,14 +231,15 @@ def test_a_commit_that_was_half_done_is_done_again_only_while_nobody_can_have_re
 
 
 def test_a_reset_is_done_to_its_end_when_it_broke_off_anywhere() -> None:
-    """Planned, then offsets, then the id: at each place the next look goes on, and after the end nothing is done."""
+    """The steps are the plan, the offsets, the id: reconciliation resumes after each step, and does nothing after the
+    last."""
     desired, group = wanted(reset=RESET), state(*HERE)
     steps = []
     for _ in range(6):
         plan = go(desired, ObservedGroup(group, offsets=EARLY))
         steps.append((plan.status.reset.phase, len(plan.actions)))
         desired = wanted(plan.status, reset=RESET)
-        if plan.actions and len(steps) >= 4:  # Twice the operator died between the commit and the id.
+        if plan.actions and len(steps) >= 4:  # The operator dies twice between the commit and the id.
             group = state(*HERE, reset="one")
     assert steps == [("Planned", 0), ("Planned", 2), ("Planned", 2), ("Planned", 2), ("Done", 0), ("Done", 0)]
 

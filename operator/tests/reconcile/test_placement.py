@@ -53,7 +53,8 @@ def test_who_is_behind_goes_first_and_the_preferred_leader_last() -> None:
 
 
 def test_a_preferred_leader_that_is_gone_is_not_what_a_smaller_factor_leaves() -> None:
-    """No replica is removed before the kept ones are in sync: a lost broker would block the reassignment forever."""
+    """The operator removes no replica before the kept ones are in sync: a lost broker would block the reassignment
+    forever."""
     gone = ObservedPartition(1, (0, 1, 2), (1, 2))
     assert factor_targets([gone], 1, tree("", "", ""), {}, 10) == {0: (1,)}
 

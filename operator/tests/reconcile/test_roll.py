@@ -1,4 +1,4 @@
-"""Rolling restarts: desired × observed → the next pod, or why none."""
+"""Rolling restarts: desired × observed → the next pod, or the reason for waiting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_SYNC = topics(t=[part([0, 1, 2]), part([1, 2, 0])])
 SIDECAR = {"etcd": {"sidecar": {"image": "e"}}}
 
 TABLE: dict[str, tuple[ObservedCluster, int | None, str]] = {
-    # observed, the pod that goes, why none does
+    # observed, the next pod, the reason for waiting
     "all are as wanted": (observed(map(pod, THREE), reported(THREE)), None, ""),
     "all are old and in sync: the first that is not the controller": (
         observed([pod(n, OLD) for n in THREE], reported(THREE, IN_SYNC)),
@@ -228,12 +228,13 @@ ALL = [pod(0), pod(1), pod(2)]
     [
         (ALL, reported([0, 1, 2], topics(t=part([0, 1, 2]))), True),
         (ALL, reported([0, 1, 2], topics(t=part([0, 1, 2], [0, 1]))), False),
-        # a broker that is away, is ending, or came back a moment ago: what brokers say may be from before
+        # a broker that is unavailable, terminating or just restarted: the brokers' reports may be outdated
         ([pod(0), pod(1)], reported([0, 1], topics(t=part([0, 1]))), False),
         ([pod(0), pod(1), away(2)], reported([0, 1, 2], topics(t=part([0, 1, 2]))), False),
         ([pod(0), pod(1), pod(2, is_terminating=True)], reported([0, 1, 2], topics(t=part([0, 1, 2]))), False),
         ([pod(0), pod(1), pod(2, ready_since=NOW)], reported([0, 1, 2], topics(t=part([0, 1, 2]))), False),
-        # what no waiting brings back: a broker without a pod, a partition's only replica; and brokers that are silent
+        # states that waiting cannot fix: a broker without a pod, a partition's only replica, brokers that do not
+        # respond
         (ALL, reported([0, 1, 2], topics(t=part([0, 1, 7], [0, 1]))), True),
         (ALL, reported([0, 1, 2], topics(t=ObservedPartition(-1, (7,), (7,)))), True),
         (ALL, None, True),

@@ -18,7 +18,7 @@ from penstock_operator.specs.settings import DRAINING
 
 FOUR, FIVE = list(range(4)), list(range(5))
 NOTED = {(CONFIG_MAPS, "c-broker"): {"metadata": {"ownerReferences": [{"uid": "u"}]}, "data": {FOUNDED: "true"}}}
-"""A ConfigMap of this Cluster, whose brokers have formed a cluster."""
+"""ConfigMap of this Cluster after its brokers formed a cluster."""
 ON_LAST = topics(t=part([1, 2, 3]))
 
 

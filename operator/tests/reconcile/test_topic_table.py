@@ -73,7 +73,7 @@ def known(**status: Any) -> TopicStatus:
 
 @dataclass
 class Row:
-    """`reasons` are those of Ready and Synced; `says` a part of what Synced says."""
+    """A transition. `reasons` are those of Ready and Synced; `says` is a part of Synced's message."""
 
     what: str
     desired: Topic
@@ -238,7 +238,7 @@ def test_what_is_done_and_what_the_status_says(row: Row) -> None:
 def test_the_second_look_at_the_same_says_the_same_and_tells_nothing(row: Row) -> None:
     first = reconcile(row.desired, row.observed)
     if "IdentityChanged" in row.tells:
-        return  # whose status has the new id now
+        return  # its status has the new id now
     again = reconcile(msgspec.structs.replace(row.desired, status=first.status), row.observed)
     if not first.status.kept_settings:
         assert again.actions == first.actions

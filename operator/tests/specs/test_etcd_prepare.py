@@ -1,5 +1,4 @@
-"""The script that prepares a sidecar etcd, with a real etcd: started by a shell that was brought along, joined again
-after its data were lost."""
+"""The script that prepares a sidecar etcd, on a real etcd: started by a copied shell, rejoined after data loss."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ def tried_again(call: Callable[[], str]) -> str:
 
 
 def reserved_port() -> socket.socket:
-    """A socket with a port that is free at every address, and unused by others as long as it is open: only who
-    asks for that very port, as etcd does with SO_REUSEADDR, can listen on it."""
+    """Return a socket with a port that is free at every address. While it is open, only a process that requests this
+    port, as etcd does with SO_REUSEADDR, can listen on it."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("0.0.0.0", 0))
@@ -59,7 +58,7 @@ def script() -> ModuleType:
 
 
 class Members:
-    """Processes on three loopback addresses."""
+    """etcd processes on three loopback addresses."""
 
     def __init__(self, script: ModuleType, directory: Path) -> None:
         self.script, self.directory = script, directory

@@ -72,14 +72,14 @@ def rendered(spec: dict[str, Any], **more: Any) -> list[Object]:
 
 
 class Plain(yaml.SafeDumper):
-    """Without references from one place to another."""
+    """Dumps YAML without aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def shown(bodies: list[Object]) -> list[Object]:
-    """With the script's name in the place of its text, and without the hash in which that is."""
+    """Replace the script's text and the hash that depends on it."""
     for body in bodies:
         if etcd.PREPARE in body.get("data", {}):
             assert "def join_again(" in body["data"][etcd.PREPARE]

@@ -1,4 +1,4 @@
-"""Topics whose Topic object is deleted: the policy decides, given evidence of a user's request."""
+"""Topics whose Topic object is deleted: the policy applies, given evidence of a user's request."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_the_last_word_counts_though_the_brokers_had_not_heard_it(stored: 
     world.delete("orders")
     await world.settle()
     for _ in range(4):
-        world.time += 700  # the deletion itself is forgotten
+        world.time += 700  # after the cache has expired the deletion
         await world.resync()
     assert ("orders" in world.brokers.topics_by_name) == is_kept
 
@@ -112,7 +112,7 @@ async def test_the_last_word_counts_however_long_the_brokers_were_away() -> None
     world.apply("orders", deletionPolicy="Retain")
     world.delete("orders")
     await world.settle()
-    world.time += 3600  # the deletion itself is forgotten
+    world.time += 3600  # after the cache has expired the deletion
     for broker in (0, 1, 2):
         world.brokers.restart(broker)
     for _ in range(4):
@@ -161,7 +161,7 @@ async def test_an_object_restored_from_a_backup_takes_its_topic_over() -> None:
 
 
 async def away(world: World, *names: str) -> None:
-    """Objects go while no operator runs; another one starts."""
+    """Delete objects while no operator runs, then start another operator."""
     for name in names:
         world.vanish(name)
     world.time += 3600
@@ -184,7 +184,7 @@ async def test_a_topic_whose_object_went_while_nobody_looked_goes_after_two_list
 
 
 def made_again(world: World) -> None:
-    """The definitions were deleted, everything with them, and made again; the Cluster is back."""
+    """Create the Cluster again, as after the deletion of the definitions with all objects."""
     world.kube.put(CLUSTERS, cluster_made_at(world.time))
 
 
@@ -256,7 +256,7 @@ async def test_nothing_is_deleted_by_lists_where_the_api_server_has_no_such_clus
     await world.settle()
     await away(world, "orders")
     await world.resync()
-    world.kube.hold()  # no watch has told of it yet
+    world.kube.hold()  # no watch has reported it yet
     if what == "gone":
         world.kube.remove(CLUSTERS, NS, CLUSTER)
     elif what == "going":
@@ -359,7 +359,7 @@ async def test_nothing_is_deleted_with_the_namespace_or_the_resource_definition(
     for _ in range(4):
         await world.resync()
     assert "orders" in world.brokers.topics_by_name
-    if is_heard:  # and never for that absence afterwards
+    if is_heard:  # the absence of the namespace or definition does not count later either
         assert world.brokers.topics_by_name["orders"].settings[DELETION_POLICY] == "Retain"
         world.kube.terminating.clear()
         world.kube.missing_namespaces.clear()
@@ -385,7 +385,7 @@ async def test_without_the_right_to_try_nothing_is_deleted_and_it_is_tried_again
 
 
 async def test_deletion_is_not_stuck_when_brokers_are_gone_and_is_done_when_they_are_back() -> None:
-    # Finalizers made objects of other operators hang forever when their system was gone.
+    # Objects with finalizers of other operators hang forever when their system is gone.
     world = World()
     world.apply("orders", deletionPolicy="Delete")
     await world.settle()
@@ -414,7 +414,8 @@ async def test_a_deletion_that_the_brokers_put_off_is_tried_again() -> None:
 
 @pytest.mark.parametrize("first", ["cluster", "brokers", "topics"])
 async def test_topics_of_a_namespace_that_went_and_was_restored_at_once_keep_their_records(first: str) -> None:
-    """Under the same names with other UIDs, while the DELETED events of the old ones are remembered."""
+    """The restored objects have the same names and other UIDs, while the cache still has the DELETED events of the old
+    ones."""
     world = World()
     world.apply("orders", deletionPolicy="Delete")
     await world.settle()
@@ -431,7 +432,7 @@ async def test_topics_of_a_namespace_that_went_and_was_restored_at_once_keep_the
     if first != "topics":
         await world.settle()
     else:
-        world.queue.due.clear()  # as in a replica that does not act
+        world.queue.due.clear()  # as in a standby replica
     if first != "cluster":
         world.kube.remove(CLUSTERS, NS, CLUSTER)
     world.kube.terminating.clear()

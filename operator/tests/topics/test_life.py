@@ -36,7 +36,7 @@ async def test_an_applied_topic_is_created_and_becomes_ready_with_one_status_wri
 
 
 async def test_partitions_that_were_left_out_are_the_brokers_default_and_no_number_is_made_up() -> None:
-    # An operator of another system made -1 of an omitted number, and asked for that.
+    # An operator for another system replaced an omitted number by -1, and requested that.
     world = World(InMemoryBrokers(range(3), default_partitions=4, default_replicas=2))
     world.apply("orders")
     await world.settle()
@@ -126,7 +126,7 @@ async def test_a_topic_that_somebody_deleted_is_created_again_and_told() -> None
 
 
 async def test_a_topic_that_somebody_made_anew_shows_its_new_identity() -> None:
-    # Elsewhere a topic that was created again went on with the offsets of the old one, silently.
+    # In other systems a topic that was created again silently continued with the offsets of the old one.
     world = World()
     world.apply("orders", config={"retention.ms": "7"})
     await world.settle()

@@ -1,4 +1,4 @@
-"""Many topics: how many requests and writes they take. Counted, not timed."""
+"""Many topics: the number of requests and writes, without timing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READY = ("True", "Ready")
 
 @pytest.mark.slow
 async def test_a_thousand_topics_take_a_few_requests_and_one_write_each() -> None:
-    # A queue of another operator died beyond 1,024 keys; these come at once.
+    # A queue of another operator failed beyond 1,024 keys; these keys arrive at once.
     world = World()
     count = 1500
     for number in range(count):

@@ -75,7 +75,7 @@ async def test_a_topic_that_was_there_is_adopted_and_keeps_what_the_object_does_
     assert world.brokers.topics_by_name["orders"].settings["retention.ms"] == "-1"
     world.apply("orders", config={"segment.ms": "6", "retention.ms": "7"})
     await world.settle()
-    world.apply("orders", config={"segment.ms": "6"})  # now it was the object's, and goes with it
+    world.apply("orders", config={"segment.ms": "6"})  # the object now manages the topic and deletes it
     await world.settle()
     assert "retention.ms" not in world.brokers.topics_by_name["orders"].settings
 
@@ -166,7 +166,7 @@ async def test_brokers_that_stay_away_make_ready_unknown_and_their_return_mends_
     world.brokers.mend()
     world.time += 30
     world.queue.due.clear()
-    await world.controller.health.check_clusters()  # sees that they are back
+    await world.controller.health.check_clusters()  # detects that the brokers are back
     await world.settle()
     assert world.condition("orders", "Ready") == READY
 
@@ -198,7 +198,7 @@ async def test_a_broker_that_is_behind_makes_nothing_happen_twice() -> None:
     world.brokers.answer_as_of_now()
     world.apply("orders", partitions=3)
     await world.settle(1)
-    assert world.brokers.calls["create_topics"] == 2  # a look that does not see it asks once
+    assert world.brokers.calls["create_topics"] == 2  # one request for each reconciliation that misses the topic
     world.brokers.catch_up()
     await world.settle(10)
     assert world.condition("orders", "Ready") == READY
@@ -295,7 +295,7 @@ async def test_an_object_that_cannot_be_read_is_left_alone_and_says_why() -> Non
 
 
 async def test_brokers_that_answer_and_tell_nothing_of_topics_are_a_trouble_that_lasts() -> None:
-    # As without a controller: the brokers are reported, and moving replicas are not.
+    # As without a controller: the brokers respond, but do not report moving replicas.
     world = World()
     world.apply("orders")
     await world.settle()

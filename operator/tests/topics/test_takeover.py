@@ -1,4 +1,4 @@
-"""An operator that takes over: DELETED events that arrived before it was leader were not checked by anyone."""
+"""Takeover by a standby: no operator has checked DELETED events that arrived before it became leader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock_operator.ports.kube import TOPICS
 
 
 async def a_topic_that_goes(**spec: str) -> World:
-    """Its object is deleted, and the operator that acted dies before it looks."""
+    """Delete the topic's object; the acting operator dies before it reconciles."""
     world = World()
     world.apply("another")
     world.apply("orders", deletionPolicy="Delete")

@@ -21,7 +21,7 @@ MAX_TURNS = 200
 
 
 class Connected:
-    """`engine.ports.ConnectionPool` with the gateways of a test."""
+    """An `engine.ports.ConnectionPool` with the gateways of a test."""
 
     def __init__(self) -> None:
         self.by_cluster: dict[tuple[str, str], BrokerGateway] = {}
@@ -69,8 +69,6 @@ class World:
         self.kube.objects.distrust_deletions()
         self.routing.put_all()
 
-    # What users do
-
     def apply(self, name: str, **spec: Any) -> Object:
         return self.kube.put(TOPICS, manifest(name, **spec))
 
@@ -82,8 +80,6 @@ class World:
         del self.kube.stored[TOPICS, NS, name]
         there = {(namespace, name) for resource, namespace, name in self.kube.stored if resource == TOPICS}
         self.kube.objects.apply_list(TOPICS, None, there, "1000000")
-
-    # What happens then
 
     async def settle(self, within_s: float = 3.0) -> None:
         """Reconcile keys until none is due within the given seconds, advancing time."""
@@ -120,7 +116,7 @@ class World:
         return parse("Topic", body)
 
     def condition(self, name: str, kind: str) -> tuple[str, str]:
-        """Status and reason."""
+        """Return status and reason."""
         found = {c.type: c for c in self.topic(name).status.conditions}[kind]
         assert found.observed_generation == self.topic(name).metadata.generation
         return found.status, found.reason
@@ -130,7 +126,7 @@ class World:
 
     @property
     def recorded(self) -> list[tuple[str, str]]:
-        """Events: object name and reason."""
+        """Return the recorded Events as object name and reason."""
         return [(about.rpartition("/")[2], event.reason) for about, event in self.kube.recorded]
 
 

@@ -1,7 +1,7 @@
-"""Topics end to end: the operator as its own process, the API server of $KUBECONFIG, and a real broker beside them.
+"""Topics end to end: the operator as a process, the API server of $KUBECONFIG, and a real broker.
 
-Without KUBECONFIG these tests are not collected. The Cluster object is paused: its broker is no pod but a process here,
-whose address the operator is given.
+Without KUBECONFIG pytest does not collect these tests. The Cluster object is paused: its broker is a local process,
+whose address the operator receives.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Live:
     operator: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts the operator."""
+        """Start the operator."""
         environment = {
             **os.environ,
             "WATCH_NAMESPACES": self.namespace,
