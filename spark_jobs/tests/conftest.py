@@ -1,4 +1,4 @@
-"""What the tests of every room may ask for: a broker, topics, a cluster of three."""
+"""Fixtures of the Spark tests: a broker, topics, a cluster of three brokers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Tests are imported by file (importlib mode), so what they share is found by these entries. `cluster_processes`,
-# `node_kit` and `client_doubles` are the broker's tests'.
+# Tests are imported by file (importlib mode), so these entries make shared modules importable. `cluster_processes`,
+# `node_kit` and `client_doubles` belong to the broker's tests.
 HERE = Path(__file__).parent
 BROKER_TESTS = HERE.parent.parent / "broker" / "tests"
 sys.path[:0] = [str(HERE), *(str(BROKER_TESTS / room) for room in ("node", "state", "client"))]
@@ -24,12 +24,12 @@ from penstock_spark_kit.topics import MakeTopic, make_topic  # noqa: E402
 
 SPARK_LIMIT_S = 600
 JOBS = frozenset({"cli", "demo", "jobs"})
-"""Folders whose tests with Spark take about as long as those of all others, or as those in `crash`."""
+"""Folders whose Spark tests take about as long as those of all other folders, or as those in `crash`."""
 
 
 @pytest.fixture(scope="session")
 def penstock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """An embedded broker for the session; `.bootstrap` is its address. Tests that kill brokers use `own_broker`."""
+    """Run an embedded broker for the session; `.bootstrap` is its address. Tests that kill brokers use `own_broker`."""
     broker = Broker(tmp_path_factory.mktemp("penstock"))
     try:
         yield broker.start()
@@ -39,7 +39,7 @@ def penstock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Broker]:
-    """An embedded broker of the test's own, to be killed and started again."""
+    """Run an embedded broker for one test, which may kill and restart it."""
     home = tmp_path / "own-broker"
     home.mkdir()
     broker = Broker(home)
@@ -51,14 +51,14 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Unique names of topics and groups, which contain the name of the test."""
+    """Return a function for unique names of topics and groups, which contain the name of the test."""
     test = "".join(c if c.isalnum() else "-" for c in request.node.name)[:80]
     return lambda: f"{test}-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
 def topic(penstock: Broker, fresh_name: Callable[[], str]) -> MakeTopic:
-    """`topic(partitions=1, config=None)` makes a topic of the session's broker and returns its name."""
+    """Return `topic(partitions=1, config=None)`, which creates a topic on the session's broker and returns its name."""
 
     def make(partitions: int = 1, config: dict[str, str] | None = None) -> str:
         name = fresh_name()
@@ -69,17 +69,17 @@ def topic(penstock: Broker, fresh_name: Callable[[], str]) -> MakeTopic:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with Spark share few processes, and so few JVMs; the first of each waits until its JVM has started.
+    """Run Spark tests in few processes, and therefore few JVMs; the first test of each waits until its JVM has started.
 
-    Those in `crash` start drivers of their own, one at a time. Integration tests, which may run Spark in a process of
-    their own, are run again if its Python worker did not start (see `addopts`), so they use fresh names in a broker
-    that they share.
+    Tests in `crash` start separate drivers, one at a time. Integration tests, which may run Spark in a separate
+    process, are rerun if its Python worker did not start (see `addopts`), so they use new names on a broker that they
+    share.
     """
     for item in items:
         if item.path.is_relative_to(HERE) and item.get_closest_marker("integration"):
             item.add_marker(pytest.mark.flaky(reruns=2))
         if "spark" in getattr(item, "fixturenames", ()):
-            if item.get_closest_marker("xdist_group") is None:  # two markers would be a group of another name
+            if item.get_closest_marker("xdist_group") is None:  # two markers would make a group of another name
                 group = "spark-jobs" if item.path.parent.name in JOBS else "spark"
                 item.add_marker(pytest.mark.xdist_group(group))
             item.add_marker(pytest.mark.timeout(SPARK_LIMIT_S))
@@ -87,8 +87,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The Spark session of this process. Tests that use it are of the group "spark" or "spark-jobs"."""
-    from penstock_spark_kit.sessions import make_session  # tests without Spark need not wait for its import
+    """Start the Spark session of this process. Tests that use it belong to the group "spark" or "spark-jobs"."""
+    from penstock_spark_kit.sessions import make_session  # tests without Spark do not wait for its import
 
     session = make_session(tmp_path_factory.mktemp("spark"))
     yield session

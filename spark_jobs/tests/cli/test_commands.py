@@ -141,7 +141,7 @@ def test_a_run_without_a_secret_ends_before_spark_starts_and_says_which(
     path = tmp_path / "job.yaml"
     path.write_text(SECRET)
     monkeypatch.delenv("PENSTOCK_TEST_SECRET", raising=False)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # what would be missed next
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # the error that would follow without the check
     result = run("run", str(path))
     assert result.exit_code == 2
     lines = result.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""`penstock-spark run` as a process: it archives, shows itself to Prometheus and as a group, and stops when told to."""
+"""`penstock-spark run` as a process: it archives, exports metrics and a consumer group, and stops on a signal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIMIT_S = 300
 
 @pytest.fixture
 def job(penstock: Broker, topic: Callable[..., str], tmp_path: Path) -> tuple[Path, str]:
-    """A file, and the topic that it archives."""
+    """Write a job file and fill the topic that it archives."""
     name = topic(2, {"retention.ms": "-1"})
     text = example("archive").replace("localhost:9092", penstock.bootstrap).replace("[flights]", f"[{name}]")
     text = text.replace("state/", f"{tmp_path}/state/").replace("lake/", f"{tmp_path}/lake/")
@@ -60,7 +60,7 @@ def run(*words: str, folder: Path) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def killed() -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes put in here are killed with all of theirs, whatever happens."""
+    """Kill all processes in this list, with their children, at the end of the test."""
     found: list[subprocess.Popen[str]] = []
     yield found
     for process in found:
@@ -110,7 +110,7 @@ def test_a_run_archives_until_sigterm_and_shows_metrics_and_lag(
     process.send_signal(signal.SIGTERM)
     assert process.wait(LIMIT_S) == SparkExitCode.OK, "".join(lines)
     reader.join()
-    # Spark's Python processes, which are ended too, may have a line to say after it.
+    # Spark's Python processes, which also end, may log a line after it.
     assert f"stopped: {COUNT:,} rows in 1 batches\n" in lines, "".join(lines)
     table = ds.dataset(tmp_path / "lake" / "flights", format="parquet", partitioning="hive").to_table()
     assert Counter(table["carrier"].to_pylist()) == Counter(f["carrier"] for f in flights(COUNT))

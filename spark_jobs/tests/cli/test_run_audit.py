@@ -1,4 +1,4 @@
-"""The exit code of an audit that comes to no verdict: a supervisor, such as a CronJob, goes by it."""
+"""The exit code of an audit without a verdict, for a supervisor such as a CronJob."""
 
 from __future__ import annotations
 

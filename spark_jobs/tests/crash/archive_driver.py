@@ -1,5 +1,5 @@
-"""A driver to be killed: archives a topic to a Parquet folder and a Delta table at once, one of them directly and the
-other by a query. See `test_archive_crash`."""
+"""A driver for crash tests: archives a topic to a Parquet folder and a Delta table at once, one of them directly and
+the other with a query. See `test_archive_crash`."""
 
 from __future__ import annotations
 

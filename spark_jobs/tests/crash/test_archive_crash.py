@@ -1,5 +1,5 @@
-"""The driver is killed; in the end every row is in the Parquet folder and in the Delta table exactly once, and after
-each restart the groups show how far the archives are.
+"""Crash test of archives: after the driver is killed, every row is in the Parquet folder and in the Delta table exactly
+once, and after each restart the groups show the progress of the archives.
 
 `python spark_jobs/tests/crash/test_archive_crash.py --kills 30` kills more often than the suite does.
 """
@@ -49,8 +49,8 @@ class Driver(DriverProcess):
         super().__init__(DRIVER, home, *options)
 
     def reaches(self, home: Path, steps: int, standings: Collection[QueryProgress]) -> None:
-        """Returns when so many batches more have come through: on a slow machine as on a fast one it dies at work. With
-        no step it dies at its start."""
+        """Wait until `steps` more batches are complete, so that the driver dies at work on slow and fast machines. With
+        0 steps it dies at its start."""
         begun = steps_of(home)
         deadline_s = time.monotonic() + DEADLINE_S
         while self.process.poll() is None and steps_of(home) < begun + steps:
@@ -61,7 +61,8 @@ class Driver(DriverProcess):
 
 
 def steps_of(home: Path) -> int:
-    """How many batches have come through, of both queries, and a few other commits of the table's but its creation."""
+    """Return the number of completed batches of both queries; it includes other commits of the table, but not its
+    creation."""
     records = [int(path.stem) + 1 for path in (home / "parquet" / "_penstock").glob("*/0*.json")]
     versions = len(list((home / "delta" / "_delta_log").glob("*.json")))
     return max(records, default=0) + max(0, versions - 1)
@@ -73,7 +74,7 @@ def tell(text: str) -> None:
 
 
 def rows(home: Path) -> dict[str, Counter[int]]:
-    """Numbers by target, as pyarrow reads the folder and deltalake the table."""
+    """Return the numbers by target, as pyarrow reads the folder and deltalake the table."""
     found: dict[str, Counter[int]] = {"parquet": Counter(), "delta": Counter()}
     if (home / "parquet").is_dir():
         dataset = ds.dataset(home / "parquet", format="parquet", partitioning="hive")
@@ -93,8 +94,8 @@ def write(brokers: str, topic: str, first: int, count: int) -> None:
 
 
 def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int, direct: str) -> None:
-    """`direct`: the target that is written without a query. Raises AssertionError where a row lacks or is double, or a
-    group does not show what is done."""
+    """Kill drivers at random times. `direct` is the target without a query. Raises AssertionError if a row is missing
+    or duplicated, or if a group's offsets are wrong."""
     tell(f"seed {seed}")
     chance = random.Random(seed)
     standings = {
@@ -137,7 +138,7 @@ def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int
 
 
 def ends(driver: Driver, home: Path, standings: Mapping[str, QueryProgress], total: int) -> None:
-    """A life to the end: each row is there once, and the groups show that nothing is left, whatever they showed."""
+    """Let a driver finish; check that each row exists once and that the groups show no lag."""
     assert driver.end(), complaints(home)
     for name, found in rows(home).items():
         assert found == Counter(range(total)), f"{name}: {len(found)} of {total} rows, {found.most_common(3)}"

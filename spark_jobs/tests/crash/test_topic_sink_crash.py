@@ -1,5 +1,5 @@
-"""The driver is killed; in the end every row is in the topic exactly once, as another client reads it, and after each
-restart the group of the query shows what is left to do.
+"""Crash test of the topic sink: after the driver is killed, every row is in the topic exactly once, as another client
+reads it, and after each restart the group of the query shows its lag.
 
 `python spark_jobs/tests/crash/test_topic_sink_crash.py --kills 30` kills more often than the suite does.
 """
@@ -50,7 +50,8 @@ class Driver(DriverProcess):
         super().__init__(DRIVER, home, "--bootstrap", bootstrap, "--topic", topic, *options)
 
     def wait_for(self, folder: str, standing: QueryProgress, done: Offsets) -> None:
-        """Until one more batch is planned (`offsets`) or done (`commits`): then it is in the middle of its work."""
+        """Wait until one more batch is planned (`offsets`) or complete (`commits`); the driver is then at work on a
+        batch."""
         place = self.checkpoint / folder
         before, deadline_s = len(list(place.glob("[0-9]*"))), time.monotonic() + DEADLINE_S
         while folder != "nothing" and len(list(place.glob("[0-9]*"))) <= before and self.process.poll() is None:
@@ -67,7 +68,7 @@ def tell(text: str) -> None:
 
 
 def send_numbers(bootstrap: str, topic: str, first: int, count: int) -> int:
-    """Returns the number that comes next."""
+    """Return the next number."""
     write_numbers(bootstrap, topic, PARTITIONS, range(first, first + count))
     return first + count
 
@@ -80,7 +81,8 @@ def fill(folder: Path, files: int) -> None:
 
 
 def killed_at_random(bootstrap: str, source: str, topic: str, home: Path, kills: int, seed: int) -> None:
-    """Raises AssertionError where a row lacks or is there twice, or the group shows another lag than there is."""
+    """Kill drivers at random times. Raises AssertionError if a row is missing or duplicated, or if the group shows a
+    wrong lag."""
     tell(f"seed {seed}")
     chance = random.Random(seed)
     standing = QueryProgress(bootstrap, source, PARTITIONS, f"{source}-group", home / "spark" / "checkpoint")

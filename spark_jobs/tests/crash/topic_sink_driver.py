@@ -1,8 +1,8 @@
-"""A driver to be killed: numbers from text files, or from a topic, into a topic, exactly once. Run by
+"""A driver for crash tests: writes numbers from text files, or from a topic, to a topic, exactly once. Run by
 `test_topic_sink_crash`.
 
-With `--dies-after-commit FILE` it kills itself once (FILE remembers) when a batch's transaction is committed and the
-checkpoint does not know yet.
+With `--dies-after-commit FILE` it kills itself once (FILE records this) when a batch's transaction is committed and the
+checkpoint does not have the batch yet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROWS_OF_A_BATCH = 800
 
 
 class DiesAfterCommit(PenstockDataSource):
-    """The real data source, whose driver does not live to hear of a commit."""
+    """The real data source, whose driver dies before it learns of a commit."""
 
     @classmethod
     def name(cls) -> str:

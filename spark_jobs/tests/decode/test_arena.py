@@ -1,4 +1,4 @@
-"""Records of a group stand one behind the other, in memory that the next group has again."""
+"""Records of a group are contiguous, in memory that the next group reuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAR = 1 << 30
 
 
 def held(arena: Arena) -> bytes:
-    """The records, when nothing but zeros is to be seen behind them."""
+    """Return the records; check that only zeros follow them."""
     source = arena.source()
     assert source.size == arena.size
     assert bytes(source.data[source.size : source.size + PADDING]) == bytes(PADDING)
@@ -70,7 +70,7 @@ def test_memory_is_used_again_unless_there_is_much_of_it(monkeypatch: pytest.Mon
     arena.clear()
     arena.put(bytes(1_000_000))
     assert arena.source().data is first
-    # The real bound is some 32 MB.
+    # The default is about 32 MB.
     monkeypatch.setattr(arena_module, "MAX_KEPT_BYTES", 500_000)
     arena.clear()
     assert len(arena.source().data) <= arena_module.INITIAL_BYTES

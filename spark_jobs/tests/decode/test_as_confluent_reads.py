@@ -1,4 +1,4 @@
-"""What another client wrote to a broker is decoded to what another client reads of it."""
+"""Decoded records of another client equal those that another client reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def decoded(topic: str, answers: list[Fetched], isolation: int) -> list[Row]:
 
 
 def same_as_confluent(broker: Broker, topic: str) -> list[Row]:
-    """The rows that are read under read_committed, held against the other client's; under both isolations."""
+    """Check that both isolation levels return the other client's rows; return the rows of read_committed."""
     for isolation in (READ_UNCOMMITTED, READ_COMMITTED):
         answers = fetch_all(broker.bootstrap, topic, isolation, partition_bytes=40_000)
         rows = decoded(topic, answers, isolation)

@@ -1,4 +1,4 @@
-"""Whatever batches a log holds, the rows are those that reading record by record gives."""
+"""The decoded rows of any log equal those of reading record by record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ times = st.integers(0, 2**41) | st.sampled_from([-1, 0, 2**52])
 
 
 class Given(NamedTuple):
-    """One batch of a log. `hole` offsets lack before it, `gaps` before its records, `tail` behind them."""
+    """One batch of a log. `hole` offsets are missing before it, `gaps` before its records, `tail` after them."""
 
     records: list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]]
     codec: int
@@ -33,9 +33,9 @@ class Given(NamedTuple):
     tail: int
     appended_ms: int | None
     producer: int
-    """0: without a transaction; else the transaction's producer."""
+    """0: no transaction; otherwise the producer of the transaction."""
     end: bool | None
-    """A marker follows: whether it commits."""
+    """Whether the following marker commits; None: no marker."""
 
 
 records = st.lists(
@@ -59,7 +59,7 @@ logs = st.lists(
 class Log(NamedTuple):
     data: bytearray
     ends: list[int]
-    """The size of the log behind each batch."""
+    """Size of the log after each batch."""
     rows: list[Row]
     committed: list[Row]
     aborted: list[tuple[int, int]]
@@ -123,7 +123,7 @@ def without_headers(rows: list[Row]) -> list[Row]:
 
 @pytest.fixture(scope="module", autouse=True, params=["in small pieces", "all at once"])
 def pieces(request: pytest.FixtureRequest) -> object:
-    """Once with bounds so small that every log is cut in groups and record batches."""
+    """Run with default bounds, and with bounds so small that every log is split into groups and record batches."""
     patch = pytest.MonkeyPatch()
     if request.param == "in small pieces":
         patch.setattr(decoder_module, "GROUP_BYTES", 60)
@@ -182,7 +182,7 @@ def test_records_before_the_range_are_left_out_and_nothing_behind_it_is_looked_a
 
 
 def test_long_times_offsets_and_keys_are_read() -> None:
-    """Together their varints are longer than a word."""
+    """Their varints are longer than a word in total."""
     builder = BatchBuilder()
     builder.append(b"first", b"1", timestamp_ms=0)
     builder.append(b"k" * 9000, b"2", timestamp_ms=2**41, offset_delta=70_000)
@@ -232,7 +232,7 @@ def test_an_empty_answer_changes_nothing() -> None:
 
 
 def test_a_record_is_seen_whose_transaction_aborts_only_behind_the_answer() -> None:
-    """The list of aborted transactions says so at once; the marker may stand in a later answer."""
+    """Each response lists the aborted transactions; the marker may be in a later response."""
     batch = build_batch([Record(value=b"x")], producer_id=4, producer_epoch=0, attributes=TRANSACTIONAL)
     decoder = RangeDecoder(OffsetRange("t", 0, 0, 9), READ_COMMITTED)
     assert list(decoder.feed(answer(batch, [(4, 0)]))) == []

@@ -70,7 +70,7 @@ def test_what_is_changed_is_damaged_or_found_as_walking_finds_it(seed: int, chan
     try:
         wanted = walk(changed, 0, changed.size, 300).tolist()
     except DamagedOffsets:
-        # A record of less than the smallest size is left for `fields` to find.
+        # `fields` detects a record below the minimum size.
         assert found is None or np.diff(found).min() < 7
     else:
         assert found is not None

@@ -1,5 +1,4 @@
-"""Whatever a stranger wrote into a batch, whose CRC is right all the same, is answered with `CorruptBatch`, which names
-topic, partition and offset."""
+"""Invalid batches with a correct CRC raise `CorruptBatch`, which names topic, partition and offset."""
 
 from __future__ import annotations
 
@@ -45,13 +44,13 @@ def varint(value: int) -> bytes:
 
 
 def record(*parts: bytes | int, size: int | None = None) -> bytes:
-    """Numbers are varints; the first part is the attributes."""
+    """Encode a record: numbers become varints; the first part is the attributes."""
     body = b"".join(part if isinstance(part, bytes) else varint(part) for part in parts)
     return varint(len(body) if size is None else size) + body
 
 
 def changed(at: int, data: bytes, batch: bytes = PLAIN) -> bytearray:
-    """The batch with other bytes at some place in its header, its CRC right."""
+    """Return the batch with changed bytes in its header and a correct CRC."""
     log = bytearray(batch)
     log[at : at + len(data)] = data
     length = log[8:12]
@@ -170,7 +169,7 @@ def test_offsets_that_do_not_rise_are_told() -> None:
 
 
 def test_a_batch_may_not_have_a_record_of_its_neighbours() -> None:
-    """Together the counts are right; each by itself is not."""
+    """The sum of the record counts is correct, each single count is wrong."""
     first, second = (record(b"\0", 0, delta, -1, 10, b"v" * 10, 0) for delta in (0, 1))
     two = build_batch([Record(), Record()])
     short = changed(57, (1).to_bytes(4, "big"), bytes(with_body(two, first + first)))
@@ -222,7 +221,7 @@ def test_a_key_of_a_header_that_is_no_text_is_replaced_as_java_does() -> None:
 @settings(max_examples=250, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(list(Codec)), st.booleans(), st.booleans())
 def test_changed_bytes_are_told_or_read_as_one_by_one(seed: int, codec: Codec, appended: bool, striding: bool) -> None:
-    """Bytes are changed before compression, so that what they do is not only to break it."""
+    """Bytes are changed before compression, so that most changes do more than break the compression."""
     rng = random.Random(seed)
     log = bytearray()
     for _ in range(rng.randint(1, 4)):
@@ -239,7 +238,7 @@ def test_changed_bytes_are_told_or_read_as_one_by_one(seed: int, codec: Codec, a
     try:
         wanted = one_by_one(log)
     except (MalformedMessage, OverflowError):
-        return  # the plain way holds as damaged what Java, and we, read: keys of headers that are no UTF-8
+        return  # the reference reader rejects header keys that are not UTF-8; Java and the decoder accept them
     if found is not None:
         assert [(row.offset, row.key, row.value) for row in found] == wanted
     else:
@@ -270,7 +269,7 @@ def one_by_one(log: bytearray) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def plainly_sound(log: bytearray) -> bool:
-    """Offsets rise and times exist too, which the plain way does not ask."""
+    """Return whether offsets ascend and timestamps are valid, which the reference reader does not check."""
     rows = [r for header, batch in iterate_batches(log) for r in iterate_records(batch, header, 1 << 20)]
     offsets = [row.offset for row in rows]
     return all(a < b for a, b in pairwise(offsets)) and all(abs(row.timestamp_ms) < 2**63 // 1000 for row in rows)

@@ -1,5 +1,5 @@
-"""A few kilobytes that decompress to millions of records: what they take of an executor's memory is bounded by their
-bytes. MeasuredRows in a process of its own."""
+"""Memory of a few kilobytes that decompress to millions of records: bounded by the decompressed bytes. MeasuredRows
+runs in a separate process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.integration
 
 BODY_BYTES = 24 << 20
 TIMES = 5.5
-"""The bytes once decompressed with room to spare, eight more for each record of seven, and what Python itself wants."""
+"""Bound relative to the decompressed size: the bytes with spare capacity, eight more per record of seven bytes, and
+Python's overhead."""
 CHILD = """
 import resource, sys
 from pathlib import Path
@@ -44,9 +45,9 @@ except CorruptBatch as e:
     ("record", "said"),
     [
         (b"\x0c" + bytes(6), "record 1: its offset is not greater"),
-        # So few zeros that beginnings of records are guessed from them.
+        # So few zeros that the decoder guesses the starts of records from them.
         (b"\x0c\0\1\1\0\1\1", "record 0: "),
-        # The last record is too long, so that they are gone through once more, one by one.
+        # The last record is too long, so the decoder scans the records again, one by one.
         (b"\x0c" + bytes(6), "bytes follow its"),
     ],
     ids=["zeros", "few zeros", "one by one"],

@@ -1,4 +1,4 @@
-"""Many varints at once are what each by itself is."""
+"""Vectorized decoding of varints equals decoding each one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo end to end on a few thousand flights, and that it tells when something is wrong."""
+"""The demo end to end on a few thousand flights, and its report of errors."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Run:
     result: CheckResult
     chart: bytes
     temporary: Path
-    """The demo's temporary directory."""
+    """Temporary directory of the demo."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """`penstock-spark demo --flights 3000`, and what it found."""
+    """Run `penstock-spark demo --flights 3000` and collect its results."""
     home, temporary = tmp_path_factory.mktemp("demo"), tmp_path_factory.mktemp("temporary")
     found: list[CheckResult] = []
     finish = command.finish
@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def living(mark: str) -> list[str]:
-    """Processes that have been started with `mark` in their arguments or environment."""
+    """Return processes with `mark` in their arguments or environment."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

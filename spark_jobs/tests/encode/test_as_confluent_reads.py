@@ -1,4 +1,4 @@
-"""What is encoded is accepted by a broker as it is, and another client reads the rows."""
+"""A broker accepts encoded batches unchanged, and another client reads the rows."""
 
 from __future__ import annotations
 

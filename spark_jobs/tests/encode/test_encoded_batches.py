@@ -1,4 +1,4 @@
-"""Whatever rows are given, the batches are sound and hold those rows."""
+"""Encoded batches of any rows are valid and contain those rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def as_rows(table: Table, *, with_headers: bool = True) -> EncodableRows:
 
 
 def headers_of(batches: list[EncodedBatch], max_bytes: int = MAX) -> list[BatchHeader]:
-    """The header of each, once the rules of a broker were held against it."""
+    """Return each batch's header, after a check against the broker's rules."""
     found = []
     for batch in batches:
         header = validate_batch(memoryview(batch.data), MAX)
@@ -52,7 +52,7 @@ def headers_of(batches: list[EncodedBatch], max_bytes: int = MAX) -> list[BatchH
 
 
 def as_log(batches: list[EncodedBatch]) -> bytearray:
-    """As a leader would write them."""
+    """Return the batches as a leader writes them, with offsets."""
     log, offset = bytearray(), 0
     for batch in batches:
         log += offset.to_bytes(8, "big") + batch.data[8:]

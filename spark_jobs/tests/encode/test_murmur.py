@@ -1,4 +1,4 @@
-"""Keys go to the partitions that Kafka's default partitioner chooses."""
+"""Keys map to the partitions that Kafka's default partitioner chooses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.client import partitioner
 from penstock_spark.encode.murmur import murmur2, partitions
 
-KNOWN = {  # the Java client's own test data
+KNOWN = {  # test data of the Java client
     b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536,
     b"a-little-bit-longer-string": -1486304829, b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
     b"abc": 479470107,

@@ -1,4 +1,4 @@
-"""Brokers that are away for a while hold an audit up; what lasts ends it at once."""
+"""An audit waits while brokers are unavailable; a permanent error ends it at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT = "kept"
 
 
 def job(broker: Broker, home: Path, *sets: str, topic: str = KEPT) -> Audit:
-    """Of a topic and an empty folder."""
+    """Return an audit of a topic and an empty folder."""
     (home / "lake").mkdir()
     own = [f"source.brokers={broker.bootstrap}", f"source.topics=[{topic}]", f"report={home}/report.json"]
     own += [f"archive={{format: parquet, path: {home}/lake}}", "until_checkpoint=null", "restart.backoff=1 ms"]
@@ -34,7 +34,7 @@ def job(broker: Broker, home: Path, *sets: str, topic: str = KEPT) -> Audit:
 
 @pytest.fixture
 def away(own_broker: Broker) -> Broker:
-    """It has three records in `KEPT`, and does not run."""
+    """Stop a broker that has three records in `KEPT`."""
     make_topic(own_broker.bootstrap, KEPT, 1)
     produce(own_broker.bootstrap, KEPT, [Rec(b"%d" % n) for n in range(3)])
     own_broker.kill()

@@ -1,4 +1,4 @@
-"""Files that come late, and files that are not what the job says: Spark's own defaults pass over both in silence."""
+"""Late files, and files that do not match the job: Spark's defaults skip both silently."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ to: {{format: topic, brokers: "{brokers}", topic: {topic}, create: {{partitions:
 
 
 def put(folder: Path, name: str, number: int, days_old: int) -> None:
-    """A file as a copy that keeps times leaves it."""
+    """Write a file with an old modification time, like a copy that preserves times."""
     folder.mkdir(exist_ok=True)
     path = folder / name
     path.write_text(f'{{"n": {number}}}\n')
@@ -120,11 +120,11 @@ def test_csv_is_read_as_rfc_4180_has_it_in_every_folder_below(
     (incoming / "2024" / "01").mkdir(parents=True)
     lines = [f"{number},{written}" for number, (written, _) in RFC_4180.items()]
     (incoming / "rfc.csv").write_text("\n".join(["id,name", *lines]) + "\n")
-    # As spreadsheets write it: a byte order mark, lines that end in CR LF.
+    # As spreadsheets write it: a byte order mark, and CR LF line ends.
     (incoming / "2024" / "01" / "mark.csv").write_bytes('\ufeffid,name\r\n20,"Köln\r\nDeutz"\r\n21,x\r\n'.encode())
     run_once(spark, CSV.format(home=tmp_path, brokers=penstock.bootstrap, topic=topic))
     expected = {number.encode(): meant for number, (_, meant) in RFC_4180.items()}
-    # Spark's parser reads each of the file's line ends as LF.
+    # Spark's parser converts the file's line ends to LF.
     expected |= {b"20": "Köln\nDeutz".encode(), b"21": b"x"}
     assert {m.key(): m.value() for m in read_all(penstock.bootstrap, topic, len(expected))} == expected
 

@@ -1,4 +1,4 @@
-"""Rows that a database deletes are gone, in every form in which the guide and the template have changes written."""
+"""Rows that a database deletes are deleted, for every format of changes in the guide and the template."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Change = tuple[bytes | None, bytes | None]
 
 
 def taught() -> list[str]:
-    """The forms of changes that the guide teaches."""
+    """Return the job snippets in the guide's section on changes."""
     section = GUIDE.read_text().split("## Changes of a database\n")[1].split("\n## ")[0]
     return re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
 
@@ -45,7 +45,7 @@ def json_of(value: object) -> bytes:
 
 
 def written(form: str, key: int, name: str | None) -> list[Change]:
-    """The records that Debezium writes in a form for a row's new name, or its deletion."""
+    """Return the records that Debezium writes for a row's new name or its deletion, in the format of a snippet."""
     is_nested, is_wrapped, is_marked = "payload" in form, "after" in form, "__deleted" in form
     key_of = {"id": key}
     row: object = {"id": key, "name": name} if name is not None else None
@@ -68,7 +68,7 @@ def records_of(spark: SparkSession, changes: Sequence[Change]) -> DataFrame:
 
 
 def merged(spark: SparkSession, job: CdcUpsert, batches: Sequence[Sequence[Change]]) -> dict[object, object]:
-    """The rows that are left after batches, each by its key: what a merge of `latest` leaves."""
+    """Return the remaining rows by key after batches, as a merge of `latest` leaves them."""
     left: dict[object, object] = {}
     (key,) = job.keys
     for batch in batches:
@@ -145,7 +145,7 @@ def test_a_record_that_names_no_row_fails_the_job_with_its_place(
 def test_deletions_that_come_twice_and_late_leave_no_row_in_the_table(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """The template with what its comment says of Debezium, through the table itself."""
+    """Uses the template with its comment's setting for Debezium, and a real table."""
     name = topic(1, {"retention.ms": "-1"})
     text = re.sub(r"^# (delete_when: [^#]*).*$", r"\1", example("cdc-upsert"), flags=re.MULTILINE)
     assert "\ndelete_when: value.op = 'd'" in text

@@ -1,4 +1,4 @@
-"""Parquet files of tasks: rows go to the folders that their values name, with statistics that are true."""
+"""Parquet files of tasks: rows go to the folders of their values, and the statistics are correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives without a query are written where they are fetched, and hold what a query of all columns makes."""
+"""Archives without a query: tasks write the fetched rows, and the result equals that of a query of all columns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RECORDS = [
 
 @pytest.fixture
 def records(penstock: Broker, topic: MakeTopic) -> str:
-    """A topic with records of all kinds: compressed, with and without headers, committed, aborted."""
+    """Fill a topic with records of all kinds: compressed, with and without headers, committed, aborted."""
     name = topic(2)
     produce(penstock.bootstrap, name, RECORDS[:200], compression="zstd")
     produce(
@@ -64,7 +64,7 @@ def text_of(penstock: Broker, topic: str, home: Path, format_: str) -> str:
 
 
 def table(home: Path, format_: str) -> pa.Table:
-    """Rows of the target as readers other than Spark see them."""
+    """Return rows of the target as readers other than Spark read them."""
     if format_ == "delta":
         return DeltaTable(home / "delta").to_pyarrow_table()
     return ds.dataset(home / "parquet", format="parquet", partitioning="hive").to_table()
@@ -115,7 +115,7 @@ def test_what_is_no_text_fails_a_job_that_says_it_is_and_names_the_record(
 def test_the_rows_that_are_told_are_records_that_were_written(
     spark: SparkSession, penstock: Broker, records: str, tmp_path: Path
 ) -> None:
-    """Spark counts a row for each task, and offsets count what was aborted."""
+    """Spark counts a row per task, and offsets include aborted records."""
     done = run_once(spark, text_of(penstock, records, tmp_path, "delta"))
     assert [one.rows for one in done] == [len(RECORDS)]
 
@@ -162,7 +162,8 @@ def test_what_retention_took_fails_the_job_or_is_left_behind_as_it_says(
 def test_a_batch_that_is_there_is_not_written_again_and_one_that_has_grown_is_refused(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """A checkpoint that lost its last commit repeats the batch; one that lost its end plans it anew, with more rows."""
+    """A checkpoint that lost its last commit repeats the batch; one that lost its last offsets plans it again, with
+    more rows."""
     text = text_of(penstock, name := topic(1), tmp_path, "parquet")
     produce(penstock.bootstrap, name, [b"%d" % n for n in range(10)])
     run_once(spark, text)

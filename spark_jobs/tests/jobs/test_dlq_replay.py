@@ -1,4 +1,4 @@
-"""A letter that cannot be replayed is skipped, counted and named; it keeps no other letter from being replayed."""
+"""A dead letter that cannot be replayed is skipped, counted and named; it does not block other letters."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ checkpoint: {home}/checkpoint
 """
 Headers = list[tuple[str, bytes | None]]
 BATCH_BYTES = 61
-"""Of a batch's header, message format 2."""
+"""Size of a batch header, message format 2."""
 
 
 def of(topic: str | bytes | None, partition: bytes = b"0", *more: tuple[str, bytes | None]) -> Headers:
-    """The headers of a dead letter."""
+    """Return the headers of a dead letter."""
     name = topic.encode() if isinstance(topic, str) else topic
     told: Headers = [("penstock.dlq.reason", b"r"), ("penstock.dlq.topic", name), ("penstock.dlq.partition", partition)]
     return [*told, ("penstock.dlq.offset", b"7"), *more]
 
 
 def replayed_bytes(value: bytes) -> int:
-    """The size of a batch of one replayed letter without a key: its header penstock.dlq.replays is its only one."""
+    """Return the size of a batch with one replayed letter without a key: penstock.dlq.replays is its only header."""
     header = 1 + len("penstock.dlq.replays") + 1 + len("1")
     body = 1 + 1 + 1 + 1 + 2 + len(value) + 1 + header
     return BATCH_BYTES + 2 + body

@@ -1,4 +1,4 @@
-"""All problems of a job file are reported at once, with line, column, key and fix."""
+"""All errors of a job file are reported at once, with line, column, key and fix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ to:
 
 
 def problems(text: str | bytes, *sets: str) -> list[str]:
-    """What is wrong, without the file's name."""
+    """Return the errors without the file's name."""
     with pytest.raises(InvalidJob) as raised:
         job(text, *sets)
     return [str(p).removeprefix("job.yaml:") for p in raised.value.problems]

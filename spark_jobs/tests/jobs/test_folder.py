@@ -1,4 +1,4 @@
-"""A folder to which batches are added exactly once, whatever step the driver dies at."""
+"""A folder with exactly-once batches, whatever step the driver dies at."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SCHEMA = pa.schema([("row", pa.int64())])
 
 
 class Died(BaseException):
-    """The driver, at a step."""
+    """The driver died at a step."""
 
 
 def write(staging: Path, batch: int, parts: int = 2) -> list[str]:
-    """What tasks do; the names differ from run to run."""
+    """Write files like a task; the names differ from run to run."""
     names = []
     for part in range(parts):
         name = f"k={part}/part-{staging.parents[1].name}-{batch}-{random.getrandbits(64):x}.parquet"
@@ -43,7 +43,7 @@ def write(staging: Path, batch: int, parts: int = 2) -> list[str]:
 
 
 def run(root: Path, batches: range, writer: str = "w") -> None:
-    """What a driver does from its start on."""
+    """Run batches like a driver, from its start."""
     folder = ParquetFolder(root, writer)
     folder.open()
     for batch in batches:
@@ -176,7 +176,7 @@ def test_two_jobs_that_compact_one_folder_at_a_time_leave_each_others_files_alon
     real = ParquetFolder.replace
 
     def late(folder: ParquetFolder, adds: list[str], removes: list[str]) -> None:
-        """Between its reading of files and its taking their place, the other one does the same."""
+        """Compact the folder a second time between the first compaction's read and its replacement of files."""
         if folder is one and two.touched():
             compact_folder(two, COMPACT, "none")
         real(folder, adds, removes)
@@ -190,7 +190,7 @@ def test_two_jobs_that_compact_one_folder_at_a_time_leave_each_others_files_alon
 def test_every_row_is_there_once_whatever_step_the_driver_dies_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each call that changes the disk is a step; a driver dies before each of them in turn, then another goes on."""
+    """Each call that changes the disk is a step; a driver dies before each of them in turn, then another continues."""
     steps = 0
     left = -1
 
@@ -219,7 +219,7 @@ def test_every_row_is_there_once_whatever_step_the_driver_dies_at(
         try:
             run(root, range(4))
         except Died:
-            # The position of Spark's log: after the last batch that was reported as finished, or at it.
+            # Spark's log is at the last batch reported as finished, or after it.
             done = committed(root)
         left = -1
         run(root, range(max(0, done), 4))
@@ -227,7 +227,7 @@ def test_every_row_is_there_once_whatever_step_the_driver_dies_at(
 
 
 class Durable:
-    """Which names in which directories a loss of power would leave: those that were there when it was last synced."""
+    """Records the names in each directory at its last sync, which survive a loss of power."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._names: dict[str, set[str]] = {}
@@ -241,13 +241,13 @@ class Durable:
             self._names[path] = set(os.listdir(path))
 
     def lacks(self, path: Path, top: Path) -> list[Path]:
-        """What of a path, from `top` on, would not be found again."""
+        """Return the parts of a path, from `top` on, that a loss of power would remove."""
         steps = [path, *path.parents]
         return [p for p in steps[: steps.index(top)] if p.name not in self._names.get(str(p.parent), set())]
 
 
 def test_a_loss_of_power_takes_no_name_of_what_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a record says so, staged files can be found again; before it goes, so can files in their places."""
+    """Staged files must be durable before a record names them, and files in their final places before its deletion."""
     durable, root = Durable(monkeypatch), tmp_path / "new" / "root"
     folder = ParquetFolder(root, "w")
 
@@ -284,7 +284,7 @@ def test_a_loss_of_power_takes_no_name_of_what_counts(tmp_path: Path, monkeypatc
 
 
 def committed(root: Path) -> int:
-    """The batch with which Spark would begin again: the one that has a record may be repeated."""
+    """Return the batch with which Spark would start again; it may repeat the one that has a record."""
     names = [p.stem for p in (root / "_penstock" / "w").glob("0*.json")] if root.exists() else []
     return max(map(int, names), default=0)
 

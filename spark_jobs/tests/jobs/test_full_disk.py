@@ -1,4 +1,4 @@
-"""The Parquet folder's disk is full: the job fails, says which folder, and goes on exactly once there is space."""
+"""A full disk of the Parquet folder: the job fails, names the folder, and later continues exactly once."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ to: {{format: parquet, path: {home}/lake}}
 
 @contextmanager
 def no_space_for_workers(spark: SparkSession) -> Iterator[None]:
-    """The kernel refuses Spark's Python workers to let a file grow, as a disk that is full does."""
-    spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()  # so that there are workers
+    """Limit the file size of Spark's Python workers, with the effect of a full disk."""
+    spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()  # starts Python workers
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     assert limit_workers(jvm, (SPACE_BYTES, usual[1])), "no workers"
@@ -49,7 +49,7 @@ def no_space_for_workers(spark: SparkSession) -> Iterator[None]:
 
 
 def limit_workers(jvm: int, limit: tuple[int, int]) -> int:
-    """The daemon, whose workers have its limits, and the workers that there are; how many."""
+    """Limit the daemon, whose new workers inherit the limit, and the existing workers. Return their number."""
     count = 0
     for pid, command in descendants(jvm).items():
         if "pyspark" in command:

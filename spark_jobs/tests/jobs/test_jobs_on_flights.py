@@ -1,4 +1,4 @@
-"""Each kind of job once on real flights, on a real broker."""
+"""Each kind of job on real flights and a real broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNT = 2_000
 
 @pytest.fixture(scope="module")
 def flights_topic(penstock: Broker) -> str:
-    """`COUNT` flights in three partitions."""
+    """Fill a topic with `COUNT` flights in three partitions."""
     make_topic(penstock.bootstrap, "jobs-flights", 3, {"retention.ms": "-1"})
     produce(penstock.bootstrap, "jobs-flights", records(COUNT))
     return "jobs-flights"
@@ -35,7 +35,7 @@ def flights_topic(penstock: Broker) -> str:
 
 @pytest.fixture
 def sets(penstock: Broker, tmp_path: Path) -> list[str]:
-    """What makes an example run here."""
+    """Return the settings with which examples run here."""
     return [f"source.brokers={penstock.bootstrap}", f"checkpoint={tmp_path}/checkpoint"]
 
 
@@ -85,8 +85,8 @@ def test_archive_puts_every_flight_into_a_parquet_folder_once(
 def test_a_checkpoint_that_lost_its_last_batch_leaves_nothing_out_in_silence(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, sets: list[str], form: str
 ) -> None:
-    """Spark does not wait for the disk when it writes a checkpoint: a loss of power may take its end away. The batch is
-    planned anew then, with what has come since, under a number that the target has."""
+    """Spark does not sync its checkpoint: a loss of power may remove its last files. Spark then plans the batch again,
+    with new records, under a number that the target has."""
     name = topic(1, {"retention.ms": "-1"})
     produce(penstock.bootstrap, name, records(30))
     sets += [f"source.topics=[{name}]", f"to.path={tmp_path}/lake", f"to.format={form}"]

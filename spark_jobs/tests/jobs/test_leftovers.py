@@ -1,4 +1,4 @@
-"""What is asked of Kubernetes' API server so that a driver that starts again in its pod begins without executors."""
+"""Requests to the Kubernetes API server that delete the executors of a driver's earlier run in the same pod."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock_spark.jobs.run.leftovers import CA_FILE, TOKEN_FILE, Unreachable, 
 pytestmark = pytest.mark.integration
 
 MINE = socket.gethostname()
-"""The name of a pod is its host's."""
+"""Name of the pod, which equals its hostname."""
 DRIVER = "spark.kubernetes.driver.pod.name"
 PODS = "/api/v1/namespaces/queue/pods"
 EXECUTORS = f"{PODS}?labelSelector=spark-role%3Dexecutor"
@@ -36,7 +36,7 @@ def pod(name: str, *owners: str) -> dict[str, Any]:
 
 
 class ApiServer:
-    """Answers for pods by TLS, to those who have the token; remembers what was deleted."""
+    """Serves pods over TLS to clients with the token; records deletions."""
 
     def __init__(self, folder: Path) -> None:
         self.answers: dict[str, Any] = {f"{PODS}/{MINE}": pod(MINE), EXECUTORS: {"items": []}}
@@ -62,7 +62,7 @@ class ApiServer:
                 self.wfile.write(json.dumps(body).encode())
 
             def log_message(self, format: str, *args: object) -> None:
-                """Says nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""Lists travel to tasks without nulls, and arrive as they were."""
+"""Lists are sent to tasks without nulls, and arrive unchanged."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Executors and workers are killed while a job writes: every row is in the Parquet folder exactly once.
 
-The job runs on a cluster of Spark's own, with an executor as a process, since only there are tasks attempted again.
+The job runs on a local Spark cluster with an executor process, because only there Spark retries tasks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-jobs"), py
 LIMIT_S = 300
 ROWS_A_BATCH, BATCHES = 100, 3
 EXECUTOR, WORKER = "CoarseGrainedExecutorBackend", "pyspark.daemon"
-# Each row takes some milliseconds, and rows come to the writer a few at a time, and so large that the JVM does not keep
-# them in its buffer until there are more: the writer's files are open for a second.
+# Each row takes some milliseconds, rows reach the writer a few at a time, and they are too large for the JVM to buffer
+# many: the writer's files stay open for a second.
 JOB = """
 kind: archive
 name: on-a-cluster
@@ -54,7 +54,7 @@ spark:
 
 @pytest.fixture
 def job(penstock: Broker, topic: Callable[..., str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`penstock-spark run`, at work on a topic of numbers."""
+    """Run `penstock-spark run` on a topic of numbers."""
     produce(penstock.bootstrap, name := topic(), [Rec(b"%d" % n) for n in range(ROWS_A_BATCH * BATCHES)])
     path = tmp_path / "job.yaml"
     path.write_text(JOB.format(brokers=penstock.bootstrap, topic=name, rows=ROWS_A_BATCH, home=tmp_path))
@@ -78,14 +78,14 @@ def job(penstock: Broker, topic: Callable[..., str], tmp_path: Path) -> Iterator
 
 
 def kill_while_it_writes(job: subprocess.Popen[bytes], home: Path, batch: int, kind: str) -> None:
-    """When there is a file of this batch, which does not count yet."""
+    """Kill processes of `kind` when the batch has a staged file."""
     deadline_s = time.monotonic() + LIMIT_S
     killed: list[int] = []
     while not list((home / "lake" / "_penstock").glob(f"*/staging/{batch}/*.parquet")):
         assert job.poll() is None, (home / "log").read_text(errors="replace")
         assert time.monotonic() < deadline_s, (home / "log").read_text(errors="replace")
         time.sleep(0.01)
-        # Looked for before, as looking takes its time, and so does writing the file.
+        # The list is made before the file appears, because both listing and writing take time.
         killed = [pid for pid, command in descendants(job.pid).items() if kind in command]
     assert killed, f"no {kind} runs"
     for pid in killed:

@@ -1,4 +1,4 @@
-"""Mirror between two clusters, with the link cut in the middle; audit of an archive from which something was taken."""
+"""Mirror between two clusters with an interrupted link; audit of an archive with missing records."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHORT = "kafka.delivery.timeout.ms: 2000, kafka.request.timeout.ms: 2000"
 
 @pytest.fixture
 def east(tmp_path: Path) -> Iterator[tuple[Broker, Relay]]:
-    """Another cluster, behind a link that can be cut."""
+    """Start another cluster behind a link that can be cut."""
     relay = Relay()
     home = tmp_path / "east"
     home.mkdir()
@@ -140,7 +140,7 @@ def test_a_mirror_within_one_cluster_never_copies_its_copies(
 
 @pytest.fixture
 def archived(spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path) -> Audit:
-    """The job that audits a topic in a Parquet folder."""
+    """Return a job that audits a topic in a Parquet folder."""
     name = topic(2, {"retention.ms": "-1"})
     produce(penstock.bootstrap, name, records(1_000), transactional_id=f"{name}-writer")
     read_all(penstock.bootstrap, name, 1_000)
@@ -192,8 +192,7 @@ def test_an_archive_without_offsets_cannot_be_audited_and_says_which_column_lack
 
 @pytest.fixture
 def two_topics(spark: SparkSession, penstock: Broker, tmp_path: Path) -> tuple[list[str], list[str]]:
-    """The names of topics in an archive with a folder for each, and the options of an audit of them. The names look
-    like numbers."""
+    """Archive topics with a folder for each. Return their number-like names, and the options of an audit."""
     names = [f"0{first}{uuid.uuid4().int % 1_000_000:06}" for first in (0, 1)]
     for name in names:
         make_topic(penstock.bootstrap, name)

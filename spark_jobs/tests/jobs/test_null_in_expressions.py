@@ -1,4 +1,4 @@
-"""What NULL means in the expressions of a job, kind by kind: nothing is dropped or kept in silence because of it."""
+"""NULL in the expressions of each kind of job: nothing is silently dropped or kept because of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `explain` says of a job, and what examples, guide and guarantees have to do with each other."""
+"""The output of `explain`, and the consistency of examples, guide and guarantees."""
 
 from __future__ import annotations
 

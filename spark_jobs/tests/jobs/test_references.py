@@ -1,4 +1,4 @@
-"""Secrets stand in the environment or in files, and a job's file refers to them, as Kafka's config providers do."""
+"""Secrets in the environment or in files, to which a job file refers like Kafka's config providers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's session is set to: defaults, over them what the job says, and what no job changes."""
+"""Settings of a job's session: defaults, overrides of the job, and fixed settings."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_no_job_has_two_copies_of_a_task() -> None:
 
 
 def run(program: str, **variables: str) -> str:
-    """What it prints, with a job's session in a process of its own."""
+    """Return the output of a script with a job's session in a separate process."""
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     ended = subprocess.run(
         [sys.executable, "-c", program],

@@ -1,4 +1,4 @@
-"""SPARK_HOME for local sessions: all that Spark takes from it, but for the archive that has no bytecode."""
+"""SPARK_HOME for local sessions: Spark's files without the archive of pyspark, which has no bytecode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock_spark.jobs.run import spark_home
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """As pip lays it out."""
+    """Create a pyspark package with the layout of pip."""
     package = tmp_path / "site-packages" / "pyspark"
     for folder in ("bin", "jars", "python/lib"):
         (package / folder).mkdir(parents=True)

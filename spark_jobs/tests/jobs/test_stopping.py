@@ -1,4 +1,4 @@
-"""A signal handler stops a job; it may run at any point of the main thread."""
+"""A signal handler stops a job at any point of the main thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ LIMIT_S = 30.0
 
 
 def interrupted_at(step: int, stop: StopSignal, wait: Callable[[], bool]) -> tuple[bool, int]:
-    """What a wait says during whose n-th step `set` is called in its own thread, as a handler is; how many it took."""
+    """Return the result of a wait during whose n-th step `set` is called in its thread, like a signal handler, and the
+    number of steps."""
     steps = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:

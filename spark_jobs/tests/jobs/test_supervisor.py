@@ -1,4 +1,4 @@
-"""A query is kept alive: started again after what may pass, with growing pauses, and stopped at a batch's end."""
+"""A supervised query: restarted after temporary errors with growing delays, and stopped at a batch's end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def progress(batch: int, rows: int = 10, **more: Any) -> dict[str, Any]:
 
 
 class Script:
-    """A query that does what a list says: a batch's progress, an error, or its end (None)."""
+    """A query with scripted steps: a batch's progress, an error, or its end (None)."""
 
     def __init__(self, steps: Sequence[Any]) -> None:
         self._steps = list(steps)
@@ -77,7 +77,7 @@ class Noted:
 
 
 class Stop(StopSignal):
-    """Waits in no time, and remembers for how long it was to wait."""
+    """Returns from waits at once, and records their durations."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -55,7 +55,7 @@ def test_a_driver_that_was_thought_dead_adds_no_batch_a_second_time(tmp_path: Pa
 
 
 def test_a_checkpoint_that_was_set_back_is_refused(tmp_path: Path) -> None:
-    """Its next batches hold what the table lacks, under numbers that the table has."""
+    """Its next batches have new rows under numbers that the table already has."""
     found = table(tmp_path)
     for batch in range(5):
         found.append(batch, parts(tmp_path, [batch]), SCHEMA, ())
@@ -117,7 +117,7 @@ def test_a_merge_replaces_adds_and_deletes_once(tmp_path: Path) -> None:
 
 
 def test_a_merge_that_changes_no_row_is_a_batch_like_any_other(tmp_path: Path) -> None:
-    """Deletions of rows that are not there, of which deltalake makes no version by itself."""
+    """It deletes rows that do not exist, for which deltalake alone creates no version."""
     found = table(tmp_path)
     columns = {"id": [7, 8], "name": [None, None], "at": [None, None], "gone": [True, True]}
     rows = pa.table(columns, schema=SCHEMA.append(pa.field("gone", pa.bool_())))

@@ -1,4 +1,4 @@
-"""Offsets of groups in another cluster: exact where that can be known, else earlier, never later."""
+"""Translated offsets of groups in another cluster: exact if possible, otherwise earlier, never later."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_nothing_is_counted_back_over_more_than_one_batch(offset: int, expected:
 @pytest.mark.slow
 @given(st.data())
 def test_no_record_is_lost_and_dense_logs_are_exact(data: st.DataObject) -> None:
-    """A mirror of batches with gaps here, aborted attempts and markers there: going on at the translated offset shows
-    every record that was not seen."""
+    """The source log has gaps; the target has aborted attempts and markers. A consumer at the translated offset reads
+    every record that it has not read before."""
     here, there = data.draw(st.integers(0, 5)), data.draw(st.integers(0, 5))
     points: list[OffsetPoint] = []
     places: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Which records are bad, and which key a record goes on with, by each of the ways on which good records leave."""
+"""Detection of invalid records, and the keys of valid ones, for each output path of valid records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ BAD = b'{"carrier": "LONG", "flight": 1, "dest": "IAH", "origin": "EWR", "distan
 @pytest.mark.parametrize(
     ("host", "options", "key"),
     [
-        # At the same brokers, good and bad in one transaction; by another name of theirs, in two.
+        # With the same brokers, valid and invalid records share a transaction; with another name of the brokers, they
+        # do not.
         ("127.0.0.1", ["to.key=value.carrier"], "carrier"),
         ("localhost", ["to.key=value.carrier"], "carrier"),
         ("127.0.0.1", ["to.key=value.flight"], "flight"),

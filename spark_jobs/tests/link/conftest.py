@@ -1,4 +1,4 @@
-"""Connections and links of these tests, and what they read back."""
+"""Connections and links of these tests, and helpers for reading."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LinkTo = Callable[..., Link]
 
 @pytest.fixture
 def link_to() -> Iterator[LinkTo]:
-    """Links of the test's own, by address; closed with the test."""
+    """Return links of the test by address; close them at its end."""
     made: list[Link] = []
 
     def to(bootstrap: str, *, give_up_ms: int = 60_000, **more: object) -> Link:
@@ -37,6 +37,6 @@ def link(link_to: LinkTo, penstock: Broker) -> Link:
 
 @pytest.fixture
 def three_brokers(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster with its etcd, as processes."""
+    """Run a cluster of three broker processes and etcd."""
     with running(Cluster(tmp_path)) as made:
         yield made

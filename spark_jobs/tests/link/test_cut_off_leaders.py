@@ -1,5 +1,5 @@
-"""A leader that is cut off from the other brokers and from etcd, and not from readers: it was deposed, does not know,
-and goes on answering. A client with a connection to it must learn of its successor nevertheless. On real brokers."""
+"""A deposed leader that readers can reach, but the other brokers and etcd cannot: it does not know of its successor and
+continues to respond. A client with a connection to it must still find its successor. On real brokers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHER_TOPIC = "made-while-it-was-cut-off"
 
 
 class Divided(Cluster):
-    """The broker that is to be deposed reaches etcd through a relay."""
+    """A cluster whose broker `DEPOSED` reaches etcd through a relay."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
@@ -63,7 +63,7 @@ def leaders(bootstrap: str) -> dict[int, int]:
 
 @pytest.fixture(scope="module")
 def divided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, TopicPartition]]:
-    """(the brokers, a partition whose deposed leader has half of its records)."""
+    """Yield the brokers, and a partition whose deposed leader has half of its records."""
     with running(Divided(tmp_path_factory.mktemp("divided"))) as cluster:
         make_topic(cluster.at(2, 3), "t", 3, replicas=3)
         number = next(number for number, leader in leaders(cluster.at(2, 3)).items() if leader == DEPOSED)
@@ -78,7 +78,7 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster,
 
 
 def write(bootstrap: str, place: TopicPartition, values: list[bytes]) -> None:
-    """By a client that goes by leader epochs: another may be sent to the deposed leader, and wait there."""
+    """Write with a client that checks leader epochs: another client may send to the deposed leader, and wait there."""
 
     async def send() -> None:
         async with Producer(bootstrap) as producer:
@@ -91,14 +91,14 @@ def write(bootstrap: str, place: TopicPartition, values: list[bytes]) -> None:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the confirmation time of a minute."""
+    """Shorten the confirmation time of a minute."""
     monkeypatch.setattr(fetching, "LEADER_CHECK_MS", 300)
     monkeypatch.setattr(fetching, "END_OF_LOG_MS", 3_000)
 
 
 @pytest.fixture
 def by_the_deposed(link_to: LinkTo, divided: tuple[Cluster, TopicPartition]) -> Iterator[Link]:
-    """A link that comes to the deposed leader first."""
+    """Return a link that connects to the deposed leader first."""
     cluster, _ = divided
     link = link_to(cluster.at(DEPOSED, 2, 3), give_up_ms=20_000)
     yield link
@@ -139,7 +139,7 @@ def test_a_topic_of_which_it_has_not_heard_is_found(by_the_deposed: Link) -> Non
 
 @pytest.mark.usefixtures("hasty")
 def test_a_loss_of_which_only_it_knows_is_none(divided: tuple[Cluster, TopicPartition], link_to: LinkTo) -> None:
-    """The last test here: the others are killed for it."""
+    """This test runs last, because it kills the other brokers."""
     cluster, place = divided
     link = link_to(cluster.at(DEPOSED, 2, 3), give_up_ms=2_000, connect_timeout_ms=1_000)
     assert link.offsets({place: LATEST}, READ_UNCOMMITTED) == {place: 100}

@@ -1,4 +1,4 @@
-"""Ranges are read whole and in order, whatever answers they come in; what is gone is named. On a real broker."""
+"""Ranges are read completely and in order, for any responses; missing records are named. On a real broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MANY_BATCHES = {"batch.num.messages": 50}
 
 @pytest.fixture
 def filled(penstock: Broker, topic: MakeTopic) -> str:
-    """A topic of one partition with `VALUES` in batches of 50 or less."""
+    """Fill a topic of one partition with `VALUES` in batches of at most 50."""
     name = topic()
     produce(penstock.bootstrap, name, VALUES, config=MANY_BATCHES)
     return name
@@ -200,7 +200,7 @@ def test_a_log_that_ends_before_the_range_is_waited_for_and_named(
 def test_a_leader_that_lags_is_given_longer_than_brokers_that_are_away(
     link_to: LinkTo, penstock: Broker, filled: str, start: int
 ) -> None:
-    """Records are not reported lost after the retry timeout of three seconds."""
+    """The reader does not report records as lost after the retry timeout of three seconds."""
     later = threading.Timer(5, produce, (penstock.bootstrap, filled, [b"late"] * 10))
     later.start()
     found = read(link_to(penstock.bootstrap, give_up_ms=3_000), OffsetRange(filled, 0, start, COUNT + 10))
@@ -215,7 +215,7 @@ def test_a_leader_that_had_no_more_and_then_falls_silent_says_nothing_about_the_
     produce(own_broker.bootstrap, "t", VALUES[:10])
     answers = link_to(own_broker.bootstrap, give_up_ms=2_000).fetch(OffsetRange("t", 0, 0, 20), READ_UNCOMMITTED)
     next(answers)
-    time.sleep(0.8)  # in which the leader says that it has no more
+    time.sleep(0.8)  # the leader reports the end of its log meanwhile
     assert own_broker.process is not None
     own_broker.process.send_signal(signal.SIGSTOP)
     with pytest.raises(Unavailable, match=r"t-0 at offset 10: gave up after 2000 ms"):
@@ -225,7 +225,7 @@ def test_a_leader_that_had_no_more_and_then_falls_silent_says_nothing_about_the_
 def test_records_that_a_leader_has_and_does_not_send_are_not_gone(
     link_to: LinkTo, penstock: Broker, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is behind the beginning of an open transaction is there, though readers of committed data do not get it."""
+    """Records after the start of an open transaction exist, although readers of committed data do not get them."""
     monkeypatch.setattr(fetching, "END_OF_LOG_MS", 300)
     producer = Producer({"bootstrap.servers": penstock.bootstrap, "transactional.id": filled})
     producer.init_transactions(30)
@@ -239,7 +239,7 @@ def test_records_that_a_leader_has_and_does_not_send_are_not_gone(
 
 
 class OverQuota(ClusterConnections):
-    """Every other answer to a fetch is as Apache Kafka makes it for a client that is over its quota."""
+    """Makes every other fetch response look like Apache Kafka's for a client over its quota."""
 
     held_back = 0
 
@@ -317,7 +317,7 @@ def test_a_topic_that_was_planned_for_is_not_taken_for_its_namesake(link: Link, 
 
 
 async def test_a_leader_that_does_not_know_its_end_yet_says_nothing_about_it(penstock: Broker, filled: str) -> None:
-    """Its high watermark is -1 for so long."""
+    """Its high watermark is -1 until then."""
     cluster = ClusterConnections(penstock.bootstrap)
     fetch = RangeFetch(cluster, whole(filled), READ_UNCOMMITTED, SMALL, None, 10_000, {}, lambda _: None)
     with pytest.raises(BrokerError, match="does not know its log end yet") as caught:

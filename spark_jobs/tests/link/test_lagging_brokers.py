@@ -1,5 +1,5 @@
-"""A broker whose view of topics lags: what it lacks is asked for at all brokers before it counts as lost. On a real
-broker, whose answers to one way of asking are set back."""
+"""A broker with outdated metadata: the client queries all brokers before it reports a topic as lost. On a real broker,
+with changed responses for one kind of request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OLD_ID = uuid.uuid4()
 
 
 class BehindTheTimes(ClusterConnections):
-    """The one broker that it asks was cut off for a while; of all brokers one was not, or only for some answers."""
+    """The single queried broker lags; of all brokers only some responses lag, or none."""
 
     lag: Lag
     all_lag = 0
@@ -124,7 +124,7 @@ def test_a_range_is_read_to_its_end(penstock: Broker, topic: MakeTopic, lag: Lag
 
 
 def test_what_all_lack_for_a_moment_is_waited_for(penstock: Broker, topic: MakeTopic) -> None:
-    """After a topic is created, only its creator may know it."""
+    """Right after a topic's creation, only the broker that created it may know it."""
     known = truth(penstock, name := topic())
     produce(penstock.bootstrap, name, [b"v"] * 5)
     delivered: list[Fetched] = []

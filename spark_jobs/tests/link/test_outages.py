@@ -1,4 +1,4 @@
-"""Brokers that are killed while a range is read: the reader waits, goes on, and loses and doubles nothing."""
+"""Brokers are killed while a range is read: the reader waits and continues, without loss or duplicates."""
 
 from __future__ import annotations
 

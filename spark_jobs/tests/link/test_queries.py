@@ -1,4 +1,4 @@
-"""What is asked once: topics, offsets, what groups have committed. On a real broker."""
+"""Single queries: topics, offsets, committed offsets of groups. On a real broker."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_broker_that_knows_no_sasl_is_not_asked_twice(penstock: Broker) -> Non
 
 def test_a_topic_that_one_broker_has_not_heard_of_yet_is_asked_for_at_all(penstock: Broker, topic: MakeTopic) -> None:
     class BehindTheTimes(ClusterConnections):
-        """Whatever it asks, it asks a broker that came back a moment ago."""
+        """All queries go to a broker that has just restarted."""
 
         async def call_any(self, request: Any, response: Any) -> Any:
             answer = await super().call_any(request, response)

@@ -1,4 +1,4 @@
-"""What a worker process loaded stays out of the collector's sight, from its second task on."""
+"""Modules and objects that a worker process has loaded are exempt from garbage collection from its second task on."""
 
 from __future__ import annotations
 

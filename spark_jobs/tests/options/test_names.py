@@ -1,4 +1,4 @@
-"""The names of settings are those of Apache's own client, and each is either obeyed, without meaning, or refused."""
+"""Names of settings are those of Apache Kafka's client; each is applied, ignored as meaningless, or rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafka.security.protocol`, `kafka.ssl.*`, `kafka.sasl.*` as Java programs have them."""
+"""`kafka.security.protocol`, `kafka.ssl.*` and `kafka.sasl.*` with the semantics of Java programs."""
 
 from __future__ import annotations
 

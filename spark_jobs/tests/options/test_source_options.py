@@ -1,4 +1,4 @@
-"""The reader's options: names, defaults, precedence and refusals of Spark's own Kafka connector."""
+"""The reader's options: names, defaults, precedence and errors of Spark's own Kafka connector."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the tests of all rooms share: brokers as processes, topics, records written by another client."""
+"""Shared code of the Spark tests: brokers as processes, topics, records written by another client."""

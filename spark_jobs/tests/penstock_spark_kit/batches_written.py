@@ -1,4 +1,4 @@
-"""A batch written without Spark, and what another client reads of it."""
+"""Batches written without Spark, and their records as another client reads them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMEOUT_S = 60.0
 
 @dataclass
 class Run:
-    """One run of a batch without Spark: what the planning process, tasks and the committing process would do."""
+    """One run of a batch without Spark: the work of planning process, tasks and committing process."""
 
     endpoint: ServiceEndpoint
     name: str
@@ -40,7 +40,7 @@ class Run:
     query: str
     ddl: str
     counts: list[int] = field(default_factory=list)
-    """Of rows, of each task."""
+    """Row counts of each task."""
 
     def task(self, number: int, attempt_number: int = 0) -> TaskWriter:
         place = TaskIdentity(number, attempt_number, self.query, self.batch)
@@ -58,7 +58,7 @@ class Run:
 
 
 def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Any]:
-    """All messages of a topic as confluent-kafka's consumer gives them, up to the end that it sees."""
+    """Return all messages of a topic from confluent-kafka's consumer, up to its current end."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -89,12 +89,12 @@ def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> l
 
 
 def values_of(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
-    """Sorted, so that doubles show."""
+    """Return the sorted values, so that duplicates show."""
     return sorted(message.value() for message in read_all(bootstrap, topic, isolation))
 
 
 def batches(count: int, first: int = 0, each: int = 1000, keys: int = 0) -> Iterator[pa.RecordBatch]:
-    """Rows whose values are numbers; with `keys` their keys are their numbers modulo that."""
+    """Return rows whose values are numbers; with `keys` the keys are the numbers modulo that."""
     for start in range(first, first + count, each):
         numbers = range(start, min(start + each, first + count))
         columns = {"value": pa.array([b"%d" % n for n in numbers], pa.binary())}
@@ -121,7 +121,7 @@ KINDS: dict[str, DataType] = {
 
 
 def schema(ddl: str) -> StructType:
-    """`name kind, name kind`, without a JVM, which Spark's own parser needs."""
+    """Parse `name kind, name kind` without the JVM that Spark's parser needs."""
     found = StructType()
     for column in ddl.split(", "):
         name, _, kind = column.partition(" ")

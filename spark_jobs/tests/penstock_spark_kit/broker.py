@@ -1,4 +1,4 @@
-"""An embedded broker as a process that can be killed and started again where it was."""
+"""An embedded broker as a process that tests can kill and restart with the same data."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from node_kit import port_of, reserved_port
 
 DEADLINE_S = 60.0
-"""Generous: only what never comes up, or never ends, reaches it."""
+"""Deadline for starts and stops; generous, so that only a hanging process reaches it."""
 SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     "group.min.session.timeout.ms=500",
-    # Tests write records with old timestamps.
+    # Tests write records with old timestamps, which retention would delete.
     "log.retention.check.interval.ms=2147483647",
 )
 PENSTOCK = Path(sys.executable).with_name("penstock")
@@ -26,7 +26,7 @@ READY = re.compile(r"ready kafka=(\S+):(\d+) ")
 
 
 class Broker:
-    """One `penstock up` on a free port of loopback; each `start` is on the same port and data."""
+    """One `penstock up` on a free port of loopback; each `start` uses the same port and data."""
 
     def __init__(self, home: Path, settings: Sequence[str] = SETTINGS) -> None:
         self.home, self.settings = home, tuple(settings)
@@ -43,7 +43,7 @@ class Broker:
         return (self.home / "broker.log").read_text(errors="replace")
 
     def start(self) -> Broker:
-        """Returns when it serves."""
+        """Start the broker and wait until it serves."""
         assert self.process is None, "the broker runs already"
         sets = [part for setting in self.settings for part in ("--set", setting)]
         command = [str(PENSTOCK), "up", "--data", str(self.home / "data"), "--port", str(self.port)]
@@ -71,11 +71,11 @@ class Broker:
         return self
 
     def kill(self) -> None:
-        """SIGKILL: what was not acknowledged may be lost."""
+        """Send SIGKILL: unacknowledged records may be lost."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM, and waits for the end."""
+        """Send SIGTERM, and wait for the end."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:

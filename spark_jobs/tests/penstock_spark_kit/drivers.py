@@ -1,4 +1,4 @@
-"""Drivers of Spark's as processes that a test kills, with all that they started."""
+"""Spark drivers as processes that a test kills with all of their children."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ DEADLINE_S = 300.0
 
 
 class DriverProcess:
-    """One life of a driver, all of its processes in one group. The script says "started" and, at its end, "finished";
-    what else it says goes to driver.log in `home`."""
+    """One run of a driver, with all of its processes in one group. The script prints "started" and, at its end,
+    "finished"; other output goes to driver.log in `home`."""
 
     def __init__(self, script: Path, home: Path, *options: str) -> None:
         path = os.pathsep.join(part for part in [str(TESTS), *sys.path] if part)
@@ -38,7 +38,7 @@ class DriverProcess:
         self.process.communicate()
 
     def end(self) -> bool:
-        """Whether it finished its work; waits for that."""
+        """Wait for the end. Return whether the driver finished its work."""
         out, _ = self.process.communicate(timeout=DEADLINE_S)
         return "finished" in out and self.process.returncode == 0
 

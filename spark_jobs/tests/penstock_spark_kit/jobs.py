@@ -1,4 +1,4 @@
-"""Runs jobs as `penstock-spark run --once` does, in the session of the tests."""
+"""Run jobs as `penstock-spark run --once` does, in the session of the tests."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def run_once(spark: SparkSession, text: str, *sets: str) -> list[BatchDone]:
 
 
 def read_all(bootstrap: str, topic: str, at_least: int) -> list[Message]:
-    """Every committed record of a topic, by partition and offset, as confluent-kafka reads it. Reads again until there
-    are `at_least` so many: the end of a transaction is visible a moment after it is acknowledged."""
+    """Return all committed records of a topic by partition and offset, as confluent-kafka reads them. Read again until
+    at least `at_least` exist: the end of a transaction is visible a moment after it is acknowledged."""
     found: list[Message] = []
 
     def are_there() -> bool:

@@ -1,4 +1,4 @@
-"""Processes that were started by others than the test."""
+"""Processes that the test did not start itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Its children, and theirs, by process id with their command lines; without those that have ended."""
+    """Return its living descendants: process ids with command lines."""
     children: dict[int, list[int]] = {}
     commands: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -14,7 +14,7 @@ def descendants(pid: int) -> dict[int, str]:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
+            continue  # the process has ended meanwhile
         if command:
             commands[int(folder.name)] = command
             children.setdefault(parent, []).append(int(folder.name))

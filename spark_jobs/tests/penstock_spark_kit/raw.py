@@ -1,4 +1,4 @@
-"""Logs as bytes: fetched and produced without a client's help, made by hand, and seen as other clients see them."""
+"""Logs as bytes: fetched and produced without a client library, constructed, and as other clients read them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEADLINE_S = 60.0
 
 
 class Row(NamedTuple):
-    """A record as a reader sees it; `headers` None where it has none."""
+    """A record as a reader returns it; `headers` is None without headers."""
 
     offset: int
     timestamp_ms: int
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
-    """Arrow's rows, each validated by Arrow itself."""
+    """Return Arrow's rows; Arrow validates each batch."""
     rows: list[Row] = []
     for batch in batches:
         batch.validate(full=True)
@@ -52,7 +52,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
 
 
 def padded(*parts: bytes) -> Bytes:
-    """Records one behind the other, as a decoder has them: in memory that held others before."""
+    """Return contiguous records in reused memory, as a decoder has them."""
     arena = Arena()
     arena.put(b"\xff" * (1000 + sum(map(len, parts))))
     arena.clear()
@@ -62,12 +62,12 @@ def padded(*parts: bytes) -> Bytes:
 
 
 def answer(log: bytes | bytearray | memoryview, aborted: Sequence[tuple[int, int]] = ()) -> Fetched:
-    """An answer to a fetch that holds these bytes."""
+    """Return a fetch response with these bytes."""
     return Fetched(memoryview(log), aborted, FAR, FAR, 0)
 
 
 def reseal(log: bytearray) -> bytearray:
-    """Gives the one batch in `log` the length and the CRC that it should have."""
+    """Set the correct length and CRC of the single batch in `log`."""
     log[8:12] = (len(log) - LENGTH_OVERHEAD).to_bytes(4, "big")
     with memoryview(log) as view:
         CRC.pack_into(log, CRC_OFFSET, checksum(view, 0, len(log)))
@@ -75,14 +75,14 @@ def reseal(log: bytearray) -> bytearray:
 
 
 def with_body(batch: bytes, body: bytes) -> bytearray:
-    """The batch with other bytes in place of its records, its length and CRC right."""
+    """Return the batch with other bytes instead of its records, with correct length and CRC."""
     return reseal(bytearray(batch[:HEADER_SIZE] + body))
 
 
 def fetch_all(
     bootstrap: str, topic: str, isolation: int, *, start: int = 0, partition_bytes: int = 1 << 20
 ) -> list[Fetched]:
-    """Answers from `start` up to the last record that may be read in partition 0."""
+    """Return the fetch responses from `start` up to the last readable record in partition 0."""
 
     async def run() -> list[Fetched]:
         cluster = ClusterConnections(bootstrap, client_id="penstock-spark-tests")
@@ -115,7 +115,7 @@ def fetch_all(
 
 
 def next_offset(records: bytes) -> int:
-    """Behind the last whole batch."""
+    """Return the offset after the last whole batch."""
     at, found = 0, -1
     while len(records) - at >= HEADER_SIZE:
         size = int.from_bytes(records[at + 8 : at + 12], "big") + LENGTH_OVERHEAD
@@ -129,7 +129,7 @@ def next_offset(records: bytes) -> int:
 
 
 def produce_raw(bootstrap: str, topic: str, batches: Iterable[bytes | bytearray]) -> list[int]:
-    """Sends batches as they are to partition 0, one after the other; the offset that each got."""
+    """Send unmodified batches to partition 0, one after the other. Return the offset of each."""
 
     async def run() -> list[int]:
         cluster = ClusterConnections(bootstrap, client_id="penstock-spark-tests")
@@ -152,7 +152,7 @@ def produce_raw(bootstrap: str, topic: str, batches: Iterable[bytes | bytearray]
 
 
 def confluent_rows(bootstrap: str, topic: str, *, committed: bool = True, start: int = OFFSET_BEGINNING) -> list[Row]:
-    """What confluent-kafka reads of partition 0."""
+    """Return the records of partition 0 as confluent-kafka reads them."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

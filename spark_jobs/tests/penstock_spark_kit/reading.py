@@ -1,4 +1,4 @@
-"""The plain way to read records, one by one, to compare what is vectorised with."""
+"""A reference reader of records, one by one, to compare the vectorized one with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Seen(NamedTuple):
 
 
 def records_of(answers: Iterable[Fetched], range_: OffsetRange) -> list[Seen]:
-    """The records of a range, without control records; aborted ones are not left out."""
+    """Return the records of a range, aborted ones included, without control records."""
     found: list[Seen] = []
     for fetched in answers:
         for header, batch in iterate_batches(memoryview(bytes(fetched.records))):

@@ -1,4 +1,4 @@
-"""A link between networks that can be cut: bytes in both directions, until they stop."""
+"""A network link that tests can cut: forwards bytes in both directions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 class Relay:
-    """Listens on `port`; connections go to `upstream` on loopback while the link is not cut."""
+    """Listens on `port` and forwards connections to `upstream` on loopback while the link is not cut."""
 
     def __init__(self) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -20,7 +20,7 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Connections break, new ones are closed as soon as they are made."""
+        """Break connections, and close new ones at once."""
         with self._lock:
             self._is_cut = True
             broken, self._sockets = self._sockets, []
@@ -65,7 +65,7 @@ def pump(source: socket.socket, target: socket.socket) -> None:
 
 
 def end(each: socket.socket) -> None:
-    # A thread that waits on a socket is woken by its shutdown, not by its being closed.
+    # Shutdown wakes a thread that waits on a socket; close does not.
     with contextlib.suppress(OSError):
         each.shutdown(socket.SHUT_RDWR)
     each.close()

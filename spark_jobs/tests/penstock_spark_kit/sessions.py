@@ -1,4 +1,4 @@
-"""The one Spark session of a test process."""
+"""The Spark session of a test process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock_spark.jobs.run import spark_home
 
 
 def make_session(home: Path, more: Mapping[str, str] | None = None) -> SparkSession:
-    """Small, quiet, two tasks at a time, and with all its files below `home`. The format registers itself. `more` are
-    further settings of Spark's."""
+    """Create a small, quiet session with two concurrent tasks and all its files below `home`. The format registers
+    itself. `more` are further Spark settings."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     spark_home.prepare("local")
     settings = {
@@ -28,7 +28,7 @@ def make_session(home: Path, more: Mapping[str, str] | None = None) -> SparkSess
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.noDataProgressEventInterval": "100ms",
-        # What compiles code to its utmost is slower in a JVM of a minute's life.
+        # Full JIT optimization slows down a JVM that lives for a minute.
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={home} -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     }
     builder = SparkSession.builder.master("local[2]").appName("penstock-spark-tests")

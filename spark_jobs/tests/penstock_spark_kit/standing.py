@@ -1,4 +1,4 @@
-"""Where a streaming query stands, seen from outside: what its checkpoint calls done, and what its group shows."""
+"""Progress of a streaming query from outside: batches that its checkpoint has completed, and offsets of its group."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from penstock_spark_kit.topics import Rec, eventually, produce
 
 
 def write_numbers(brokers: str, topic: str, partitions: int, numbers: range) -> None:
-    """Each into the partition of its remainder, so that rows tell where they were read."""
+    """Write each number to the partition of its remainder, so that rows show their source partition."""
     produce(brokers, topic, [Rec(b"%d" % n, partition=n % partitions) for n in numbers])
 
 
 def by_partition(numbers: Iterable[int], partitions: int) -> Mapping[int, int]:
-    """How many of each partition there are; doubles count once."""
+    """Return the number of values per partition; duplicates count once."""
     return Counter(n % partitions for n in set(numbers))
 
 
@@ -46,7 +46,7 @@ class QueryProgress:
         return Link.to(ConnectionOptions(self.brokers))
 
     def done(self) -> Offsets:
-        """Where the last batch that has ended ends; 0 where none has."""
+        """Return the end offsets of the last completed batch; 0 without one."""
         batches = [int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*") if path.name.isdecimal()]
         found: Offsets = {}
         if batches:
@@ -55,12 +55,12 @@ class QueryProgress:
         return dict.fromkeys(self.all, 0) | dict(found)
 
     def shown(self) -> Offsets:
-        """By the group; 0 where it has nothing."""
+        """Return the committed offsets of the group; 0 without one."""
         found = self.link.committed(self.group, self.all)
         return {one: found[one][0] if one in found else 0 for one in self.all}
 
     def show(self, offsets: Offsets) -> None:
-        """As if the driver had died before it told the group of what it did after that."""
+        """Commit older offsets, as if the driver had died before it committed the later ones."""
         self.link.commit(self.group, offsets)
 
     def lag(self) -> int:
@@ -69,8 +69,9 @@ class QueryProgress:
         return sum(ends[one] - shown[one] for one in self.all)
 
     def check_not_ahead(self, rows: Mapping[int, int] | None = None) -> None:
-        """`rows`: of the target by partition of the source, counted when the driver was dead. The group is asked before
-        the checkpoint, so that a batch which ends meanwhile does no harm."""
+        """Check that the group is not ahead of the checkpoint or of `rows`: the target's rows by source partition,
+        counted while the driver was dead. The group is queried before the checkpoint, because a batch may end in
+        between."""
         shown = self.shown()
         done = self.done()
         assert all(shown[one] <= done[one] for one in self.all), f"{self.group} shows {shown}, done is {done}"
@@ -79,7 +80,8 @@ class QueryProgress:
             assert all(shown[one] <= there[one] for one in self.all), f"{self.group} shows {shown}, there is {there}"
 
     def comes_right(self, done: Offsets) -> None:
-        """`done`: before the restart. To be called in a life that has come so far that the group must show it."""
+        """Wait until the group shows `done`, the progress before the restart. Call it when the driver has run far
+        enough that the group must show it."""
 
         def is_right() -> bool:
             shown = self.shown()
@@ -88,7 +90,7 @@ class QueryProgress:
         eventually(f"{self.group} shows what was done before the restart, {done}", is_right)
 
     def check_exact(self) -> None:
-        """To be called when a driver has ended by itself."""
+        """Check that group and checkpoint agree. Call it when a driver has ended without a kill."""
         shown, done = self.shown(), self.done()
         assert shown == done, f"{self.group} shows {shown}, done is {done}"
 
@@ -96,8 +98,8 @@ class QueryProgress:
 def come_right_with_nothing_new(
     standings: Collection[QueryProgress], start: Callable[[], DriverProcess], complain: Callable[[], str]
 ) -> None:
-    """Everything is done, and the last commits are lost. `start` begins a life that finds nothing to do and looks again
-    much later: nothing but its beginning can put the groups right."""
+    """Check that groups recover when everything is complete and only the last commits are lost. `start` starts a driver
+    that finds no new data and polls much later: only its startup can correct the groups."""
     for standing in standings:
         standing.show({one: offset // 2 for one, offset in standing.done().items()})
         assert standing.lag(), "nothing was lost"

@@ -1,4 +1,4 @@
-"""Streaming queries of tests: from topics into a folder of Parquet, by Spark's own sink."""
+"""Streaming queries of tests: from topics into a folder of Parquet, with Spark's own sink."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_S = 300
 
 
 class Query:
-    """A query into Parquet, started as often as one likes on the same checkpoint."""
+    """A query into Parquet that tests can start repeatedly on the same checkpoint."""
 
     def __init__(self, spark: SparkSession, home: Path, broker: Broker, **options: str) -> None:
         self.spark, self.home = spark, home
@@ -32,7 +32,7 @@ class Query:
         return (writing.trigger(availableNow=True) if available_now else writing).start()
 
     def run(self, **more: str) -> StreamingQuery:
-        """Everything that is there now."""
+        """Process all existing data."""
         query = self.start(**more)
         assert query.awaitTermination(LIMIT_S), "the query did not end"
         return query
@@ -42,7 +42,7 @@ class Query:
         return sorted(row.value for row in rows)
 
     def offsets(self) -> dict[str, Any]:
-        """The newest in the checkpoint."""
+        """Return the newest offsets in the checkpoint."""
         newest = max((self.home / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
         found: dict[str, Any] = json.loads(newest.read_text().splitlines()[-1])
         return found

@@ -1,4 +1,4 @@
-"""Topics for tests: made and looked at with the admin client, filled by confluent-kafka, which is none of ours."""
+"""Topics for tests: managed with the admin client, filled with confluent-kafka, an independent client."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.client import Admin, BrokerError, NewTopic, TopicPartition, Unknow
 
 T = TypeVar("T")
 MakeTopic = Callable[..., str]
-"""Of the fixture `topic`: `topic(partitions=1, config=None)` makes a topic and returns its name."""
+"""Type of the fixture `topic`: `topic(partitions=1, config=None)` creates a topic and returns its name."""
 DEADLINE_S = 60.0
 
 
 class Rec(NamedTuple):
-    """A record to be written. Without a partition, murmur2 of the key decides; without a time, the clock."""
+    """A record to write. Without a partition, murmur2 of the key decides; without a time, the clock."""
 
     value: bytes | None
     key: bytes | None = None
@@ -29,7 +29,7 @@ class Rec(NamedTuple):
 
 
 def ask_admin(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Runs a coroutine with an admin client: `ask_admin(address, lambda a: a.delete_topics(["x"]))`."""
+    """Run a coroutine with an admin client: `ask_admin(address, lambda a: a.delete_topics(["x"]))`."""
 
     async def run() -> T:
         async with Admin(bootstrap, client_id="penstock-spark-tests") as admin:
@@ -39,7 +39,7 @@ def ask_admin(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
 
 
 def eventually(what: str, holds: Callable[[], bool]) -> None:
-    """Asks again and again until it is so: the end of a transaction is visible a moment after it is acknowledged."""
+    """Wait until the condition holds: the end of a transaction is visible a moment after it is acknowledged."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < deadline_s, f"not within {DEADLINE_S:.0f} s: {what}"
@@ -49,7 +49,7 @@ def eventually(what: str, holds: Callable[[], bool]) -> None:
 def make_topic(
     bootstrap: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, replicas: int = -1
 ) -> None:
-    """Returns when each partition has a leader."""
+    """Create a topic and wait until each partition has a leader."""
     deadline_s = time.monotonic() + DEADLINE_S
 
     async def make(admin: Admin) -> None:
@@ -76,7 +76,7 @@ def add_partitions(bootstrap: str, name: str, total: int) -> None:
 
 
 def delete_records(bootstrap: str, topic: str, before: Mapping[int, int]) -> None:
-    """Deletes by partition what lies before an offset, as retention would."""
+    """Delete the records before an offset by partition, as retention would."""
     wanted = {TopicPartition(topic, partition): offset for partition, offset in before.items()}
     ask_admin(bootstrap, lambda admin: admin.delete_records(wanted))
 
@@ -91,9 +91,9 @@ def produce(
     transactional_id: str | None = None,
     commit: bool = True,
 ) -> list[tuple[int, int]]:
-    """Writes records (bytes: values) in order and returns (partition, offset) of each once all are acknowledged.
+    """Write records (bytes: values) in order. Return (partition, offset) of each once all are acknowledged.
 
-    With a `transactional_id` they are one transaction, which is aborted unless `commit`. `config` are librdkafka's
+    With a `transactional_id` they form one transaction, which is aborted unless `commit`. `config` are librdkafka's
     settings, such as `batch.num.messages`.
     """
     settings: dict[str, str | int | float] = {

@@ -46,7 +46,7 @@ def reading(spark: SparkSession, broker: Broker, topic: str, **options: str) -> 
 
 
 def run(frame: DataFrame, home: Path, name: str) -> StreamingQuery:
-    """Everything that is there now."""
+    """Process all existing data."""
     writer = frame.writeStream.format("noop").queryName(name).option("checkpointLocation", str(home / "checkpoint"))
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(LIMIT_S)
@@ -54,7 +54,7 @@ def run(frame: DataFrame, home: Path, name: str) -> StreamingQuery:
 
 
 def settled(spark: SparkSession, listener: ProgressListener) -> None:
-    """Events come a little later than the batches they tell of."""
+    """Wait for the events, which follow their batches with a delay."""
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(LIMIT_S * 1000)
     assert listener.flush(LIMIT_S)
 
@@ -78,7 +78,7 @@ def test_a_finished_batch_shows_in_the_group_of_the_querys_name(
 def test_after_a_restart_that_finds_nothing_new_the_group_is_right_again(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, tracked: ProgressListener
 ) -> None:
-    """As when the driver died between the end of a batch and the commit."""
+    """Simulates a driver that died between the end of a batch and the commit."""
     name = topic()
     produce(penstock.bootstrap, name, [b"a", b"b"])
     run(reading(spark, penstock, name, **{"penstock.progress.group": f"{name}-1"}), tmp_path, name)
@@ -101,13 +101,13 @@ def test_two_sources_of_one_query_have_groups_of_their_own(
 
 
 class Restarted:
-    """A query whose driver died between the end of a batch and the commit: the group says 0, the checkpoint 2."""
+    """A query whose driver died between the end of a batch and the commit: the group has offset 0, the checkpoint 2."""
 
     def __init__(self, spark: SparkSession, penstock: Broker, name: str, home: Path) -> None:
         self.spark, self.penstock, self.name, self.home = spark, penstock, name, home
         self.group = f"{name}-group"
         produce(penstock.bootstrap, name, [b"a", b"b"])
-        # Under another group's name, as nothing but a crash keeps the commit from the query's own.
+        # Under another group's name, because only a crash prevents the commit to the query's own group.
         run(reading(spark, penstock, name, **{"penstock.progress.group": f"{name}-other"}), home, name)
 
     def start(self, batch: Callable[[DataFrame, int], None] = lambda frame, batch: None) -> StreamingQuery:
@@ -164,7 +164,7 @@ def test_a_query_that_fails_in_its_first_batch_shows_what_was_finished_before(re
 
 
 class Held(StreamingQueryListener):
-    """Keeps from the listeners after it that batches have ended, until they are let go."""
+    """Delays the events of completed batches for later listeners, until the test releases them."""
 
     def __init__(self) -> None:
         self.come = threading.Semaphore(0)
@@ -193,7 +193,7 @@ def held(spark: SparkSession, tracked: ProgressListener) -> Iterator[Held]:
 def test_a_program_that_ends_with_its_query_shows_the_last_batch(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, tracked: ProgressListener, held: Held
 ) -> None:
-    """Spark tells listeners of it later than the query ends."""
+    """Spark notifies listeners of it after the query has ended."""
     name = topic()
     options = {"penstock.progress.group": f"{name}-group", "maxOffsetsPerTrigger": "1"}
     produce(penstock.bootstrap, name, [b"a", b"b"])
@@ -201,7 +201,7 @@ def test_a_program_that_ends_with_its_query_shows_the_last_batch(
     assert held.come.acquire(timeout=LIMIT_S)
     assert tracked.flush(LIMIT_S)
     assert lag(penstock, f"{name}-group") == {(name, 0): 0}
-    # The first batch's end, told of now, is no step back.
+    # The delayed event of the first batch must not lower the offset.
     held.let_go.release()
     assert held.come.acquire(timeout=LIMIT_S)
     assert tracked._publisher.flush(LIMIT_S)

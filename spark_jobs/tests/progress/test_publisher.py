@@ -1,4 +1,4 @@
-"""Commits of offsets in the background: the newest only, and never in the way."""
+"""Commits of offsets in the background: only the newest, and without blocking."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_S = 30.0
 
 
 class Broker:
-    """Takes commits once it is `open`."""
+    """Accepts commits once it is `open`."""
 
     def __init__(self, *failures: Exception) -> None:
         self.open = threading.Event()

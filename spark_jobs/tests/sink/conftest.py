@@ -1,4 +1,4 @@
-"""A transaction service as a process with a driver of its own to watch."""
+"""A transaction service as a process, which watches a driver of the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ StartRun = Callable[..., Run]
 
 @pytest.fixture
 def driver() -> Iterator[SinkDriver]:
-    """A process that stands for a driver's JVM: its service ends with it."""
+    """Start a process that represents a driver's JVM: its service ends with it."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         yield SinkDriver(process.pid, start_time(process.pid), {"spark.master": "local[2]"})
@@ -37,7 +37,7 @@ def service(driver: SinkDriver) -> ServiceEndpoint:
 
 @pytest.fixture
 def start_run() -> StartRun:
-    """`start_run(endpoint, bootstrap, topic, batch, query)` plans a run of a batch."""
+    """Return `start_run(endpoint, bootstrap, topic, batch, query)`, which plans a run of a batch."""
     count = 0
 
     def start(

@@ -1,5 +1,5 @@
-"""A run of a batch is committed when exactly the tasks that Spark counts have written all they had, and fails by
-anything else; after its end nothing changes it."""
+"""A run of a batch is committed when exactly the tasks that Spark counts have written all rows, and otherwise fails;
+its result is final."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def opening(task: int, attempt_number: int = 0, query: str = "q", batch: int = 7
 
 
 def opened(tasks: int = 1) -> Attempt:
-    """Task n writes over connection 100 + n."""
+    """Return an attempt in which task n writes over connection 100 + n."""
     attempt = Attempt(plan())
     for task in range(tasks):
         attempt.open(100 + task, opening(task))
@@ -76,7 +76,7 @@ def test_a_batch_that_an_earlier_run_committed_is_not_committed_again() -> None:
 
 
 def repeated(last: LastBatch, skips_repeated: bool = False) -> Attempt:
-    """Batch 7, whose tasks are done, where the brokers have `last`."""
+    """Return an attempt of batch 7 with complete tasks, for brokers whose last batch is `last`."""
     attempt = Attempt(plan(skips_repeated=skips_repeated))
     attempt.open(100, opening(0))
     attempt.opened(5, 1, last)
@@ -218,8 +218,8 @@ def test_the_first_reason_of_a_failure_is_the_one_that_is_told() -> None:
 
 
 class Runs(RuleBasedStateMachine):
-    """Any order of what tasks, executors and Spark may do. Committed means: no task of the batch was written twice, all
-    that wrote are counted, and each of them was done."""
+    """Any order of actions of tasks, executors and Spark. After a commit no task of the batch was written twice, all
+    that wrote are counted, and each of them was complete."""
 
     def __init__(self) -> None:
         super().__init__()

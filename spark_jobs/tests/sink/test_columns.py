@@ -1,4 +1,4 @@
-"""Columns are those of Spark's Kafka sink; what does not fit is an error that names the column and the cure."""
+"""Columns are those of Spark's Kafka sink; an invalid one raises an error that names the column and the fix."""
 
 from __future__ import annotations
 

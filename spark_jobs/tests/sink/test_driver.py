@@ -1,4 +1,4 @@
-"""What a Python process of the driver finds out about its JVM, and how the service is found by it."""
+"""Information of a driver's Python process about its JVM, and discovery of the service."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_speculation_is_refused_with_the_setting_to_change() -> None:
 def test_executors_are_told_an_address_that_they_reach(
     settings: dict[str, str], variable: str | None, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last: nothing is known, and the brokers are reached from loopback."""
+    """In the last case no address is configured, and the brokers are reached from loopback."""
     monkeypatch.delenv(HOST_VARIABLE, raising=False)
     if variable:
         monkeypatch.setenv(HOST_VARIABLE, variable)

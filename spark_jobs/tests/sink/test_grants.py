@@ -1,4 +1,4 @@
-"""Partitions are lent to one task at a time, in the order in which tasks asked, each with the sequence that is next."""
+"""A partition is granted to one task at a time, in the order of requests, with the next sequence number."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_partition_can_only_be_given_back_by_its_holder() -> None:
 def test_tasks_that_give_back_before_they_ask_again_always_come_to_an_end(
     tasks: int, partitions: int, data: st.DataObject
 ) -> None:
-    """Each task writes some rows to partitions in any order, several at once; a holder always gives back in the end."""
+    """Each task writes rows to partitions in any order, several at once; a holder always releases its grant."""
     grants = PartitionGrants()
     work = {
         task: data.draw(st.lists(st.tuples(st.integers(0, partitions - 1), st.integers(1, 9)), max_size=8))
@@ -102,6 +102,6 @@ def test_tasks_that_give_back_before_they_ask_again_always_come_to_an_end(
 def open_requests(
     asked: dict[tuple[int, int], int], holding: list[PartitionGrant]
 ) -> list[tuple[tuple[int, int], int]]:
-    """What was asked for and not given back, with its partition: a task asks for a partition once at a time."""
+    """Return the open requests with their partitions: a task has at most one request per partition."""
     assert all((grant.holder, grant.number) in asked for grant in holding)
     return list(asked.items())

@@ -1,4 +1,4 @@
-"""What goes between tasks, planner and transaction service arrives as it was sent, or not at all."""
+"""Messages between tasks, planner and transaction service arrive unchanged or not at all."""
 
 from __future__ import annotations
 

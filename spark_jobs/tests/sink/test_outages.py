@@ -1,4 +1,4 @@
-"""Brokers are killed while tasks write: no row is lost, none is there twice."""
+"""Brokers are killed while tasks write: no row is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 
 def own_writer(bootstrap: str, topic: str, **more: str) -> TaskWriter:
-    """At least once."""
+    """Return a writer with at-least-once delivery."""
     given = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
     options = SinkOptions.parse({**given, **{name.replace("_", "."): value for name, value in more.items()}})
     return TaskWriter(options, sink_columns(schema("value binary"), topic), TaskIdentity(0, 0))
@@ -46,7 +46,7 @@ def test_an_idempotent_task_survives_its_broker_without_doubles(own_broker: Brok
 
     with own_writer(own_broker.bootstrap, "t", kafka_batch_size="20000") as task:
         assert task.write(interrupted(40_000, outage)).rows == 40_000
-    with own_writer(own_broker.bootstrap, "t") as task:  # goes on with the same producer
+    with own_writer(own_broker.bootstrap, "t") as task:  # reuses the same producer
         task.write(batches(1000, first=40_000))
     assert values_of(own_broker.bootstrap, "t") == wanted(41_000)
 
@@ -96,7 +96,7 @@ def test_every_codec_and_every_acks_writes_what_other_clients_read(
     name = topic(2)
     with own_writer(penstock.bootstrap, name, kafka_compression_type=codec, kafka_acks=acks) as task:
         task.write(batches(5000))
-    if acks == "0":  # not acknowledged: a second task behind it on the same connection is
+    if acks == "0":  # acks=0 does not wait for the write; a second task on the same connection does
         with own_writer(penstock.bootstrap, name) as task:
             task.write(batches(2, first=5000))
     assert set(wanted(5000)) <= set(values_of(penstock.bootstrap, name))

@@ -1,4 +1,4 @@
-"""A batch that was committed and comes again is skipped where it is the same one, and refused where it is not."""
+"""A committed batch that is repeated is skipped if it is identical, and rejected otherwise."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The transaction service as a process, with tasks that write to a real broker: rows are there exactly once, or not at
-all. Spark's part is played by these tests; `test_topic_sink` has the real one."""
+"""The transaction service as a process, with tasks that write to a real broker: rows exist exactly once or not at all.
+These tests simulate Spark; `test_topic_sink` uses the real one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rendezvous_of(driver: SinkDriver) -> Path:
 
 
 def side_by_side(*work: Callable[[], object]) -> list[BaseException]:
-    """Runs each in a thread; what they raised."""
+    """Run each callable in a thread. Return the exceptions."""
     raised: list[BaseException] = []
 
     def guarded(one: Callable[[], object]) -> None:
@@ -114,7 +114,7 @@ def test_tasks_share_partitions_and_their_rows_appear_together_at_the_commit(
     run.commit(0, 1, 2, 3)
     found = read_all(penstock.bootstrap, name)
     assert sorted(m.value() for m in found) == wanted(20_000)
-    for number in range(4):  # of each task, rows of one partition keep their order
+    for number in range(4):  # for each task, rows of one partition keep their order
         for partition in range(3):
             own = [int(m.value()) for m in found if m.partition() == partition and int(m.value()) // 5000 == number]
             assert own == sorted(own)
@@ -238,7 +238,7 @@ def test_a_newer_run_takes_the_transaction_and_the_older_one_cannot_write_or_com
 def test_a_driver_that_comes_back_takes_over_from_a_service_that_still_lives(
     penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun, driver: SinkDriver, ends_by: str
 ) -> None:
-    """Two services: the earlier one's transaction is open when the later one begins."""
+    """The earlier service's transaction is open when the later service starts."""
     name = topic(1)
     older = start_run(service, penstock.bootstrap, name)
     older.write(0, batches(100))
@@ -252,7 +252,7 @@ def test_a_driver_that_comes_back_takes_over_from_a_service_that_still_lives(
                 older.commit(0)
         else:
             call_service(service, AbortMessage(older.name, "a task failed"), TIMEOUT_S)
-        time.sleep(0.3)  # for what must not come: the earlier one fencing the later one
+        time.sleep(0.3)  # the earlier service must not fence the later one meanwhile
         newer.commit(0)
         assert values_of(penstock.bootstrap, name) == wanted(100)
     finally:

@@ -1,5 +1,5 @@
-"""The transaction service answers whatever goes wrong inside of it, and keeps nothing of runs that have ended. Its
-brokers are played by a ledger that fails on request."""
+"""The transaction service responds after any internal error, and keeps no state of ended runs. A ledger that fails on
+request simulates its brokers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PLACE = ("t", 0)
 
 
 class Ledger:
-    """`fails` names the method that raises."""
+    """Simulated brokers; `fails` names the method that raises."""
 
     def __init__(self, fails: str = "") -> None:
         self.fails = fails
@@ -109,7 +109,7 @@ async def write(session: TaskSession) -> None:
 
 
 async def settled(service: SinkService) -> None:
-    """Every run has ended, and nothing is kept of it but how."""
+    """Wait until every run has ended, and check that only its result is kept."""
     async with asyncio.timeout(30.0):
         while service.busy_ids:
             await asyncio.sleep(0.001)
@@ -153,7 +153,7 @@ async def refused(session: TaskSession, name: str) -> None:
 
 @pytest.mark.parametrize("fails", ["", "fence"])
 def test_a_thousand_runs_leave_nothing(fails: str) -> None:
-    """Batch writes, which have transactional ids of their own."""
+    """Batch writes, each with a different transactional id."""
 
     async def work(service: SinkService, session: TaskSession) -> None:
         for number in range(MAX_ATTEMPTS):
@@ -164,7 +164,7 @@ def test_a_thousand_runs_leave_nothing(fails: str) -> None:
 
 
 def test_a_run_that_is_planned_outlives_a_thousand_that_have_ended() -> None:
-    """A batch whose rows come from a long shuffle opens late; other queries of the driver go on meanwhile."""
+    """A batch whose rows come from a long shuffle opens late, while other queries of the driver continue."""
 
     async def work(service: SinkService, session: TaskSession) -> None:
         await session.call(plan("slow"), 30.0)
@@ -252,7 +252,7 @@ def test_a_task_does_not_wait_for_ever_for_a_service_that_is_mute(question: str)
 
 @pytest.mark.parametrize("fails", ["", "commit"])
 def test_of_runs_that_have_ended_no_partitions_are_kept(fails: str) -> None:
-    """A thousand of them are remembered, each of which may have written to thousands."""
+    """The service keeps the results of a thousand runs, each of which may have written to thousands of partitions."""
 
     async def work(service: SinkService, session: TaskSession) -> None:
         await begin(session, "run")

@@ -1,4 +1,4 @@
-"""The transaction service works even if no process reads its log, or no longer reads it."""
+"""The transaction service works if no process reads its log, or stops reading it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Pipe:
     is_read: bool = True
 
     def end_reading(self) -> None:
-        """Once: the number may soon be another file's."""
+        """Close the reading end once: its descriptor number may be reused."""
         if self.is_read:
             self.is_read = False
             os.close(self.reading)
@@ -53,7 +53,7 @@ def pipe() -> Iterator[Pipe]:
 
 
 def fill(writing: int) -> None:
-    """Until the pipe takes no more. By a descriptor of its own: others of the same file would not wait either."""
+    """Fill the pipe with a separate open file description: O_NONBLOCK would apply to every process that shares one."""
     own = os.open(f"/proc/self/fd/{writing}", os.O_WRONLY | os.O_NONBLOCK)
     try:
         with contextlib.suppress(BlockingIOError):
@@ -65,7 +65,7 @@ def fill(writing: int) -> None:
 
 @pytest.fixture(params=["is gone", "does not read"])
 def unheard(request: pytest.FixtureRequest, driver: SinkDriver, pipe: Pipe) -> ServiceEndpoint:
-    """The driver's service, whose log goes into a pipe that is never read, or has no reader."""
+    """Start the driver's service with a log pipe that is never read, or has no reader."""
     command = [sys.executable, "-c", START, str(driver.pid), driver.started]
     subprocess.run(command, stderr=pipe.writing, check=True, timeout=DEADLINE_S)
     if request.param == "is gone":
@@ -107,7 +107,7 @@ def test_a_driver_that_dies_in_the_middle_of_a_batch_has_its_transaction_aborted
     start_run: Callable[..., Run],
     driver: SinkDriver,
 ) -> None:
-    """Long before the transaction's time is over, and without another driver."""
+    """Long before the transaction timeout, and without another driver."""
     name = topic(1)
     start_run(unheard, penstock.bootstrap, name).write(0, batches(100))
     os.kill(driver.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A transaction service without rendezvous file does not keep running; otherwise executors can reach its address."""
+"""A transaction service without rendezvous file ends; with one, executors can reach its address."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DEADLINE_S = 30.0
 def test_a_rendezvous_file_that_cannot_be_written_leaves_no_process_and_no_file(
     driver: SinkDriver, tmp_path: Path
 ) -> None:
-    """As where the disk is full: the process may not write to files."""
+    """As on a full disk: the process may not write to files."""
     path = tmp_path / "service.json"
     command = [sys.executable, "-m", "penstock_spark.sink.service_main", "--rendezvous", str(path)]
     command += ["--watch", str(driver.pid), "--watch-started", driver.started]
     limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "limited", *command]
-    # Who is left behind holds the pipe: its end is theirs.
+    # A leftover process would keep the pipe open, and `run` would not return.
     done = subprocess.run(limited, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode != 0
     assert f'cannot write the rendezvous file "{path}": File too large' in done.stderr
@@ -36,7 +36,7 @@ def test_a_rendezvous_file_that_cannot_be_written_leaves_no_process_and_no_file(
 
 
 def test_executors_reach_the_service_at_the_address_that_they_are_told(driver: SinkDriver) -> None:
-    """Which is that from which the brokers are reached, also where it is one of IPv6."""
+    """The address is the one from which the brokers are reached, also for IPv6."""
     far = replace(driver, settings={})
     service = find_service(far, starts=True)
     brokers = ["127.0.0.1:9092", *(["[::1]:9092"] if socket.has_dualstack_ipv6() else [])]

@@ -1,5 +1,5 @@
-"""Brokers that end sessions (`connections.max.reauth.ms`, KIP-368): a task that goes on for longer takes another
-connection before a broker closes the old one, and with it what is under way."""
+"""Brokers that end sessions (`connections.max.reauth.ms`, KIP-368): a longer task switches to a new connection before a
+broker closes the old one with its requests in flight."""
 
 from __future__ import annotations
 

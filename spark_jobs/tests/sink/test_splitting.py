@@ -1,4 +1,4 @@
-"""Rows go to the partition that they name, else to that of their key, else where it is the task's turn."""
+"""Rows go to the partition that they name, otherwise to that of their key, otherwise to the task's current one."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_no_rows_are_nothing() -> None:
 @pytest.mark.parametrize("spread_ms", [0, 1 << 30])
 @pytest.mark.parametrize("size", [1, 100, 1000, 5000])
 def test_what_is_handed_over_at_a_time_makes_one_batch(size: int, spread_ms: int) -> None:
-    """Also where rows are of different sizes: else a crumb would follow each batch."""
+    """This also holds for rows of different sizes: otherwise a small batch would follow each full one."""
     random = Random(size)
     count = 2_000_000 // size if size > 1 else 100_000
     values = [b"x" * random.randint(size // 2, size + size // 2) for _ in range(count)]

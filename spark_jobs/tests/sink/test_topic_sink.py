@@ -102,7 +102,7 @@ def test_a_topic_cannot_be_overwritten(spark: SparkSession, penstock: Broker, to
 
 
 def files(folder: Path, count: int, rows: int) -> Path:
-    """Text files of numbers, one for each micro-batch."""
+    """Return a folder of text files of numbers, one for each micro-batch."""
     folder.mkdir(exist_ok=True)
     for number in range(count):
         lines = "\n".join(str(n) for n in range(number * rows, (number + 1) * rows))
@@ -137,7 +137,7 @@ def test_a_stream_goes_on_from_its_checkpoint(
 def test_a_batch_that_was_written_but_not_checkpointed_is_not_written_again(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """As after a driver that was killed between the end of the transaction and the checkpoint's commit log."""
+    """The driver was killed between the end of the transaction and the checkpoint's commit log."""
     name = topic(2)
     source, checkpoint = files(tmp_path / "in", 2, 100), tmp_path / "checkpoint"
 
@@ -157,7 +157,7 @@ def test_a_batch_that_was_written_but_not_checkpointed_is_not_written_again(
 def test_a_checkpoint_that_was_set_back_is_refused_where_its_batch_has_other_rows_now(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """What Spark knew of batch 1 is gone, and one more file has come: the batch has more rows than were written."""
+    """The checkpoint lost batch 1, and one more file arrived: the batch has more rows than were written."""
     name = topic(2)
     source, checkpoint = files(tmp_path / "in", 2, 100), tmp_path / "checkpoint"
 

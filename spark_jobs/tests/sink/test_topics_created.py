@@ -1,4 +1,4 @@
-"""A topic that does not exist is created by writing to it, where brokers do so and the options do not forbid it."""
+"""A write to a missing topic creates it, if brokers and options allow that."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORBIDDEN = {"kafka.allow.auto.create.topics": "false"}
 
 
 def write(broker: Broker, topic: str, number: int, **more: str) -> None:
-    """What a task does."""
+    """Write rows like a task."""
     given = {"kafka.bootstrap.servers": broker.bootstrap, "topic": topic, **more}
     columns = SinkColumns(key=False, headers=False, topic=False, partition=False, timestamp=False)
     with TaskWriter(SinkOptions.parse(given), columns, TaskIdentity(number, 0)) as task:
@@ -31,7 +31,7 @@ def write(broker: Broker, topic: str, number: int, **more: str) -> None:
 
 @pytest.fixture
 def strict_broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that creates no topic by itself."""
+    """Run a broker that creates no topic automatically."""
     broker = Broker(tmp_path, (*SETTINGS, "auto.create.topics.enable=false"))
     try:
         yield broker.start()

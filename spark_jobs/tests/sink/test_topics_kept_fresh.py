@@ -1,4 +1,4 @@
-"""A worker that has read a topic, and so knows it, writes it as it is now."""
+"""A worker that has cached a topic's metadata writes with its current metadata."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_keyed_rows_go_where_the_partitions_of_today_have_them(penstock: Broker,
     seen = 0
     for total in (5, 7):
         add_partitions(penstock.bootstrap, name, total)
-        if seen:  # what is written is followed: the next refresh brings it
+        if seen:  # the client now tracks the written topic: the next refresh updates it
             link.run(lambda cluster: cluster.refresh())
         write(options, batches(500, first=seen, keys=60))
         fresh = [m for m in read_all(penstock.bootstrap, name) if int(m.value()) >= seen]

@@ -1,4 +1,4 @@
-"""Unacknowledged batches (acks=0) are all sent, however many wait, and are not awaited forever."""
+"""Unacknowledged batches (acks=0): all are sent regardless of their number, and the wait for them is bounded."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_broker_that_does_not_read_is_given_up_with_the_option(own_broker: Bro
         for _ in range(20):
             yield pa.record_batch({"value": pa.array([bytes(100_000)] * 100, pa.binary())})
 
-    with writer() as task:  # so that the process is connected
+    with writer() as task:  # connects the process
         task.write(batches(100))
     os.kill(broker, signal.SIGSTOP)
     says = r"has not read the requests sent to it within 4000 ms \(kafka\.delivery\.timeout\.ms\)"

@@ -1,4 +1,4 @@
-"""What became of partitions since a query stood somewhere."""
+"""Changes of partitions since an earlier offset of a query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch whose records cannot be read ends a task, or is left out and named. On a real broker."""
+"""A batch with unreadable records fails a task, or is omitted and named. On a real broker."""
 
 from __future__ import annotations
 

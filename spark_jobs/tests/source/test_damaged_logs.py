@@ -1,4 +1,4 @@
-"""What a query does about a batch that cannot be read: bytes of a broker's segment are changed under it."""
+"""Unreadable batches of queries: the tests change bytes of a broker's segment."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def other_bytes(batch: bytearray) -> None:
 
 
 def codec_of_tomorrow(batch: bytearray) -> None:
-    """Whole, with a right CRC, and compressed with an unknown codec."""
+    """Make a valid batch with a correct CRC and an unknown codec."""
     batch[22] |= 5
     reseal(batch)
 
 
 def change_batch(broker: Broker, offset: int, change: Change) -> Callable[[], None]:
-    """Changes the batch at an offset of the broker's only partition on disk; returns what undoes it."""
+    """Change the batch at an offset of the broker's only partition on disk. Return a function that restores it."""
     (path,) = (broker.home / "data").glob("*-0/*.log")
     data = path.read_bytes()
     at = 0

@@ -1,4 +1,4 @@
-"""What is asked of brokers and what is made of the answers, without brokers and without Spark."""
+"""Requests to brokers and the use of their responses, without brokers and without Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALL = ReadAllAvailable()
 
 
 class Cluster:
-    """Partitions of topics as (first offset, end); `asked` counts questions for ends. Stands in for the link."""
+    """A double of the link. Partitions of topics as (first offset, end); `asked` counts requests for end offsets."""
 
     def __init__(self, **topics: list[tuple[int, int]]) -> None:
         self.parts = {TopicPartition(t, p): one for t, parts in topics.items() for p, one in enumerate(parts)}
@@ -35,14 +35,14 @@ class Cluster:
         self.isolations: set[int] = set()
         self.known: Mapping[str, TopicPartitions] = {}
         self.lagging: list[dict[str, TopicPartitions]] = []
-        """What the next questions for topics are answered."""
+        """Responses to the next requests for topics."""
         self.all_say: dict[TopicPartition, tuple[int, int]] | None = None
-        """The partitions once all brokers were asked, not one alone that was cut off."""
+        """Partitions that a query of all brokers returns, if the single broker has outdated ones."""
         self.confirmed: list[bool] = []
         self.vanishing: set[TopicPartition] = set()
-        """They go after they were looked for, each time."""
+        """Partitions that disappear after each lookup."""
         self.coming = 0
-        """So many records come to each partition right after a question for a time."""
+        """Number of records that are appended to each partition right after a request by timestamp."""
 
     def topics(
         self, names: Iterable[str] | None, known: Mapping[str, TopicPartitions], *, confirmed: bool = False
@@ -123,7 +123,7 @@ class TestBatches:
         assert planned(cluster, startingTimestamp="999", startingOffsetsByTimestampStrategy="latest") == []
 
     def test_what_comes_after_the_question_for_a_time_is_not_read_without_one(self) -> None:
-        """It may be younger than the end that was asked for."""
+        """A record that arrives after the request may be newer than the requested end timestamp."""
         cluster = Cluster(t=[(0, 5)])
         cluster.coming = 3
         assert planned(cluster, endingTimestamp="999") == [("t", 0, 0, 5)]
@@ -203,7 +203,7 @@ class TestStreams:
         ids=["time", "offsets", "topic", "partition"],
     )
     def test_a_first_batch_is_repeated_though_a_new_query_could_not_begin(self, options: dict[str, str | None]) -> None:
-        """A partition was added since, a topic deleted, or the records of that time are gone."""
+        """Since then a partition was added, a topic deleted, or the records of that time expired."""
         given = {name: value for name, value in (GIVEN | options).items() if value is not None}
         reader = Reader(Cluster(t=[(0, 9), (0, 9)]))
         reader._options = SourceOptions.parse(given, streaming=True)
@@ -222,7 +222,7 @@ class TestStreams:
         assert reader.ranges(start, end) == [("t", 0, 2, 5), ("u", 0, 2, 5)]
 
     def test_a_query_does_not_begin_without_a_partition_that_is_there(self) -> None:
-        """It would be new later, and read from its beginning."""
+        """The query would later treat it as new, and read it from its beginning."""
         cluster = Cluster(t=[(0, 9), (0, 6)])
         reader = Reader(cluster)
         cluster.vanishing = {TopicPartition("t", 1)}
@@ -232,7 +232,7 @@ class TestStreams:
         assert reader.latestOffset(reader.initialOffset(), ALL)["@from"] == {"t": {"0": 9, "1": 6}}
 
     def test_the_offset_stays_the_same_where_nothing_is_new(self) -> None:
-        """Spark compares its text: one that differs would be a batch."""
+        """Spark compares the text of offsets: a different text would start a batch."""
         reader = Reader(Cluster(t=[(0, 5)]))
         for start in (at(5), at(5, **{"@from": {"t": {"0": 0}}})):
             assert reader.latestOffset(start, ALL) == start
@@ -294,7 +294,7 @@ class TestStreams:
         assert reader.reportLatestOffset() == at(50)
 
     def test_an_end_before_the_start_is_asked_for_again_before_it_is_a_loss(self) -> None:
-        """A new leader may not know for a while how far the old one had come."""
+        """A new leader may not know the old leader's end offset at first."""
         cluster = Cluster(t=[(0, 9)])
         reader = Reader(cluster)
         stale = {TopicPartition("t", 0): 6}
@@ -316,7 +316,7 @@ class TestStreams:
     def test_what_is_missing_is_asked_for_again_before_it_is_a_loss(
         self, lag: dict[str, TopicPartitions], said: str, fail: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """A broker's view may lag; and rows that are there must neither be skipped nor read a second time."""
+        """A broker's metadata may lag; existing rows must be neither skipped nor read twice."""
         cluster = Cluster(t=[(0, 9), (0, 6)])
         reader = Reader(cluster, failOnDataLoss=fail)
         cluster.lagging = [lag, lag]

@@ -1,4 +1,4 @@
-"""A task, in whose way records go: what `failOnDataLoss` makes of it. On a real broker."""
+"""Effects of `failOnDataLoss` on a task whose records disappear. On a real broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def filled(penstock: Broker, topic: MakeTopic) -> str:
 
 
 def begun(broker: Broker, topic: str, fail: bool) -> Iterator[pa.RecordBatch]:
-    """A task that has read a little of its range, and has most of it before it."""
+    """Start a task that has read a small part of its range."""
     options = SourceOptions.parse(
         {
             "kafka.bootstrap.servers": broker.bootstrap,

@@ -1,4 +1,4 @@
-"""What happens to topics and brokers under a query that runs."""
+"""Changes of topics and brokers during a query."""
 
 from __future__ import annotations
 

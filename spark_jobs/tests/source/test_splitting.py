@@ -1,4 +1,4 @@
-"""How much a batch reads and how tasks share it, by tables and by chance."""
+"""The size of a batch and its split into tasks, with tables and random data."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def sizes(found: list[OffsetRange]) -> list[tuple[int, int]]:
     [
         (10, {A: 0, B: 0}, {A: 100, B: 100}, {A: 5, B: 5}),
         (10, {A: 0, B: 0}, {A: 90, B: 10}, {A: 9, B: 1}),
-        (10, {A: 0, B: 0}, {A: 10_000, B: 1}, {A: 9, B: 1}),  # the small one does not starve
+        (10, {A: 0, B: 0}, {A: 10_000, B: 1}, {A: 9, B: 1}),  # the small partition does not starve
         (10, {A: 5, B: 7}, {A: 6, B: 7}, {A: 6, B: 7}),
         (1000, {A: 0, B: 50}, {A: 100, B: 100}, {A: 100, B: 100}),
-        (10, {A: 0}, {A: 100, B: 100}, {A: 10, B: 100}),  # where B begins is not known
+        (10, {A: 0}, {A: 100, B: 100}, {A: 10, B: 100}),  # the start of B is unknown
         (10, {A: 0, B: 9}, {A: 20, B: 3}, {A: 10, B: 3}),
     ],
 )

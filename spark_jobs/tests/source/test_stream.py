@@ -71,14 +71,14 @@ def test_partitions_and_topics_that_appear_are_read_from_their_beginning(
 def test_a_first_batch_that_is_repeated_begins_where_it_began(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """Spark asks where a query begins again then, and by now `latest` is elsewhere."""
+    """Spark requests the start offsets again, and `latest` has moved since."""
     name = topic()
     produce(penstock.bootstrap, name, [b"before"])
     query = Query(spark, tmp_path, penstock, subscribe=name, startingOffsets="latest")
     query.run()
     assert query.offsets()["@from"] == {name: {"0": 1}}
     produce(penstock.bootstrap, name, [b"of the first batch"])
-    # As if the driver had died in the first batch, after it was planned: to offset 2, and not committed.
+    # Simulate a driver that died in the first batch after planning it: up to offset 2, not committed.
     planned = query.offsets() | {name: {"0": 2}}
     journal = tmp_path / "checkpoint" / "offsets" / "0"
     lines = journal.read_text().splitlines()
@@ -98,7 +98,7 @@ def test_a_first_batch_is_repeated_though_its_query_could_not_begin_any_more(
     produce(penstock.bootstrap, name, [b"left out", b"of the first batch"])
     query = Query(spark, tmp_path, penstock, subscribe=name, startingOffsets=json.dumps({name: {"0": 1}}))
     query.run()
-    # As if the driver had died in the first batch; and since then the option lacks a partition.
+    # Simulate a driver that died in the first batch; since then the option lacks a partition.
     for left in ("checkpoint/commits", "out"):
         shutil.rmtree(tmp_path / left)
     add_partitions(penstock.bootstrap, name, 2)
@@ -114,7 +114,7 @@ def test_a_batch_that_is_repeated_has_the_topics_that_it_was_planned_with(
     for name in (kept, left):
         produce(penstock.bootstrap, name, [f"of {name}".encode()])
     Query(spark, tmp_path, penstock, subscribe=f"{kept},{left}").run()
-    # As if the driver had died in the batch; and the query is started again with one of the topics.
+    # Simulate a driver that died in the batch; the restarted query has one of the topics.
     for lost in ("checkpoint/commits", "out"):
         shutil.rmtree(tmp_path / lost)
     query = Query(spark, tmp_path, penstock, subscribe=kept, failOnDataLoss="false")
@@ -130,7 +130,7 @@ def test_too_little_data_waits_for_more_but_not_for_ever(
     query = Query(spark, tmp_path, penstock, subscribe=name, minOffsetsPerTrigger="3", maxTriggerDelay="1h")
     running = query.start(available_now=False)
     try:
-        running.processAllAvailable()  # the first batch waits for nothing
+        running.processAllAvailable()  # the first batch does not wait
         produce(penstock.bootstrap, name, [b"2", b"3"])
         running.processAllAvailable()
         assert query.values() == ["1"]
