@@ -1,4 +1,4 @@
-"""Pytest's hooks and options for the whole checkout."""
+"""Pytest hooks and options for the whole checkout."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, settings
 
 FIXED_SEED = "0"
 OUTSIDE = {"socket.bind", "socket.connect", "subprocess.Popen", "os.fork", "os.posix_spawn"}
-"""Audit events of what no unit test does."""
+"""Audit events that a unit test must not cause."""
 
-# In its mode "importlib" pytest names a test by its path, `operator.tests.topics.test_x`, and puts a package in place
-# of the parent module where that has no `__path__`: the standard library's `operator` would be lost for everybody else.
+# In "importlib" mode pytest names a test by its path, `operator.tests.topics.test_x`, and replaces a parent module
+# without `__path__` by a package: other code would lose the standard library's `operator`.
 operator.__path__ = [str(Path(__file__).parent / "operator")]  # type: ignore[attr-defined]
 
-# A script's background jobs ignore SIGINT, and all that they start: what tests send to their processes would be lost.
+# A script's background jobs ignore SIGINT, and their children inherit that: tests that send SIGINT would fail.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -35,15 +35,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def refuse_outside(event: str, arguments: tuple[object, ...]) -> None:
-    """Audit hook of `--unit`: a test that opens a socket or starts a process is marked integration."""
+    """Fail a test that opens a socket or starts a process without the integration marker (audit hook of `--unit`)."""
     if event in OUTSIDE:
         raise RuntimeError(f"a unit test causes {event}: mark it with pytest.mark.integration")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the seed. A default run draws the same inputs each time, so that it fails only where the code changed."""
+    """Choose the seed. A default run draws the same inputs each time, so that it fails only if the code changed."""
     if config.option.seed == "fresh":
-        config.option.seed = str(random.SystemRandom().randrange(1 << 32))  # xdist hands it to its workers
+        config.option.seed = str(random.SystemRandom().randrange(1 << 32))  # xdist passes it to its workers
     settings.register_profile(
         "penstock",
         deadline=None,
@@ -66,16 +66,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Seed `random` for the test, whatever ran before it in this process."""
+    """Seed `random` for the test, independent of earlier tests in this process."""
     random.seed(f"{item.config.option.seed} {item.nodeid.partition('@')[0]}")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests with the same xdist_group are to run in one process, one after the other.
+    """Run tests of the same xdist_group in one process, one after the other.
 
-    pytest-xdist (3.8) appends the group to a name of the test that pytest (9.2) no longer uses, and then
-    spreads the tests over all processes: here it is put where it is looked for.
+    pytest-xdist (3.8) appends the group to a test name that pytest (9.2) no longer uses, and then spreads the tests
+    over all processes. This hook appends it to the name in use.
     """
     if config.option.unit:
         excluded = {item for item in items if any(map(item.get_closest_marker, ("integration", "slow")))}
@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why a test was run again, which the line that names it does not say."""
+    """Print why a test was rerun; the line with its name does not include the reason."""
     for report in terminalreporter.stats.get("rerun", []):
         causes = [line for line in report.longreprtext.splitlines() if "Caused by" in line or line.startswith("E  ")]
         terminalreporter.write_line(f"{report.nodeid} was run again after {report.duration:.0f} s:")

@@ -1,4 +1,4 @@
-"""Keeps the charts in step: writes the table of values in each README.md, and copies crds/ into charts/penstock.
+"""Update the charts' generated files: the table of values in each README.md, and the copy of crds/ in charts/penstock.
 
 python tools/chart_files.py           write them
 python tools/chart_files.py --check   exit 1 if the files differ
@@ -26,14 +26,14 @@ KEY = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z]+):")
 
 
 class BadValues(Exception):
-    """A value without a description, or one that stands where none is expected."""
+    """A value without a description, or in an unexpected place."""
 
 
 def described(text: str) -> Iterator[tuple[str, str]]:
-    """Each described value: its path with dots, and its description."""
+    """Yield path (with dots) and description of each described value."""
     path: list[str] = []
     pending: str | None = None
-    is_inside = 0  # deeper than this is part of the value described last
+    is_inside = 0  # deeper lines are part of the value described last
     for number, line in enumerate(text.splitlines(), 1):
         if match := DESCRIPTION.match(line):
             pending = match["text"]
@@ -51,7 +51,7 @@ def described(text: str) -> Iterator[tuple[str, str]]:
 
 
 def table(text: str) -> str:
-    """The Markdown table of values."""
+    """Return the Markdown table of values."""
     values = msgspec.yaml.decode(text)
     lines = ["| value | default | meaning |", "|---|---|---|"]
     for path, meaning in described(text):
@@ -64,7 +64,7 @@ def table(text: str) -> str:
 
 
 def generate() -> dict[Path, str]:
-    """Each file's text, as it should be."""
+    """Return the expected text of each file."""
     files = {CHART / "crds" / path.name: path.read_text(encoding="utf-8") for path in (ROOT / "crds").glob("*.yaml")}
     for chart in (CHART, *OTHERS):
         files[chart / "README.md"] = readme(chart)
@@ -72,7 +72,7 @@ def generate() -> dict[Path, str]:
 
 
 def readme(chart: Path) -> str:
-    """The README of a chart, with the table of its values between the two lines that mark its place."""
+    """Return the README of a chart, with the table of its values between the two marker lines."""
     before, begin, rest = (chart / "README.md").read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

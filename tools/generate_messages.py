@@ -1,8 +1,8 @@
-"""Writes broker/penstock/wire/messages/, wire/errors.py and wire/api_table.py from the schemas in the kio package.
+"""Write broker/penstock/wire/messages/, wire/errors.py and wire/api_table.py from the schemas in the kio package.
 
-kio has one dataclass for each version of each message; this merges them into one class over all versions, whose FIELDS
-say which version has what. own_fields.toml
-adds what Penstock's brokers say to each other beyond that.
+kio has one dataclass for each version of each message. This tool merges them into one class for all versions, whose
+FIELDS have the versions of each field. own_fields.toml adds the fields that only Penstock's brokers use between each
+other.
 
     python tools/generate_messages.py           write them
     python tools/generate_messages.py --check   exit 1 if the files differ
@@ -34,7 +34,7 @@ add_partitions_to_txn add_offsets_to_txn end_txn txn_offset_commit write_txn_mar
 list_transactions update_features sasl_handshake sasl_authenticate
 """.split()
 NEWEST = {"init_producer_id": 5}
-"""Newest versions, where kio knows newer ones that neither broker nor client use: 6 is for KIP-939."""
+"""Newest versions where kio has newer ones that neither broker nor client use: 6 is for KIP-939."""
 OWN_FIELDS = tomllib.loads((Path(__file__).parent / "own_fields.toml").read_text(encoding="utf-8"))
 FIRST_OWN_TAG = 10_001
 DOCUMENTS = ["consumer_protocol_subscription", "consumer_protocol_assignment"]
@@ -72,7 +72,7 @@ class Column:
 
 
 def shape(field: dataclasses.Field[object]) -> tuple[object, bool, bool]:
-    """(inner type, is array, is nullable) of a kio field."""
+    """Return (inner type, is array, is nullable) of a kio field."""
     hint, array, nullable = field.type, False, False
 
     def strip(hint: object) -> tuple[object, bool]:
@@ -145,7 +145,7 @@ class Merger:
 
 
 def united(one: list[Column], other: list[Column], name: str) -> list[Column]:
-    """A class that two fields have, each in versions of its own: the same columns, in the versions of either."""
+    """Merge a class that two fields use in different versions: the same columns, in the versions of both."""
     older, newer = sorted((one, other), key=lambda columns: columns[0].runs[0][0])
     assert [c.name for c in older] == [c.name for c in newer], name
     assert all(a.runs[-1][1] < b.runs[0][0] for a, b in zip(older, newer, strict=True)), name
@@ -249,7 +249,7 @@ def render_module(name: str, kinds: tuple[str, ...]) -> str:
 
 
 def add_own_fields(merger: Merger, message: str) -> set[str]:
-    """Puts Penstock's own tagged fields behind the others of their structures; returns the structures found."""
+    """Add Penstock's tagged fields after the others of their structures. Return the structures found."""
     found = {s: fields for s, fields in OWN_FIELDS.get(message, {}).items() if s in merger.classes}
     for structure, fields in found.items():
         columns = merger.classes[structure]
@@ -264,7 +264,7 @@ def add_own_fields(merger: Merger, message: str) -> set[str]:
 
 
 def conflicting(seen: dict[str, list[Column]], classes: dict[str, list[Column]]) -> set[str]:
-    """The classes that have a name which is taken: by another class, or by one whose fields are of such a class."""
+    """Return the classes whose name is taken by a different class, directly or through the classes of their fields."""
     found = {name for name, columns in classes.items() if name in seen and seen[name] != columns}
     while True:
         holders = {name for name, columns in classes.items() if any(column.type in found for column in columns)}

@@ -1,4 +1,4 @@
-"""Writes docs/reference/settings.md, protocol.md and metrics.md from the code that decides what they say.
+"""Write docs/reference/settings.md, protocol.md and metrics.md from the code that defines their contents.
 
 python tools/generate_reference.py           write them
 python tools/generate_reference.py --check   exit 1 if the files differ
@@ -295,7 +295,7 @@ def row(name: str, setting: Setting, extra: str | None) -> str:
     return f"| `{name}` | {default} | {setting.expectation()} |{between} {setting.documentation} |"
 
 
-# Transactions v2 (KIP-890) begins with the versions after these; it is not announced yet.
+# Transactions v2 (KIP-890) starts with the versions after these; it is not announced yet.
 UNTIL = {ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4}
 
 
@@ -332,7 +332,7 @@ class SampleLog:
 
 @dataclass
 class SamplePartition:
-    """As much of a partition as metrics ask for; it has no data."""
+    """The parts of a partition that metrics need; it has no data."""
 
     log: SampleLog
     name: str = "topic"
@@ -344,7 +344,7 @@ class SamplePartition:
 
 @dataclass
 class SamplePartitions:
-    """As much of a broker's partitions as metrics ask for."""
+    """The parts of a broker's partitions that metrics need."""
 
     only: SamplePartition
 
@@ -383,7 +383,7 @@ async def nothing_remote(offsets: object) -> dict[PartitionName, RemoteOffsets]:
 
 
 async def collected() -> list[Metric]:
-    """What a broker with one partition and one group tells, by the code that tells it."""
+    """Return the metrics of a broker with one partition and one group, from the broker's own code."""
     requests, server = RequestStats(), ServerStats()
     requests.observe(ApiKey.PRODUCE, 0.0)
     server.closed[CloseReason.PEER] += 1

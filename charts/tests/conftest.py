@@ -1,4 +1,4 @@
-"""Where helm is. Run by `make chart`: these tests need a helm, and say so where there is none."""
+"""The helm binary of these tests. `make chart` runs them; without helm they fail with a message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHART = Path(__file__).resolve().parents[1] / "penstock"
 
 
 def find_helm() -> str | None:
-    """`HELM`, the one on the PATH, or the one that came with the local cluster."""
+    """Return `HELM`, the helm on the PATH, or that of the local cluster's tools."""
     local = Path(os.environ.get("K8S_CACHE", Path.home() / ".cache" / "penstock-k8s")) / "bin" / "helm"
     return os.environ.get("HELM") or shutil.which("helm") or (str(local) if local.exists() else None)
 

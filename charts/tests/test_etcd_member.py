@@ -1,5 +1,5 @@
-"""README.md says how a member of the companion etcd comes back whose volume was lost: its commands, in their order, on
-real processes of etcd that are started as the chart has it, and started again whenever they end."""
+"""Recovery of a companion etcd member that lost its volume: the commands of README.md in their order, on real etcd
+processes that start as in the chart and restart whenever they end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = [f"penstock-etcd-{ordinal}" for ordinal in range(3)]
 LOST = 1
 PATIENCE_S = 30
 TRY_S = 4
-"""For which a start is given to come to something."""
+"""Seconds to wait for the result of a start."""
 
 
 def free_port() -> int:
@@ -41,7 +41,7 @@ def wait(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S)
 
 
 class StatefulSet:
-    """What Kubernetes does with the pods of one: `args` are those that a pod gets that is made now."""
+    """Simulates Kubernetes for the pods of one set: new pods get `args`."""
 
     def __init__(self, helm: str, chart: Path, directory: Path) -> None:
         self.helm, self.chart, self.directory = helm, chart, directory
@@ -56,7 +56,7 @@ class StatefulSet:
         self.args: list[str] = container["args"]
 
     def here(self, text: str, ordinal: int) -> str:
-        """An argument of the container as one of a process of this machine."""
+        """Translate an argument of the container to one for a process on this machine."""
         text = text.replace("$(POD_NAME)", NAMES[ordinal]).replace("/var/lib/etcd/data", str(self.data(ordinal)))
         for name, host in zip(NAMES, HOSTS, strict=True):
             text = text.replace(f"{name}.queue.svc", host)
@@ -88,7 +88,7 @@ class StatefulSet:
             return False
 
     def crash_loop(self) -> None:
-        """The pod of the lost member is started, twice if it ends."""
+        """Start the pod of the lost member, up to twice if it ends."""
         for _ in range(2):
             if self.processes[LOST].poll() is not None:
                 self.start(LOST)
@@ -97,7 +97,7 @@ class StatefulSet:
                 time.sleep(0.1)
 
     def roll(self) -> None:
-        """From the last on, each when the one before it is ready."""
+        """Replace pods in descending order, each when its predecessor is ready."""
         if all(args == self.args for args in self.pods.values()):
             return
         for ordinal in reversed(range(3)):
@@ -129,7 +129,7 @@ class StatefulSet:
         wait(done, f"etcd never does {path}")
 
     def do(self, command: str) -> None:
-        """One line of README.md."""
+        """Run one line of README.md."""
         if found := re.search(r"helm upgrade .*--set (\S+)", command):
             self.apply("--set", found[1])
         elif "member list" in command:

@@ -1,4 +1,4 @@
-"""The chart as it is rendered: golden files of its variants, and what holds in each of them."""
+"""The rendered chart: golden files of its variants, and properties of each of them."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ LARGE = [2**53, -(2**53), 2**63 - 1, -(2**63), 10**25]
 
 @pytest.fixture
 def values(tmp_path: Path) -> Callable[[Document], str]:
-    """Writes a file of values; returns its path."""
+    """Return a function that writes a file of values and returns its path."""
 
     def write(values: Document) -> str:
         path = tmp_path / "values.yaml"

@@ -1,5 +1,5 @@
-"""Upgrades that the chart rejects because of existing objects: rendered by helm with an API server that
-has the companion etcd of the first install."""
+"""Upgrades that the chart rejects because of existing objects: helm renders with an API server that has the companion
+etcd of the first install."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Upgrade = Callable[..., str]
 
 @pytest.fixture
 def upgrade(helm: str, chart: Path, tmp_path: Path) -> Iterator[Upgrade]:
-    """Renders with the StatefulSet `there`, and returns why that was refused ("" where it was not)."""
+    """Return a function that renders with the StatefulSet `there` and returns helm's error, or ""."""
 
     found: dict[str, Any] = {"/apis/apps/v1": KINDS}
     with api_server(found) as url:
@@ -38,8 +38,8 @@ def upgrade(helm: str, chart: Path, tmp_path: Path) -> Iterator[Upgrade]:
 
 
 def companion(helm: str, chart: Path, *options: str) -> Document:
-    """As the API server has it after an install with these options: it completes claims, and says what they ask for in
-    its own words."""
+    """Return the StatefulSet as stored after an install with these options: the API server completes claims and
+    normalizes their quantities."""
     (found,) = [d for d in render(helm, chart, *options) if d["kind"] == "StatefulSet"]
     (claim,) = found["spec"]["volumeClaimTemplates"]
     claim["spec"]["volumeMode"] = "Filesystem"

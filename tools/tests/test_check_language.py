@@ -1,4 +1,4 @@
-"""`tools/check_language.py`: what it rejects, and what it leaves alone."""
+"""`tools/check_language.py`: rejected and accepted texts."""
 
 from __future__ import annotations
 

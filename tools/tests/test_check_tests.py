@@ -1,4 +1,4 @@
-"""`tools/check_tests.py`: modules that must have tests, and entries of its table that are out of date."""
+"""`tools/check_tests.py`: modules that must have tests, and outdated entries of its table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The import contracts in pyproject.toml refuse what they are there to refuse.
+"""The import contracts in pyproject.toml reject forbidden imports.
 
-Each case plants one import in a copy of the package and runs the linter on it. That the real tree keeps all contracts,
-`make lint` checks.
+Each case adds one import to a copy of the package and runs the linter on it. `make lint` checks that the real tree
+keeps all contracts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def lint(tree: Path, contract: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the package beside the contracts."""
+    """Copy the package beside the contracts."""
     shutil.copytree(ROOT / "broker" / "penstock", tmp_path / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path

@@ -1,4 +1,4 @@
-"""What of the lock an image installs."""
+"""Selection of an image's packages from the lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that documents print for people to copy: none takes data away, and none lacks what it needs."""
+"""Commands that documents print for users to copy: none deletes data, and none lacks a requirement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLAIM = re.compile(r"^kind: *PersistentVolumeClaim *$", re.MULTILINE)
 
 
 def removals(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Commands that delete what files hold, and those files."""
+    """Return commands that delete the contents of files, and those files."""
     for command in COMMAND.findall(re.sub(r"\\\n\s*", "", text)):
         words = [word.strip("(),.;:'\"") for word in command.split()]
         deletes = "delete" in words or ("replace" in words and "--force" in words)
@@ -32,8 +32,8 @@ def removals(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def dangers(text: str, folder: Path) -> list[str]:
-    """Removals by a file that holds a volume's claim, or by one that cannot be looked at. Files are named from the root
-    of the repository, or from the folder of the text."""
+    """Return removals by a file with a volume claim, or by an unreadable one. File names are relative to the
+    repository's root or to the folder of the text."""
     found = []
     for command, files in removals(text):
         for name in files:

@@ -1,4 +1,4 @@
-"""The scripts behind `make setup`, `make lock` and CI: what they refuse, and what they say then."""
+"""The scripts behind `make setup`, `make lock` and CI: their checks and messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHELL_TOOLS = ("cat", "env", "mktemp", "rm", "sh", "tail")
 
 
 def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, its output captured together."""
+    """Run a command to its end, with stdout and stderr captured together."""
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         [str(part) for part in command],
         stdout=subprocess.PIPE,
@@ -81,7 +81,7 @@ class TestCheckPython:
 
 @pytest.fixture
 def bin_dir(tmp_path: Path) -> Path:
-    """A PATH with little more than a shell."""
+    """Return a PATH with little more than a shell."""
     for name in SHELL_TOOLS:
         found = shutil.which(name)
         assert found is not None, name
@@ -136,7 +136,7 @@ class TestInstallKcat:
 
 
 class TestJava:
-    """`penstock-spark java` is played by a script that says what the test wants."""
+    """`penstock-spark java`, simulated by a script of the test."""
 
     def install(self, bin_dir: Path, spark: str) -> subprocess.CompletedProcess[str]:
         command(bin_dir, "penstock-spark", spark)
@@ -179,7 +179,7 @@ class TestContinuousIntegration:
     summary = "=== 3 passed in 0.10s ==="
 
     def prepared(self, home: Path, recipes: Mapping[str, str], has_java: bool = True) -> dict[str, str]:
-        """A checkout whose targets do nothing but what `recipes` say; returns the environment for `.ci/run`."""
+        """Create a checkout whose targets run only `recipes`. Return the environment for `.ci/run`."""
         (home / ".ci").mkdir()
         shutil.copy(ROOT / ".ci" / "run", home / ".ci")
         bin_dir = home / "bin"
@@ -231,7 +231,7 @@ class TestContinuousIntegration:
         assert "left    make chaos (it needs root, and networks with iptables of its own)" in result.stdout
 
     def cluster(self, tmp_path: Path, up: str = ":") -> None:
-        """Scripts of a local cluster, of which `up` does this."""
+        """Create scripts of a local cluster; its `up` runs this command."""
         (tmp_path / "cluster").mkdir()
         for name, does in (("up", up), ("down", ":")):
             script = tmp_path / "cluster" / name
@@ -262,7 +262,7 @@ class TestContinuousIntegration:
         assert "=== make lint" not in result.stdout
 
     def test_lint_simulation_and_image_builds_run_beside_the_tests(self, tmp_path: Path) -> None:
-        """`make test` ends only after the others have started, and `make lint` only after `make test` has."""
+        """`make test` ends only after the others have started, and `make lint` only after `make test` has started."""
         recipes = {
             "test": f": > test; until [ -e simulate ] && [ -e images ]; do sleep 0.02; done; echo '{self.summary}'",
             "lint": "until [ -e test ]; do sleep 0.02; done",
@@ -287,7 +287,7 @@ class TestContinuousIntegration:
         assert result.stdout.count("ok      make ") == 7
 
     def test_what_the_steps_start_can_be_interrupted(self, tmp_path: Path) -> None:
-        """A shell without job control has what it starts beside itself ignore SIGINT, which tests send to brokers."""
+        """In a shell without job control, background processes ignore SIGINT, which tests send to brokers."""
         recipe = "trap 'exit 0' INT; kill -INT $$$$; exit 1"
         result = run("bash", tmp_path / ".ci" / "run", env=self.prepared(tmp_path, dict.fromkeys(self.steps, recipe)))
         assert result.stdout.count("ok      make ") == 8, result.stdout
@@ -300,7 +300,7 @@ class TestContinuousIntegration:
             ["bash", str(tmp_path / ".ci" / "run")], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
         )
         pids = [self.pid(tmp_path / f"{name}.pid") for name in recipes]
-        for name in recipes:  # the script, too, has noted what it started
+        for name in recipes:  # the script has recorded its processes, too
             while not [note for note in tmp_path.glob(f"tmp.*/{name}.pid") if note.read_text().endswith("\n")]:
                 continue
         ci.send_signal(number)
@@ -310,7 +310,7 @@ class TestContinuousIntegration:
         assert list(tmp_path.glob("tmp.*")) == []
 
     def pid(self, file: Path) -> int:
-        """What a step wrote into the file, as soon as it has."""
+        """Return the process id that a step writes into the file."""
         while not (file.exists() and file.read_text().endswith("\n")):
             continue
         return int(file.read_text())

@@ -1,4 +1,4 @@
-"""What the image of Spark starts for what it is given: `tini` is one that prints its command instead of running it."""
+"""Commands that the Spark image starts for given arguments: a fake `tini` prints its command instead of running it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> str:
 
 
 def start(path: str, *arguments: str, cwd: Path | str = "/tmp", **variables: str) -> tuple[int, list[str], str]:
-    """Exit code, the words of the command and the folder that it runs in, what was complained of."""
+    """Return the exit code, the words of the command with its working directory, and the error output."""
     environment = {"PATH": path, "SPARK_HOME": "/opt/spark", **variables}
     command = ["bash", str(ENTRYPOINT), *arguments]
     done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=30, check=False)
@@ -104,7 +104,7 @@ def test_what_cannot_be_started_is_refused(path: str, arguments: tuple[str, ...]
 
 
 def test_a_folder_that_cannot_be_written_is_left_for_one_that_can(path: str) -> None:
-    # No user can write there, not even root.
+    # No user can write there, including root.
     folder = Path(start(path, "true", cwd="/proc/self")[1][-1])
     assert folder.name.startswith("spark-work.")
     folder.rmdir()

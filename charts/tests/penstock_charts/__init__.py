@@ -1,4 +1,4 @@
-"""What the tests of each chart are written in: helm's rendering, the pods in it, and what a schema lacks."""
+"""Shared code of the chart tests: helm's rendering, pods of rendered objects, and checks of schemas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-# Helm's own default is older where it was built from source.
+# The default Kubernetes version is older in a helm that was built from source.
 RENDER = ["--kube-version", "1.33.0", "--namespace", "queue"]
 
 Document = dict[str, Any]
@@ -32,7 +32,7 @@ def refusal(helm: str, chart: Path, *options: str) -> str:
 
 
 def pods(documents: list[Document]) -> list[tuple[str, Document]]:
-    """The pods that objects make, by the object's name."""
+    """Return the pods that the objects create, with the name of their object."""
     found = []
     for document in documents:
         if document["kind"] == "Pod":
@@ -43,7 +43,7 @@ def pods(documents: list[Document]) -> list[tuple[str, Document]]:
 
 
 def other_than_text(part: Any, path: str = "") -> set[str]:
-    """Where numbers, truth values and nothing stand: paths without the indices of lists."""
+    """Return the paths of numbers, booleans and nulls, without list indices."""
     if isinstance(part, dict):
         return {found for key, value in part.items() for found in other_than_text(value, f"{path}.{key}")}
     if isinstance(part, list):
@@ -52,7 +52,7 @@ def other_than_text(part: Any, path: str = "") -> set[str]:
 
 
 def free_texts(schema: Document, values: Any, part: Document, text: str, path: str = "") -> Iterator[str]:
-    """Paths of the values that may be `text`."""
+    """Yield the paths of values that accept `text`."""
     part = schema["$defs"][part["$ref"].rsplit("/", 1)[1]] if "$ref" in part else part
     if isinstance(values, dict):
         for key, value in values.items():
@@ -68,7 +68,7 @@ def free_texts(schema: Document, values: Any, part: Document, text: str, path: s
 
 
 def closed(schema: Any, path: str = "") -> list[str]:
-    """Objects of the schema that would take any name, save maps and what Kubernetes checks itself."""
+    """Return paths of objects that accept unknown names, except maps and objects that Kubernetes validates."""
     found = []
     if isinstance(schema, dict):
         if schema.get("properties") is not None and schema.get("additionalProperties") is not False:
@@ -82,7 +82,7 @@ def closed(schema: Any, path: str = "") -> list[str]:
 
 
 def missing(schema: Document, values: Any, part: Document, path: str = "") -> list[str]:
-    """Paths of values that the schema does not have, or the other way round."""
+    """Return the paths that only the values or only the schema have."""
     part = schema["$defs"][part["$ref"].rsplit("/", 1)[1]] if "$ref" in part else part
     if not isinstance(values, dict) or "properties" not in part:
         return []

@@ -26,12 +26,12 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(body or {"kind": "Status", "status": "Failure", "code": 404}).encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager
 def api_server(objects: Mapping[str, Any]) -> Iterator[str]:
-    """Its URL; `objects` are by their paths, the lists of a group's kinds among them."""
+    """Serve `objects`, by path, with the lists of each group's kinds. Yield the server's URL."""
 
     class Mine(Answers):
         found = objects
@@ -46,7 +46,7 @@ def api_server(objects: Mapping[str, Any]) -> Iterator[str]:
 
 
 def refused_beside(url: str, helm: str, chart: Path, home: Path, *options: str) -> str:
-    """Renders with what is at that API server, and returns why that was refused ("" where it was not)."""
+    """Render with the objects of that API server. Return helm's error, or ""."""
     command = [helm, "template", "penstock", str(chart), *RENDER, "--kube-apiserver", url, "--dry-run=server", *options]
     env = {**os.environ, "KUBECONFIG": "/dev/null", "HOME": str(home)}
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=env)

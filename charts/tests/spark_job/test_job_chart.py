@@ -1,4 +1,4 @@
-"""The chart of jobs as it is rendered: golden files of its variants, and what holds in each of them."""
+"""The rendered chart of Spark jobs: golden files of its variants, and properties of each of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def documents(helm: str, chart: Path, variant: str) -> list[Document]:
 
 
 def config(documents: list[Document]) -> Document:
-    """The ConfigMap's files, decoded."""
+    """Return the ConfigMap's files, decoded."""
     (found,) = [d["data"] for d in documents if d["kind"] == "ConfigMap"]
     return {name: msgspec.yaml.decode(text) for name, text in found.items()}
 
@@ -176,14 +176,14 @@ def test_a_key_without_a_value_says_nothing(helm: str, chart: Path, tmp_path: Pa
 
 
 def test_a_driver_that_was_never_ready_is_replaced_by_an_upgrade(documents: list[Document]) -> None:
-    # Kubernetes waits for a pod of an OrderedReady set to be ready before it replaces it (kubernetes#67250).
+    # In an OrderedReady set, Kubernetes waits for a pod to be ready before it replaces the pod (kubernetes#67250).
     (owner,) = [d for d in documents if d["kind"] == "StatefulSet"]
     assert owner["spec"]["podManagementPolicy"] == "Parallel"
     assert owner["spec"]["replicas"] == 1
 
 
 def texts(part: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """What stands where Kubernetes takes text alone: names, what names them, and labels."""
+    """Yield the values that Kubernetes accepts only as text: names, references to names, and labels."""
     if isinstance(part, dict):
         for key, value in part.items():
             below = f"{path}.{key}"

@@ -1,4 +1,4 @@
-"""What an upgrade of a job refuses because of the checkpoint's claim that is there."""
+"""Upgrades of a job that the chart rejects because of the existing claim of the checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A_JOB = ("--values", str(Path(__file__).parent / "variants" / "defaults.yaml"))
 
 
 def claim(helm: str, first: str) -> Document:
-    """As the API server has it after an install with these values: it says which class the default is."""
+    """Return the claim as stored after an install with these values: the API server sets the default storage class."""
     (found,) = [d for d in render(helm, CHART, *A_JOB, "--set", first) if d["kind"] == "PersistentVolumeClaim"]
     found["spec"].setdefault("storageClassName", "standard")
     return found
