@@ -50,11 +50,11 @@ def names_replica(listed: Collection[tuple[int, int]], partition: int, broker_id
 
 
 def parse_replica_list(name: str, words: tuple[str, ...]) -> frozenset[tuple[int, int]]:
-    """Parse `0:1,1:2` into (partition, broker) pairs. Raises `InvalidSetting`."""
+    """Parse `0:1,1:2` into (partition, broker) pairs; like Kafka, ignore empty words. Raises `InvalidSetting`."""
     if words == ("*",):
         return frozenset({EVERY_REPLICA})
     found = set()
-    for word in words:
+    for word in filter(None, words):
         partition, _, broker = word.partition(":")
         if not (partition.isdecimal() and broker.isdecimal() and word.isascii()):
             raise InvalidSetting(

@@ -223,6 +223,7 @@ def test_a_list_of_replicas_names_partitions_on_brokers_or_all() -> None:
     name = "leader.replication.throttled.replicas"
     assert resolve({name: "0:1, 12:3"}, TopicConfig()).leader_replication_throttled_replicas == {(0, 1), (12, 3)}
     assert resolve({name: ""}, TopicConfig()).leader_replication_throttled_replicas == frozenset()
+    assert resolve({name: "0:1,"}, TopicConfig()).leader_replication_throttled_replicas == {(0, 1)}
     every = resolve({name: "*"}, TopicConfig()).leader_replication_throttled_replicas
     assert names_replica(every, 7, 7)
     assert names_replica({(0, 1)}, 0, 1)
