@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import operator
 import random
 import signal
@@ -62,7 +61,6 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.unit:
-        gc.freeze()  # the garbage collector would traverse the collected tests again and again
         sys.addaudithook(refuse_outside)
 
 
