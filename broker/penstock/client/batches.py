@@ -1,6 +1,6 @@
 """The record batch format (v2), for programs that encode or decode batches themselves. Public API.
 
-`RangeFetch` returns batches, `BatchSender` sends them.
+`RangeFetch` returns batches; subclasses of `ProduceDispatcher` send them.
 """
 
 from penstock.wire.batch import (

@@ -4,6 +4,7 @@ to know which one runs. Used by `broker`."""
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -57,7 +58,7 @@ class CompositionContext:
     cleanup: contextlib.AsyncExitStack
 
 
-class BrokerComposition:
+class BrokerComposition(ABC):
     """The parts of a broker that depend on whether there are others. The methods are called in this order; those with
     an implementation here do what suits a single broker."""
 
@@ -84,6 +85,7 @@ class BrokerComposition:
     async def on_recovered(self) -> None:
         """Handle the end of the logs' recovery: data outside `retained` has been quarantined durably."""
 
+    @abstractmethod
     async def listen(
         self,
         server: Server,
@@ -95,7 +97,6 @@ class BrokerComposition:
 
         Returns the bound addresses.
         """
-        raise NotImplementedError
 
     def frozen_reason(self) -> str | None:
         """Return why this broker is frozen because of a restored store; None if it is not."""
