@@ -1,4 +1,6 @@
-"""FastStream at its defaults: a subscriber that publishes what it receives to another topic.
+"""FastStream with `acks="all"`: a subscriber that publishes what it receives to another topic.
+
+FastStream defaults to `acks=1`, with which a record that only the killed leader had is lost, as on Apache Kafka.
 
 Arguments: bootstrap servers, source topic, target topic.
 """
@@ -10,7 +12,7 @@ from faststream import FastStream
 from faststream.kafka import KafkaBroker
 
 bootstrap, source, target = sys.argv[1:]
-broker = KafkaBroker(bootstrap.split(","))
+broker = KafkaBroker(bootstrap.split(","), acks="all")
 
 
 @broker.subscriber(source, group_id=f"faststream-{source}", auto_offset_reset="earliest")
