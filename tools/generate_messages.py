@@ -31,7 +31,8 @@ offset_for_leader_epoch describe_configs alter_configs describe_log_dirs create_
 incremental_alter_configs alter_partition_reassignments list_partition_reassignments offset_delete describe_cluster
 describe_producers describe_topic_partitions alter_replica_log_dirs describe_quorum list_config_resources
 add_partitions_to_txn add_offsets_to_txn end_txn txn_offset_commit write_txn_markers describe_transactions
-list_transactions update_features sasl_handshake sasl_authenticate
+list_transactions update_features sasl_handshake sasl_authenticate describe_acls create_acls delete_acls
+describe_user_scram_credentials alter_user_scram_credentials describe_client_quotas alter_client_quotas
 """.split()
 NEWEST = {"init_producer_id": 5}
 """Newest versions where kio has newer ones that neither broker nor client use: 6 is for KIP-939."""

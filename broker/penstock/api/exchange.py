@@ -12,6 +12,7 @@ from typing import Protocol
 
 from penstock.config.addresses import join_host_port
 from penstock.log.types import LogSlice
+from penstock.security.principal import ANONYMOUS, Principal
 from penstock.wire.primitives import Buffer
 from penstock.wire.produce_template import ProduceTemplate
 
@@ -59,6 +60,8 @@ class PeerInfo:
     """Name of the listener that accepted the connection; decides which addresses metadata advertises to it."""
     host: str
     port: int
+    principal: Principal = ANONYMOUS
+    """Set by authentication, which replaces the whole object."""
 
     @property
     def address(self) -> str:

@@ -6,10 +6,15 @@ broker. Names that clients choose are percent-encoded, so that the number of pat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 from uuid import UUID
 from zlib import crc32
+
+if TYPE_CHECKING:
+    from penstock.state.security_records import AclRecord
 
 ROOT = "/penstock/v1/"
 
@@ -24,6 +29,12 @@ TOPICS = METADATA + "topics/"
 TOPIC_NAMES = METADATA + "topic-names/"
 """A topic exists while its name has a key: written last at creation, deleted first at deletion."""
 PARTITIONS = METADATA + "partitions/"
+SCRAM_CREDENTIALS = METADATA + "scram-credentials/"
+"""One key per user and mechanism."""
+ACLS = METADATA + "acls/"
+"""One key per ACL, named by its content, so that no ACL exists twice."""
+CLIENT_QUOTAS = METADATA + "client-quotas/"
+"""One key per entity: a user, a client id, both, an address, or the default of one of these."""
 ELECTIONS = METADATA + "elections/"
 """One key per controller election, by epoch, which outlives the controller."""
 RESTORED = METADATA + "restored"
@@ -84,6 +95,23 @@ def broker(broker_id: int) -> str:
 def broker_config(broker_id: int | None) -> str:
     """Return the key of a broker's settings, or with None of those for all brokers."""
     return f"{BROKER_CONFIGS}{ALL_BROKERS if broker_id is None else broker_id}"
+
+
+def scram_credential(user: str, mechanism: str) -> str:
+    """Return the key of a user's credential for a mechanism."""
+    return f"{SCRAM_CREDENTIALS}{quote(user, safe='')}/{mechanism}"
+
+
+def acl(record: AclRecord) -> str:
+    """Return the key of an ACL."""
+    texts = (record.resource_type, record.pattern_type, record.name, record.principal, record.host, record.operation)
+    return ACLS + "/".join(quote(text, safe="") for text in (*texts, record.permission))
+
+
+def client_quota(entity: Mapping[str, str | None]) -> str:
+    """Return the key of an entity's quotas: names by type (`user`, `client-id`, `ip`), None for the default."""
+    parts = (f"{kind}={'default' if name is None else 'name:' + quote(name, safe='')}" for kind, name in entity.items())
+    return CLIENT_QUOTAS + "/".join(sorted(parts))
 
 
 def election(epoch: int) -> str:

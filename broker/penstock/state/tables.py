@@ -28,6 +28,7 @@ from penstock.state.records import (
     TopicRecord,
     decode,
 )
+from penstock.state.security_view import SecurityView
 from penstock.state.store import StoreEntry
 from penstock.state.view import BrokerEndpoint, BrokerView, PartitionView, ShardView, TopicView
 
@@ -70,6 +71,9 @@ class Tables:
     configs_touched: bool = False
     shards: dict[int, ShardView] = field(default_factory=dict)
     shards_touched: set[int] = field(default_factory=set)
+    security: SecurityView = field(default_factory=SecurityView)
+    security_touched: set[str] = field(default_factory=set)
+    """Keys of changed credentials, ACLs and quotas."""
     _ids: dict[str, UUID] = field(default_factory=dict)
     _configs: dict[tuple[tuple[str, str], ...], tuple[TopicConfig, str | None]] = field(default_factory=dict)
 
@@ -136,6 +140,8 @@ class Tables:
             self.cluster = decode(ClusterRecord, key, value)
         elif key == keys.CONTROLLER:
             self.controller = decode(ControllerRecord, key, value)
+        elif self.security.put(entry):
+            self.security_touched.add(key)
         # Other keys belong to newer versions.
 
     def delete(self, key: str) -> None:
@@ -157,6 +163,8 @@ class Tables:
             self.shards.pop(int(key[len(keys.SHARDS) :]), None)
         elif key == keys.CONTROLLER:
             self.controller = None
+        elif self.security.delete(key):
+            self.security_touched.add(key)
 
     def reject(self, key: str, rejected: list[RejectedSetting]) -> None:
         """Record the invalid settings of a key."""
@@ -205,6 +213,7 @@ class Tables:
     def keep_readable(self, before: Tables) -> None:
         """Keep the last readable value from `before` of each unreadable key."""
         for key in self.problems:
+            self.security.keep(key, before.security)
             if key.startswith(keys.TOPIC_NAMES) and (name := unquote(key[len(keys.TOPIC_NAMES) :])) in before.names:
                 self.names[name] = before.names[name]
             kind = keys.PARTITIONS if key.startswith(keys.PARTITIONS) else keys.TOPICS

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from uuid import UUID
 
 from penstock.config.topic import TopicConfig
+from penstock.state.security_view import SecurityView
 
 
 @dataclass(slots=True)
@@ -123,6 +124,14 @@ class ClusterView:
     shard_listeners: list[Callable[[set[int]], None]] = field(default_factory=list)
 
     broker_listeners: list[Callable[[], None]] = field(default_factory=list)
+
+    security: SecurityView = field(default_factory=SecurityView)
+    """Credentials, ACLs and quotas."""
+    security_listeners: list[Callable[[set[str]], None]] = field(default_factory=list)
+
+    def subscribe_security(self, listener: Callable[[set[str]], None]) -> None:
+        """Call `listener` on the event loop with the store keys of changed credentials, ACLs and quotas."""
+        self.security_listeners.append(listener)
 
     def subscribe_brokers(self, listener: Callable[[], None]) -> None:
         """Call `listener` on the event loop after `brokers` has changed."""

@@ -144,6 +144,7 @@ class Watcher:
         self._tables.touch(self.view.deleting)
         self._tables.brokers_touched = self._tables.configs_touched = True
         self._tables.shards_touched.update(self.view.shards)
+        self._tables.security_touched.update(self.view.security.keys(), tables.security.keys())
         self._publish(listing.revision)
 
     def _apply(self, changes: StoreChanges) -> None:
@@ -172,6 +173,8 @@ class Watcher:
             self._change_config()
         shards, tables.shards_touched = tables.shards_touched, set()
         view.shards = dict(tables.shards) if shards else view.shards
+        security, tables.security_touched = tables.security_touched, set()
+        view.security = tables.security
         touched, tables.touched = tables.touched, {}
         topic_changes = self._change_topics(touched)
         view.revision = revision
@@ -183,6 +186,8 @@ class Watcher:
             notify(without_argument(broker_listener), None)
         for shard_listener in view.shard_listeners if shards else ():
             notify(shard_listener, shards)
+        for security_listener in view.security_listeners if security else ():
+            notify(security_listener, security)
         self._wake(revision)
 
     def _change_config(self) -> None:

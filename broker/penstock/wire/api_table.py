@@ -37,6 +37,9 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -49,6 +52,10 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
@@ -94,6 +101,9 @@ APIS: dict[int, ApiDescription] = {
     ApiKey.END_TXN: ApiDescription("EndTxn", 0, 5, 3),
     ApiKey.WRITE_TXN_MARKERS: ApiDescription("WriteTxnMarkers", 1, 2, 1),
     ApiKey.TXN_OFFSET_COMMIT: ApiDescription("TxnOffsetCommit", 0, 5, 3),
+    ApiKey.DESCRIBE_ACLS: ApiDescription("DescribeAcls", 1, 3, 2),
+    ApiKey.CREATE_ACLS: ApiDescription("CreateAcls", 1, 3, 2),
+    ApiKey.DELETE_ACLS: ApiDescription("DeleteAcls", 1, 3, 2),
     ApiKey.DESCRIBE_CONFIGS: ApiDescription("DescribeConfigs", 1, 4, 4),
     ApiKey.ALTER_CONFIGS: ApiDescription("AlterConfigs", 0, 2, 2),
     ApiKey.ALTER_REPLICA_LOG_DIRS: ApiDescription("AlterReplicaLogDirs", 1, 2, 2),
@@ -106,6 +116,10 @@ APIS: dict[int, ApiDescription] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: ApiDescription("AlterPartitionReassignments", 0, 1, 0),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ApiDescription("ListPartitionReassignments", 0, 0, 0),
     ApiKey.OFFSET_DELETE: ApiDescription("OffsetDelete", 0, 0, NEVER),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiDescription("DescribeClientQuotas", 0, 1, 1),
+    ApiKey.ALTER_CLIENT_QUOTAS: ApiDescription("AlterClientQuotas", 0, 1, 1),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiDescription("DescribeUserScramCredentials", 0, 0, 0),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ApiDescription("AlterUserScramCredentials", 0, 0, 0),
     ApiKey.DESCRIBE_QUORUM: ApiDescription("DescribeQuorum", 0, 2, 0),
     ApiKey.UPDATE_FEATURES: ApiDescription("UpdateFeatures", 0, 2, 0),
     ApiKey.DESCRIBE_CLUSTER: ApiDescription("DescribeCluster", 0, 2, 0),
@@ -117,17 +131,10 @@ APIS: dict[int, ApiDescription] = {
 }
 
 OTHER_APIS: dict[int, str] = {
-    29: "DescribeAcls",
-    30: "CreateAcls",
-    31: "DeleteAcls",
     38: "CreateDelegationToken",
     39: "RenewDelegationToken",
     40: "ExpireDelegationToken",
     41: "DescribeDelegationToken",
-    48: "DescribeClientQuotas",
-    49: "AlterClientQuotas",
-    50: "DescribeUserScramCredentials",
-    51: "AlterUserScramCredentials",
     52: "Vote",
     53: "BeginQuorumEpoch",
     54: "EndQuorumEpoch",

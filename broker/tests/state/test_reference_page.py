@@ -14,10 +14,14 @@ from penstock.control import members
 from penstock.control.elections import ElectionRecord
 from penstock.control.members import AbsenceRecord, BrokerHistoryRecord, LeavingRecord
 from penstock.control.restored.reports import BrokerReport, ReportChunk, RestoredRecord
-from penstock.state import keys, records
+from penstock.state import keys, records, security_records
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "store.md"
 TOPIC = UUID("c94c07d9-84b3-4cce-ad48-3ef13cb4fe22")
+READ_ORDERS = security_records.AclRecord(
+    resource_type="TOPIC", pattern_type="LITERAL", name="orders", principal="User:ana", host="*", operation="READ",
+    permission="ALLOW",
+)  # fmt: skip
 ROW = re.compile(r"^\| `\$V/(\S+)` \| .* \| `(.*)` \|$", re.MULTILINE)
 
 KINDS = {
@@ -33,6 +37,9 @@ KINDS = {
     keys.topic(TOPIC): records.TopicRecord,
     keys.topic_name("flights"): records.TopicNameRecord,
     keys.partition(TOPIC, 0): records.PartitionRecord,
+    keys.scram_credential("ana", "SCRAM-SHA-256"): security_records.ScramCredentialRecord,
+    keys.acl(READ_ORDERS): security_records.AclRecord,
+    keys.client_quota({"user": "ana", "client-id": None}): security_records.ClientQuotaRecord,
     keys.shard(15): records.ShardRecord,
     keys.group("app"): records.GroupRecord,
     keys.group_settings("app"): records.GroupSettingsRecord,
@@ -51,7 +58,7 @@ KINDS = {
 
 
 def rows() -> dict[str, str]:
-    return {f"{keys.ROOT}{key.replace('T', str(TOPIC))}": value for key, value in ROW.findall(PAGE.read_text())}
+    return {keys.ROOT + re.sub(r"/T(?=/|$)", f"/{TOPIC}", key): value for key, value in ROW.findall(PAGE.read_text())}
 
 
 def test_every_kind_of_key_is_on_the_page_and_no_other() -> None:

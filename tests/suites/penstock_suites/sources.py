@@ -45,7 +45,8 @@ def cache_folder() -> Path:
 
 def call(command: Sequence[str], cwd: Path | None = None, limit_s: float = FETCH_LIMIT_S, **variables: str) -> str:
     """Run a command and return its standard output. Raises SourceError with its output if it fails."""
-    if shutil.which(command[0]) is None:
+    program = command[0] if cwd is None or os.sep not in command[0] else str(cwd / command[0])
+    if shutil.which(program) is None:
         raise SourceError(f"{command[0]} is not on the PATH; install it to run this suite")
     done = subprocess.run(
         command, cwd=cwd, env={**os.environ, **variables}, capture_output=True, text=True, timeout=limit_s, check=False

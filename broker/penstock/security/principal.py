@@ -1,0 +1,30 @@
+"""The identity of a connection, set by authentication (KIP-11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+USER = "User"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A type, which is `User` for all built-in mechanisms, and a name. As text: `User:ana`."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS = Principal(USER, "ANONYMOUS")
+"""The principal of connections to listeners without authentication."""
+
+
+def parse_principal(text: str) -> Principal:
+    """Parse `User:ana`. Raises ValueError."""
+    kind, colon, name = text.partition(":")
+    if not colon or not kind or not name:
+        raise ValueError(f'invalid principal "{text}": use TYPE:NAME, for example User:ana')
+    return Principal(kind, name)
