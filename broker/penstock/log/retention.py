@@ -3,8 +3,9 @@
 Deadlines are rounded up to the next check (`log.retention.check.interval.ms`), so segments are dropped when Kafka's
 periodic check would drop them.
 
-`LogDirectory` notifies it when a log rolls or gets new settings. Age is measured by the wall clock, which can be set:
-after a jump relative to the boot clock, retention by age pauses, because a wrong clock must not delete data.
+`log_dir` notifies it when a log rolls or gets new settings, and deletes what it finds (`start_dropping`). Age is
+measured by the wall clock, which can be set: after a jump relative to the boot clock, retention by age pauses, because
+a wrong clock must not delete data.
 """
 
 from __future__ import annotations

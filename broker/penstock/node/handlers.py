@@ -1,4 +1,4 @@
-"""Creates the handlers of all requests from a broker's services. Called once by `broker`."""
+"""Creates the handlers of all requests from a broker's services. Called once by `node.broker`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Places new partitions: those of a new topic, or those added to a topic.
 
-Called by topic administration. Existing replicas are not moved; they only determine the load of each broker.
+Called by `control.replica_placer`. Existing replicas are not moved; they only determine the load of each broker.
 """
 
 from __future__ import annotations
