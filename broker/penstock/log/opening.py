@@ -174,23 +174,29 @@ def write_table(files: Files, path: str, entries: dict[Key, bytes]) -> int:
 def mark_clean(files: Files, path: str, entries: dict[Key, bytes], unsynced: Sequence[str] = ()) -> bool:
     """Mark a clean shutdown, after all data is on disk; return whether it succeeded. Runs in any thread.
 
-    Directories in `unsynced` contain files that the entries refer to. On a full disk the reserve is deleted; if that is
-    not enough, the next start recovers.
+    Directories in `unsynced` contain files that the entries refer to. On a full disk the reserve is deleted. If the
+    disk is still full, or fails, the next start recovers.
     """
-    for directory in unsynced:
-        files.sync_dir(directory)
-    for _ in range(2):
+    try:
+        for directory in unsynced:
+            files.sync_dir(directory)
         try:
-            crc = write_table(files, path, entries)
-            files.write_atomic(f"{path}/{CLEAN_NAME}", f"{crc:08x}\n".encode())
-            return True
+            write_marker(files, path, entries)
         except OSError as e:
-            if e.errno not in NO_SPACE:
+            if e.errno not in NO_SPACE or not files.exists(f"{path}/{RESERVE_NAME}"):
                 raise
-            if files.exists(f"{path}/{RESERVE_NAME}"):
-                files.remove(f"{path}/{RESERVE_NAME}")
-    logger.warning("no space for the clean-shutdown marker; the next start recovers", path=path)
-    return False
+            files.remove(f"{path}/{RESERVE_NAME}")
+            write_marker(files, path, entries)
+    except OSError as e:
+        logger.error("cannot mark the shutdown as clean; the next start recovers", path=path, reason=str(e))
+        return False
+    return True
+
+
+def write_marker(files: Files, path: str, entries: dict[Key, bytes]) -> None:
+    """Write the checkpoints of all partitions, then the marker with their CRC."""
+    crc = write_table(files, path, entries)
+    files.write_atomic(f"{path}/{CLEAN_NAME}", f"{crc:08x}\n".encode())
 
 
 def write_pending(files: Files, pending: list[tuple[Segment, PendingEntries]]) -> None:

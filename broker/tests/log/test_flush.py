@@ -252,6 +252,24 @@ async def test_a_broker_starts_and_ends_on_a_full_disk(tmp_path: Path, clean: bo
         assert read_all(log) == b"".join(batches)
 
 
+@pytest.mark.parametrize("operation", ["write_atomic", "sync_dir"])
+async def test_a_disk_that_fails_during_the_shutdown_makes_it_unclean_and_releases_the_directory(
+    tmp_path: Path, operation: str
+) -> None:
+    files = FaultyFiles()
+    async with opened(files, str(tmp_path)) as directory:
+        log = open_log(directory)
+        batch = append(log)
+        await log.flush()
+        await settle(directory)
+        log.progress.directory_unsynced = True
+        files.fail(operation, errno.EIO)
+    files.heal()
+    async with opened(files, str(tmp_path)) as directory:
+        assert directory.was_unclean
+        assert read_all(open_log(directory)) == batch
+
+
 async def test_logs_that_nobody_flushes_do_not_hold_files_without_bound() -> None:
     async with opened(MemoryFiles(), "/data", max_open_files=20) as directory:
         logs = [open_log(directory, UNFLUSHED, partition=n) for n in range(200)]
