@@ -38,6 +38,7 @@ from penstock.group.offset_loading import LazyOffsetLoader
 from penstock.node.single import SingleMember
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.stats import RequestStats
+from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
 from penstock.server.limits import ServerLimits
 from penstock.server.listener import Server
 from penstock.state import keys, records
@@ -86,7 +87,8 @@ async def measure(endpoints: tuple[str, ...], etcd_pid: int, seconds: float, pro
     unused = cast(Any, None)  # the load sends neither Produce, Fetch nor transactional requests
     routes = [*GroupsApi(groups, view, unused).routes(), *OffsetsApi(groups, view).routes()]
     versions = ApiVersionsApi(routes, Features(store, view, watcher, FEATURE_LEVEL))
-    dispatcher = Dispatcher(unused, unused, versions, routes, RequestStats())
+    quotas = ClientQuotas(view, QuotaWindows(), asyncio.get_running_loop().time)
+    dispatcher = Dispatcher(unused, unused, versions, routes, RequestStats(), quotas)
     server = Server(dispatcher, ServerLimits(), ThreadPoolExecutor(2))
     [bound] = await server.listen([ListenerAddress("PLAINTEXT", "127.0.0.1", 0)])
     spec = commits.spec_of(f"127.0.0.1:{bound.port}", TOPIC, (os.getpid(),), max(os.sched_getaffinity(0)), seconds)

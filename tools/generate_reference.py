@@ -27,7 +27,10 @@ from penstock.http.sources import PartitionName, RemoteOffsets, Sources
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.stats import BUCKETS_S, Histogram, RequestStats
+from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
+from penstock.security.quotas.resolution import QuotaKind
 from penstock.server.stats import CloseReason, ServerStats
+from penstock.state.view import ClusterView
 from penstock.wire.apis import APIS, CLIENT_ONLY, ApiKey
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "differential"))
@@ -239,6 +242,7 @@ A histogram has `_bucket`, `_sum` and `_count`. The upper bounds of its buckets,
 - `reason` is the reason why connections were closed: {reasons}.
   `peer`: the client closed it; `aborted`: a request could not get a response (a rejected batch with acks=0); `memory`:
   an incomplete request waited for memory for too long.
+- `quota` is the key of a quota: {quotas}. A throttled connection also counts as paused.
 - `directory` is the path of the data directory. Its sizes are absent if the file system does not respond.
 - A partition appears after its first use since the start; group lag counts as use. `size_bytes` is the size of the
   segments without their indexes.
@@ -392,6 +396,7 @@ async def collected() -> list[Metric]:
         clock=SystemClock(),
         requests=requests,
         server=server,
+        quotas=ClientQuotas(ClusterView(), QuotaWindows(), lambda: 0.0),
         flusher=SampleFlusher(),
         flush_durations=Histogram(),
         not_ready=lambda: None,
@@ -414,7 +419,8 @@ def metrics() -> str:
         shown = ", ".join(f"`{label}`" for label in labels)
         rows.append(f"| `{name}` | {metric.type} | {shown} | {metric.documentation} |")
     buckets, reasons = ", ".join(map(str, BUCKETS_S)), ", ".join(f"`{reason}`" for reason in CloseReason)
-    return METRICS_HEAD + "\n".join(rows) + "\n" + METRICS_TAIL.format(buckets=buckets, reasons=reasons)
+    quotas = ", ".join(f"`{kind}`" for kind in QuotaKind)
+    return METRICS_HEAD + "\n".join(rows) + "\n" + METRICS_TAIL.format(buckets=buckets, reasons=reasons, quotas=quotas)
 
 
 def main() -> int:

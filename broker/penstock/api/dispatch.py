@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Iterable
 
 from penstock.api.exchange import PeerConnection, ProtocolViolation, RequestExchange
 from penstock.api.fetch import FetchApi
+from penstock.api.metering import RequestMetering
 from penstock.api.produce import ProduceApi
 from penstock.api.routes import RequestContext, Route
 from penstock.api.versions import ApiVersionsApi
 from penstock.runtime.logging import get_logger
 from penstock.runtime.stats import RequestStats
+from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.wire import codec
 from penstock.wire.apis import ApiKey, api_name, response_header_version
 from penstock.wire.errors import ErrorCode
@@ -39,7 +41,9 @@ class Dispatcher:
         versions: ApiVersionsApi,
         routes: Iterable[Route],
         stats: RequestStats,
+        quotas: ClientQuotas,
     ) -> None:
+        self.quotas, self.metering = quotas, RequestMetering(quotas, stats.now_s)
         self.produce, self.fetch, self.versions = produce, fetch, versions
         self.stats = stats
         self.routes = {route.request.KEY: route for route in routes}
@@ -47,6 +51,13 @@ class Dispatcher:
 
     def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
         """Dispatch a frame. Raises ProtocolViolation if it is not a valid request."""
+        if self.quotas.limits_clients:
+            self.metering.dispatch(connection, frame, self.serve)
+        else:
+            self.serve(connection, frame)
+
+    def serve(self, connection: PeerConnection, frame: memoryview) -> None:
+        """Serve a request. Raises ProtocolViolation if it is not valid."""
         try:
             if connection.produce_template is not None and self.produce.handle_template(
                 connection, frame, connection.produce_template
@@ -70,12 +81,15 @@ class Dispatcher:
         check_version(header, *FetchRequest.VERSIONS)
         request = codec.decode(FetchRequest, header.version, frame, header.body_offset, MAX_FETCH_ELEMENTS)
         exchange = connection.open_exchange()
-        self.fetch.handle(request, header.version, header.correlation_id, exchange, connection.peer.host)
+        self.fetch.handle(
+            request, header.version, header.correlation_id, exchange, connection.peer.host, connection.meter
+        )
 
     def on_api_versions(self, connection: PeerConnection, frame: memoryview, header: RequestHeader) -> None:
         """Serve ApiVersions. An unsupported version gets a response too: the client knows no version yet (KIP-511)."""
         response, version = self.versions.respond(frame, header)
-        connection.open_exchange().reply([encode(response, version, header)])
+        exchange = connection.open_exchange()
+        exchange.reply([encode_throttled(response, version, header, exchange)])
 
     def on_other(self, connection: PeerConnection, frame: memoryview, header: RequestHeader) -> None:
         """Decode a request and run the handler of its route."""
@@ -85,7 +99,9 @@ class Dispatcher:
         check_version(header, route.first, route.last)
         request = route.decode(header.version, frame, header.body_offset)
         exchange = connection.open_exchange()
-        context = RequestContext(header.version, header.correlation_id, header.client_id, connection.peer, exchange)
+        context = RequestContext(
+            header.version, header.correlation_id, header.client_id, connection.peer, exchange, connection.meter
+        )
         self.run_handler(route, request, context, header)
 
     def run_handler(self, route: Route, request: Payload, context: RequestContext, header: RequestHeader) -> None:
@@ -99,6 +115,8 @@ class Dispatcher:
         except Exception as e:
             self.handle_failure(e, route, request, context.exchange, header)
             return
+        if context.meter is not None:
+            result = context.meter.timed(result)
         task = asyncio.ensure_future(self.await_response(result, route, request, context, header, started))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -122,7 +140,10 @@ class Dispatcher:
         """Send the response and record the request's latency."""
         self.stats.observe(header.api_key, self.stats.now_s() - started)
         if not exchange.is_disconnected:
-            exchange.reply([encode(response, header.version, header)])
+            throttle_ms: int = getattr(response, "throttle_time_ms", 0)
+            if throttle_ms:  # by a quota that the handler has charged
+                exchange.throttle(throttle_ms)
+            exchange.reply([encode_throttled(response, header.version, header, exchange)])
 
     def handle_failure(
         self, error: Exception, route: Route, request: Payload, exchange: RequestExchange, header: RequestHeader
@@ -132,7 +153,8 @@ class Dispatcher:
         response_frame = None
         if route.failure is not None:
             try:
-                response_frame = encode(route.failure(request, ErrorCode.UNKNOWN_SERVER_ERROR), header.version, header)
+                response = route.failure(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+                response_frame = encode_throttled(response, header.version, header, exchange)
             except Exception as e:  # the connection must not wait for a response that never comes
                 log.error("failed to encode an error response", api=api_name(header.api_key), exc_info=e)
         if response_frame is None:
@@ -155,6 +177,13 @@ def check_version(header: RequestHeader, first: int, last: int) -> None:
         raise ProtocolViolation(
             f'version "{header.version}" of {api_name(header.api_key)} is not supported; use {served}'
         )
+
+
+def encode_throttled(response: Payload, version: int, header: RequestHeader, exchange: RequestExchange) -> bytearray:
+    """Return the response frame, with the throttle time of the exchange if the API reports it."""
+    if exchange.throttle_ms and hasattr(response, "throttle_time_ms"):
+        response.throttle_time_ms = max(response.throttle_time_ms, exchange.throttle_ms)
+    return encode(response, version, header)
 
 
 def encode(response: Payload, version: int, header: RequestHeader) -> bytearray:

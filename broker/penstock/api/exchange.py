@@ -13,6 +13,7 @@ from typing import Protocol
 from penstock.config.addresses import join_host_port
 from penstock.log.types import LogSlice
 from penstock.security.principal import ANONYMOUS, Principal
+from penstock.security.quotas.request_meter import RequestMeter
 from penstock.wire.primitives import Buffer
 from penstock.wire.produce_template import ProduceTemplate
 
@@ -22,6 +23,12 @@ ResponsePart = Buffer | LogSlice
 
 class RequestExchange(Protocol):
     """A request that awaits its response."""
+
+    throttle_ms: int
+    """Throttle time for the response: the client exceeds a quota, and its connection pauses (KIP-219)."""
+
+    def throttle(self, throttle_ms: int) -> None:
+        """Do not read the connection for a time; it may have been lost."""
 
     def reply(self, parts: Sequence[ResponsePart]) -> None:
         """Complete the request with a whole response frame, including the size field and the response header.
@@ -75,12 +82,17 @@ class PeerConnection(Protocol):
     peer: PeerInfo
     produce_template: ProduceTemplate | None
     """The layout that this connection's Produce requests share; kept here for `produce`."""
+    meter: RequestMeter | None
+    """Measures the request being dispatched; None if its client has no quota."""
 
     def open_exchange(self) -> RequestExchange:
         """Open the exchange for the request being dispatched."""
 
     def reply(self, frame: Buffer) -> None:
         """Reply with one buffer to the request being dispatched; equals `open_exchange().reply([frame])`."""
+
+    def throttle(self, throttle_ms: int) -> None:
+        """Do not read the connection for a time. Its responses are still sent."""
 
 
 class FrameHandler(Protocol):

@@ -12,7 +12,15 @@ from typing import NamedTuple
 
 from penstock.api.acknowledged_reads import FlushWait
 from penstock.api.exchange import RequestExchange
-from penstock.api.fetch_sessions import FetchSelection, FetchSessions, FetchTarget, Topic
+from penstock.api.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchSelection,
+    FetchSessions,
+    FetchTarget,
+    Topic,
+    refused,
+)
 from penstock.api.leaderships import LeadershipKey, Leaderships, leadership_key
 from penstock.api.replica_fetch import ReplicaFetchApi
 from penstock.log.types import LogError, LogSlice, OffsetOutOfRange
@@ -21,9 +29,10 @@ from penstock.replica.manager import ReplicaManager
 from penstock.replica.nearest import nearest_replica
 from penstock.replica.partition import Partition
 from penstock.runtime.stats import RequestStats
+from penstock.security.quotas.request_meter import RequestMeter
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
-from penstock.wire.fetch_frame import FetchedPartition, encode_fetch_response
+from penstock.wire.fetch_frame import FetchedPartition, encode_fetch_response, set_throttle_time
 from penstock.wire.messages.fetch import FetchRequest
 
 READ_COMMITTED = 1
@@ -63,15 +72,30 @@ class FetchApi:
         self.stats, self.followers, self.leaderships = stats, followers, leaderships
 
     def handle(
-        self, request: FetchRequest, version: int, correlation_id: int, exchange: RequestExchange, owner: str
+        self,
+        request: FetchRequest,
+        version: int,
+        correlation_id: int,
+        exchange: RequestExchange,
+        owner: str,
+        meter: RequestMeter | None = None,
     ) -> None:
-        """Respond now, or later when there is enough data."""
+        """Respond now, or later when there is enough data; `meter` is set for a client with quotas."""
         if version >= MIN_FOLLOWER_VERSION and request.replica_state.replica_id >= 0:
+            if meter is not None:
+                meter.exempt()
             self.followers.handle(request, version, correlation_id, exchange)
             return
-        selection = self.sessions.select(request, version, owner)
-        fetch = PendingFetch(self, request, version, correlation_id, exchange, selection)
-        if selection.error:
+        is_throttled = bool(exchange.throttle_ms)
+        if is_throttled and request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self.sessions.close_owned(request.session_id, owner)
+            selection = refused(ErrorCode.NONE)  # the client starts again after an empty response without a session
+        else:
+            selection = self.sessions.select(request, version, owner)
+        fetch = PendingFetch(self, request, version, correlation_id, exchange, selection, meter)
+        if is_throttled:
+            exchange.throttle(exchange.throttle_ms)
+        if selection.error or is_throttled:
             fetch.reply(FetchedPartitions())
         else:
             fetch.start()
@@ -116,6 +140,7 @@ class PendingFetch:
         "exchange",
         "expected_bytes",
         "max_bytes",
+        "meter",
         "min_bytes",
         "request",
         "scheduled",
@@ -135,13 +160,17 @@ class PendingFetch:
         correlation_id: int,
         exchange: RequestExchange,
         selection: FetchSelection,
+        meter: RequestMeter | None,
     ) -> None:
+        self.meter = meter
         self.api, self.request, self.version = api, request, version
         self.correlation_id, self.exchange, self.selection = correlation_id, exchange, selection
         self.started = api.stats.now_s()
         self.committed_only = request.isolation_level == READ_COMMITTED
         self.max_bytes = min(request.max_bytes, api.limits.max_bytes)
         """Size limit of the response; waiting for more would be futile."""
+        if meter is not None and meter.max_fetch_bytes is not None:
+            self.max_bytes = min(self.max_bytes, meter.max_fetch_bytes)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.as_follower = version < MIN_FOLLOWER_VERSION and request.replica_id >= 0
         """Whether a client claims to be a follower without being one."""
@@ -198,6 +227,14 @@ class PendingFetch:
         """Respond with the records available; with `may_wait`, wait on if a read_committed reader gets none."""
         if self.completed:
             return
+        if self.meter is not None:
+            with self.meter.charging_time():
+                self.finish_with_records(may_wait)
+        else:
+            self.finish_with_records(may_wait)
+
+    def finish_with_records(self, may_wait: bool) -> None:
+        """Read again, and respond unless the request waits on."""
         result = self.read_partitions()
         if self.committed_only and may_wait and not result.urgent and result.bytes < self.min_bytes:
             # The new records belong to open transactions: read_committed readers keep waiting.
@@ -403,6 +440,13 @@ class PendingFetch:
         parts = encode_fetch_response(
             self.correlation_id, self.version, self.selection.error, self.selection.session_id, by_topic(found)
         )
+        throttle_ms = self.exchange.throttle_ms
+        if self.meter is not None and not throttle_ms and result.bytes:
+            throttle_ms = self.meter.charge_fetched(result.bytes)
+            if throttle_ms:
+                self.exchange.throttle(throttle_ms)
+        if throttle_ms:
+            set_throttle_time(parts, self.version, throttle_ms)
         self.exchange.reply(parts)  # type: ignore[arg-type]  # the Sized parts are the LogSlices read above
 
     def changed_partitions(

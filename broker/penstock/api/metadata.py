@@ -84,7 +84,12 @@ class MetadataApi:
         outcomes = await asyncio.gather(*[self.admin.auto_create(name) for name in missing[:MAX_REQUEST_PARTITIONS]])
         errors = {outcome.name: outcome.error for outcome in outcomes}
         errors.update(dict.fromkeys(reserved, ErrorCode.INVALID_TOPIC_EXCEPTION))
-        return self._response(request, context, self._requested_topics(request, context, errors))
+        response = self._response(request, context, self._requested_topics(request, context, errors))
+        quota = context.mutation_quota(is_strict=False)
+        if quota is not None:
+            quota.charge(sum(outcome.partition_count for outcome in outcomes if not outcome.error))
+            response.throttle_time_ms = quota.throttle_ms
+        return response
 
     def _requested_topics(
         self, request: MetadataRequest, context: RequestContext, errors: dict[str, ErrorCode]

@@ -83,6 +83,7 @@ class ProduceApi:
             or leader.log.active is None
             or self.backlog.queues
             or (acks != ALL and not self.replicas.may_serve())
+            or (connection.meter is not None and connection.meter.throttle_ms)  # the template's response has no room
         ):
             return self.handle_template_batches(connection, frame, template)
         batch = frame[start : start + size]

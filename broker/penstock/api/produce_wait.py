@@ -19,7 +19,7 @@ from penstock.replica.manager import ReplicaManager
 from penstock.runtime.stats import RequestStats
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
-from penstock.wire.produce_frame import PartitionResult, Topic, encode_produce_response
+from penstock.wire.produce_frame import PartitionResult, Topic, encode_produce_response, set_throttle_time
 
 EXPIRY_INTERVAL_S = 1.0
 """Interval of the check for requests whose timeout has passed."""
@@ -117,6 +117,14 @@ def rejected_partition(index: int, outcome: Appended) -> PartitionResult:
     return PartitionResult(index, outcome.error, message=outcome.message, record_errors=outcome.record_errors)
 
 
+def encode_response(request: ParsedProduce, results: list[tuple[Topic, list[PartitionResult]]]) -> bytearray:
+    """Return the response frame, with the throttle time."""
+    frame = encode_produce_response(request.correlation_id, request.version, results)
+    if request.exchange.throttle_ms:
+        set_throttle_time(frame, request.version, request.exchange.throttle_ms)
+    return frame
+
+
 class ProduceWait:
     """A request with pending batches."""
 
@@ -149,7 +157,7 @@ class ProduceWait:
         self.results, self.pending = [], []  # breaks the reference cycle with batches that are still pending
         request, stats = self.request, self.waits.stats
         stats.observe(ApiKey.PRODUCE, stats.now_s() - request.started)
-        request.exchange.reply([encode_produce_response(request.correlation_id, request.version, results)])
+        request.exchange.reply([encode_response(request, results)])
 
 
 class ProduceWaits:
@@ -181,8 +189,7 @@ class ProduceWaits:
             request.exchange.complete_without_response()
             return True
         self.stats.observe(ApiKey.PRODUCE, self.stats.now_s() - request.started)
-        frame = encode_produce_response(request.correlation_id, request.version, results)  # type: ignore[arg-type]  # none is pending
-        request.exchange.reply([frame])
+        request.exchange.reply([encode_response(request, results)])  # type: ignore[arg-type]  # none is pending
         return True
 
     def wait(self, wait: ProduceWait) -> None:

@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 
 from penstock.api.exchange import PeerInfo, RequestExchange
+from penstock.security.quotas.mutations import MutationQuota
+from penstock.security.quotas.request_meter import RequestMeter
 from penstock.wire import codec
 from penstock.wire.schema import Payload
 
@@ -26,6 +28,12 @@ class RequestContext:
     peer: PeerInfo
     exchange: RequestExchange
     """For handlers that wait: `is_disconnected` and `on_disconnect`. Only the dispatcher replies."""
+    meter: RequestMeter | None = None
+    """Measures the request; None if its client has no quota."""
+
+    def mutation_quota(self, is_strict: bool) -> MutationQuota | None:
+        """Return the quota on partitions that the request creates or deletes; None without one."""
+        return None if self.meter is None else self.meter.mutations(is_strict)
 
 
 Handler = Callable[[Any, RequestContext], Payload | Awaitable[Payload]]

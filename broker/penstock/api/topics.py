@@ -9,6 +9,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.control.config_describe import describe_overrides
 from penstock.control.results import ConfigOutcome, TopicOutcome, TopicRequest, unknown_topic
 from penstock.control.topic_admin import MAX_CONCURRENT_TOPICS, TopicService
+from penstock.security.quotas.mutations import MutationQuota
 from penstock.state.view import ClusterView
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.create_partitions import (
@@ -35,6 +36,10 @@ from penstock.wire.primitives import ZERO_UUID
 DELETION_DISABLED_VERSION = 3
 """The DeleteTopics version from which clients know TOPIC_DELETION_DISABLED."""
 CONFIGS_VERSION = 5
+STRICT_CREATE_VERSION, STRICT_DELETE_VERSION, STRICT_GROWTH_VERSION = 6, 5, 3
+"""Versions from which clients know THROTTLING_QUOTA_EXCEEDED (KIP-599); requests of older ones are served, then
+throttled.
+"""
 
 
 class TopicsApi:
@@ -53,8 +58,10 @@ class TopicsApi:
 
     async def create(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
         """Serve CreateTopics 2 to 7."""
-        outcomes = await self.admin.create([topic_request(t) for t in request.topics], request.validate_only)
-        return CreateTopicsResponse(topics=[self._created(outcome, context.version) for outcome in outcomes])
+        quota = context.mutation_quota(context.version >= STRICT_CREATE_VERSION)
+        outcomes = await self.admin.create([topic_request(t) for t in request.topics], request.validate_only, quota)
+        created = [self._created(outcome, context.version) for outcome in outcomes]
+        return CreateTopicsResponse(throttle_time_ms=throttle_ms(quota), topics=created)
 
     def _created(self, outcome: TopicOutcome, version: int) -> CreatableTopicResult:
         result = CreatableTopicResult(
@@ -79,14 +86,17 @@ class TopicsApi:
 
     async def delete(self, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
         """Serve DeleteTopics 1 to 6."""
+        quota = context.mutation_quota(context.version >= STRICT_DELETE_VERSION)
         requested = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
         results: list[DeletableTopicResult] = []
         for start in range(0, len(requested), MAX_CONCURRENT_TOPICS):
             topics_slice = requested[start : start + MAX_CONCURRENT_TOPICS]
-            results += await asyncio.gather(*[self._deleted(topic, context.version) for topic in topics_slice])
-        return DeleteTopicsResponse(responses=results)
+            results += await asyncio.gather(*[self._deleted(topic, context.version, quota) for topic in topics_slice])
+        return DeleteTopicsResponse(throttle_time_ms=throttle_ms(quota), responses=results)
 
-    async def _deleted(self, requested: DeleteTopicState, version: int) -> DeletableTopicResult:
+    async def _deleted(
+        self, requested: DeleteTopicState, version: int, quota: MutationQuota | None
+    ) -> DeletableTopicResult:
         by_id = requested.name is None
         topic = self.view.topics_by_id.get(requested.topic_id) if by_id else self.view.topics.get(requested.name or "")
         if not by_id and requested.topic_id != ZERO_UUID:
@@ -97,7 +107,7 @@ class TopicsApi:
                 ErrorCode.INVALID_REQUEST, "the topic has neither a name nor an id; set one of them"
             )
         elif topic is not None:
-            outcome = await self.admin.delete(topic)
+            outcome = await self.admin.delete(topic, quota)
         elif by_id:
             outcome = ConfigOutcome(
                 ErrorCode.UNKNOWN_TOPIC_ID,
@@ -119,11 +129,12 @@ class TopicsApi:
         """Serve CreatePartitions 0 to 3."""
         names = [topic.name for topic in request.topics]
         is_distinct = len(set(names)) == len(names)
-        results = [await self._grown(topic, request.validate_only, is_distinct) for topic in request.topics]
-        return CreatePartitionsResponse(results=results)
+        quota = context.mutation_quota(context.version >= STRICT_GROWTH_VERSION)
+        results = [await self._grown(topic, request.validate_only, is_distinct, quota) for topic in request.topics]
+        return CreatePartitionsResponse(throttle_time_ms=throttle_ms(quota), results=results)
 
     async def _grown(
-        self, topic: CreatePartitionsTopic, validate_only: bool, is_distinct: bool
+        self, topic: CreatePartitionsTopic, validate_only: bool, is_distinct: bool, quota: MutationQuota | None
     ) -> CreatePartitionsTopicResult:
         if not is_distinct:
             outcome = ConfigOutcome(
@@ -131,8 +142,13 @@ class TopicsApi:
             )
         else:
             given = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
-            outcome = await self.admin.create_partitions(topic.name, topic.count, given, validate_only)
+            outcome = await self.admin.create_partitions(topic.name, topic.count, given, validate_only, quota)
         return CreatePartitionsTopicResult(name=topic.name, error_code=outcome.error, error_message=outcome.message)
+
+
+def throttle_ms(quota: MutationQuota | None) -> int:
+    """Return the throttle time for a response."""
+    return 0 if quota is None else quota.throttle_ms
 
 
 def topic_request(topic: CreatableTopic) -> TopicRequest:

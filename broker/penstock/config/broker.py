@@ -32,6 +32,8 @@ BROKER, ALL_BROKERS, STATIC = SettingSource.BROKER, SettingSource.ALL_BROKERS, S
 MAX_INT = (1 << 31) - 1
 MAX_LOCATION_CHARS = 512
 """Maximum length of a rack or failure domain, which is sent to all brokers and clients."""
+MAX_QUOTA_WINDOWS, MAX_QUOTA_WINDOW_S = 1000, 3600
+"""Each entity with a quota keeps one number per window."""
 RACK_AWARE = "RackAwareReplicaSelector"
 
 
@@ -194,6 +196,23 @@ class BrokerConfig:
     max_connections_per_ip: int = setting(
         "max.connections.per.ip", MAX_INT, "Maximum number of connections from one address.",
         minimum=1,
+    )
+    quota_window_num: int = setting(
+        "quota.window.num", 11, "Number of windows over which the usage of client quotas is measured.",
+        minimum=1, maximum=MAX_QUOTA_WINDOWS,
+    )
+    quota_window_size_seconds: int = setting(
+        "quota.window.size.seconds", 1, "Length of each of these windows, in seconds.",
+        minimum=1, maximum=MAX_QUOTA_WINDOW_S,
+    )
+    controller_quota_window_num: int = setting(
+        "controller.quota.window.num", 11,
+        "Number of windows for which unused controller_mutation_rate is saved up for a burst.",
+        minimum=1, maximum=MAX_QUOTA_WINDOWS,
+    )
+    controller_quota_window_size_seconds: int = setting(
+        "controller.quota.window.size.seconds", 1, "Length of each of these windows, in seconds.",
+        minimum=1, maximum=MAX_QUOTA_WINDOW_S,
     )
     fetch_max_bytes: int = setting(
         "fetch.max.bytes", 57_671_680, "Maximum size of the records in a fetch response, in bytes.",

@@ -225,8 +225,6 @@ BROKER_ROWS = (
         controller.quorum.request.timeout.ms int 2000
         controller.quorum.retry.backoff.ms int 20
         controller.quorum.voters list ''
-        controller.quota.window.num int 11
-        controller.quota.window.size.seconds int 1
         controller.socket.timeout.ms int 30000
         early.start.listeners list
         initial.broker.registration.timeout.ms int 60000
@@ -279,14 +277,12 @@ BROKER_ROWS = (
         """,
     ),
     (
-        "client quotas are not supported; replication throttles use no quota windows",
+        "replication throttles use no quota windows; limit connections per address by connection_creation_rate",
         """
         alter.log.dirs.replication.quota.window.num int 11
         alter.log.dirs.replication.quota.window.size.seconds int 1
         max.connection.creation.rate int* 2147483647
         max.connections.per.ip.overrides string* ''
-        quota.window.num int 11
-        quota.window.size.seconds int 1
         replication.quota.window.num int 11
         replication.quota.window.size.seconds int 1
         """,

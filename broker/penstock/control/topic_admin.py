@@ -33,6 +33,7 @@ from penstock.control.results import (
 )
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.security.quotas.mutations import MutationQuota, MutationQuotaExceeded
 from penstock.state import keys
 from penstock.state.records import (
     MAX_PARTITIONS,
@@ -106,8 +107,10 @@ class TopicService:
 
     # Creating
 
-    async def create(self, topics: Sequence[TopicRequest], validate_only: bool = False) -> list[TopicOutcome]:
-        """Create topics independently; the results are in the order of the topics."""
+    async def create(
+        self, topics: Sequence[TopicRequest], validate_only: bool = False, quota: MutationQuota | None = None
+    ) -> list[TopicOutcome]:
+        """Create topics independently; the results are in the order of the topics. `quota` limits the partitions."""
         duplicates = {name for name, count in Counter(topic.name for topic in topics).items() if count > 1}
         requested = sum(max(topic.partition_count, len(topic.assignment), 1) for topic in topics)
 
@@ -129,7 +132,7 @@ class TopicService:
         for start in range(0, len(topics), MAX_CONCURRENT_TOPICS):
             part = topics[start : start + MAX_CONCURRENT_TOPICS]
             outcomes += await asyncio.gather(
-                *[self._create(topic, validate_only, request_error(topic), availability) for topic in part]
+                *[self._create(topic, validate_only, request_error(topic), availability, quota) for topic in part]
             )
         return outcomes
 
@@ -139,6 +142,7 @@ class TopicService:
         validate_only: bool,
         request_error: AdminError | None,
         availability: BrokerAvailability,
+        quota: MutationQuota | None,
     ) -> TopicOutcome:
         try:
             if request_error is not None:
@@ -146,6 +150,7 @@ class TopicService:
             self._check_name(topic)
             overrides = self._check_settings(topic)
             assignment = self._plan(topic, availability)
+            charge(quota, len(assignment))
             topic_id = self._topic_id()
             if not validate_only:
                 await self._write(topic_id, topic.name, assignment, overrides, availability)
@@ -313,12 +318,17 @@ class TopicService:
     # Growing
 
     async def create_partitions(
-        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, validate_only: bool = False
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+        quota: MutationQuota | None = None,
     ) -> ConfigOutcome:
-        """Increase a topic's partitions to `count`."""
+        """Increase a topic's partitions to `count`. `quota` limits the new ones."""
         try:
             async with self._growth_lock:
-                await self._grow(name, count, assignments, validate_only)
+                await self._grow(name, count, assignments, validate_only, quota)
         except AdminError as e:
             return ConfigOutcome(e.error, e.message)
         except StoreError as e:
@@ -326,13 +336,19 @@ class TopicService:
         return ConfigOutcome()
 
     async def _grow(
-        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None, validate_only: bool
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None,
+        validate_only: bool,
+        quota: MutationQuota | None,
     ) -> None:
         topic = self.view.topics.get(name)
         if topic is None:
             raise unknown_topic(name)
         availability = await self.brokers.read()
         added = self._plan_growth(topic, count, assignments, availability)
+        charge(quota, len(added))
         if validate_only:
             return
         entry, record = await self.read_record(topic)
@@ -409,7 +425,7 @@ class TopicService:
 
     # Deleting
 
-    async def delete(self, topic: TopicView) -> ConfigOutcome:
+    async def delete(self, topic: TopicView, quota: MutationQuota | None = None) -> ConfigOutcome:
         """Delete a topic and return when the view no longer has it. Its data is removed afterwards."""
         if not self.config.delete_topic_enable:
             return ConfigOutcome(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled (delete.topic.enable).")
@@ -422,6 +438,7 @@ class TopicService:
         )
         name_key = keys.topic_name(topic.name)
         try:
+            charge(quota, len(topic.partitions))
             result = await self.store.txn(
                 [Compare(name_key, CompareTarget.VALUE, encode(TopicNameRecord(topic_id=topic.topic_id)))],
                 [
@@ -438,6 +455,15 @@ class TopicService:
         except StoreError as e:
             return ConfigOutcome(store_error(e), str(e))
         return ConfigOutcome()
+
+
+def charge(quota: MutationQuota | None, partitions: int) -> None:
+    """Charge partitions that are created or deleted. Raises `AdminError` if the client must wait."""
+    try:
+        if quota is not None:
+            quota.charge(partitions)
+    except MutationQuotaExceeded as e:
+        raise AdminError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, str(e)) from None
 
 
 def invalid_factor(factor: int) -> AdminError:

@@ -7,7 +7,7 @@ number of partitions and groups.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -18,6 +18,7 @@ from penstock.http.heartbeat import Heartbeat
 from penstock.http.lag import Lag, measure_lags
 from penstock.http.sources import Sources
 from penstock.runtime.stats import BUCKETS_S, Histogram
+from penstock.security.quotas.resolution import QuotaKind
 from penstock.wire.apis import api_name
 
 Labels = dict[str, str]
@@ -82,6 +83,16 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
             ("penstock_connections_accepted", "Connections accepted.", single(server.accepted)),
             ("penstock_connections_closed", "Connections closed, by reason.", closed),
             ("penstock_connection_pauses", "Times that reading from a connection was paused.", single(server.pauses)),
+            (
+                "penstock_quota_throttles",
+                "Times that a client was throttled because it exceeded a quota, by quota.",
+                by_quota(sources.quotas.throttles),
+            ),
+            (
+                "penstock_quota_throttle_seconds",
+                "Sum of the throttle times, by quota.",
+                by_quota(sources.quotas.throttled_s),
+            ),
             ("penstock_flush_rounds", "Flush rounds (group commits).", single(flusher.rounds)),
             ("penstock_flushed_files", "Files synced to disk.", single(flusher.synced_files)),
             ("penstock_loop_stalls", "Event loop stalls of more than 50 ms.", single(heartbeat.stalls)),
@@ -97,6 +108,11 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
             ),
             ("penstock_connections", "Open connections.", single(server.connections)),
             ("penstock_connections_paused", "Connections whose reading is paused.", single(server.paused)),
+            (
+                "penstock_quota_throttled_clients",
+                "Users, client ids or addresses that exceed a quota at present, by quota.",
+                by_quota(sources.quotas.throttled_clients()),
+            ),
             ("penstock_loop_longest_stall_seconds", "Longest event loop stall.", single(heartbeat.longest_s)),
             (
                 "penstock_log_directory_failed",
@@ -160,6 +176,11 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
 def single(value: float) -> list[Value]:
     """Return a value without labels."""
     return [({}, float(value))]
+
+
+def by_quota(values: Mapping[QuotaKind, float]) -> list[Value]:
+    """Return values with the key of their quota as a label."""
+    return [({"quota": kind.value}, float(value)) for kind, value in values.items()]
 
 
 def render(snapshot: Snapshot) -> bytes:

@@ -10,6 +10,7 @@ from penstock.api.log_dirs import LogDirState
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.clock import Clock
 from penstock.runtime.stats import Histogram, RequestStats
+from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.server.stats import ServerStats
 
 
@@ -122,6 +123,7 @@ class Sources:
     clock: Clock
     requests: RequestStats
     server: ServerStats
+    quotas: ClientQuotas
     flusher: FlushSource
     flush_durations: Histogram
     not_ready: Callable[[], str | None]

@@ -30,7 +30,14 @@ from penstock.node.environment import ClosableStore, NodeEnvironment
 from penstock.node.handlers import BrokerServices, make_dispatcher
 from penstock.node.partition_data import KnownPartitions, LogDirSizes, ReplicaAssignments
 from penstock.node.remote_lag import RemoteLeaders
-from penstock.node.settings import StartError, configured_advertised, listeners_of, load_config, server_limits
+from penstock.node.settings import (
+    StartError,
+    configured_advertised,
+    listeners_of,
+    load_config,
+    quota_windows,
+    server_limits,
+)
 from penstock.node.single import SingleBrokerComposition
 from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.isr_keeper import IsrKeeper
@@ -38,6 +45,7 @@ from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime import logging
 from penstock.runtime.stats import RequestStats
+from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.server.listener import ListenError, Server
 from penstock.state.store import StoreError
 from penstock.state.view import BrokerEndpoint, ClusterView
@@ -124,7 +132,7 @@ class BrokerNode:
         self.services = services = await self.make_services(log_dir)
         dispatcher = make_dispatcher(services, asyncio.get_running_loop().time)
         self.cleanup.push_async_callback(dispatcher.close)
-        server = Server(dispatcher, server_limits(self.config), executor, self.environment.bind)
+        server = Server(dispatcher, server_limits(self.config), executor, self.environment.bind, services.quotas)
         if http is not None:
             self.cleanup.callback(http.set_sources, None)
         listening = await self.listen(server, services)
@@ -225,7 +233,8 @@ class BrokerNode:
         await groups.start()
         return BrokerServices(
             store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas,
-            composition.make_leaderships(store, replicas), topics, groups, ids, transactions
+            composition.make_leaderships(store, replicas), topics, groups, ids, transactions,
+            ClientQuotas(view, quota_windows(config), asyncio.get_running_loop().time)
         )  # fmt: skip
 
     def make_replicas(self, log_dir: LogDirectory) -> ReplicaManager:
@@ -282,6 +291,7 @@ class BrokerNode:
             clock=self.clock,
             requests=self.stats,
             server=server.stats,
+            quotas=services.quotas,
             flusher=flusher,
             flush_durations=flusher.durations,
             not_ready=self.not_ready,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from penstock.api.client_quotas import ClientQuotasApi
 from penstock.api.cluster import ClusterApi
 from penstock.api.configs import ConfigsApi
 from penstock.api.dispatch import Dispatcher
@@ -31,6 +32,7 @@ from penstock.api.transaction_parts import TransactionPartsApi
 from penstock.api.transactions import TransactionsApi
 from penstock.api.versions import ApiVersionsApi
 from penstock.config.broker import BrokerConfig
+from penstock.control.client_quotas import ClientQuotaService
 from penstock.control.config_admin import ConfigService
 from penstock.control.controller.reassignment_requests import ReassignmentRequests
 from penstock.control.features import Features
@@ -42,6 +44,7 @@ from penstock.node.partition_data import LogDirSizes
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
 from penstock.runtime.stats import RequestStats
+from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.state.store import Store
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
@@ -74,6 +77,7 @@ class BrokerServices:
     groups: GroupCoordinator
     ids: ProducerIds
     transactions: TransactionService
+    quotas: ClientQuotas
 
 
 def make_dispatcher(services: BrokerServices, now_s: Callable[[], float]) -> Dispatcher:
@@ -87,7 +91,7 @@ def make_dispatcher(services: BrokerServices, now_s: Callable[[], float]) -> Dis
     limits = FetchLimits(config.fetch_max_bytes)
     fetch = FetchApi(replicas, sessions, limits, stats, followers, services.leaderships)
     produce = ProduceApi(replicas, stats, services.transactions.verifier, services.leaderships)
-    return Dispatcher(produce, fetch, ApiVersionsApi(routes, features), routes, stats)
+    return Dispatcher(produce, fetch, ApiVersionsApi(routes, features), routes, stats, services.quotas)
 
 
 def make_apis(services: BrokerServices) -> list[ApiHandler]:
@@ -98,6 +102,7 @@ def make_apis(services: BrokerServices) -> list[ApiHandler]:
         MetadataApi(view, services.topics, config),
         TopicsApi(view, services.topics, config),
         ConfigsApi(view, ConfigService(store, view, watcher, config, services.clock), config),
+        ClientQuotasApi(ClientQuotaService(store, view, watcher)),
         ClusterApi(view),
         ReassignmentsApi(view, ReassignmentRequests(store, view, watcher, services.clock, config)),
         QuorumApi(store, view, services.clock),

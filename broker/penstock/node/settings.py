@@ -13,6 +13,7 @@ from penstock.config.definition import InvalidSetting
 from penstock.config.listeners import ListenerAddress, advertised_listeners, parse_listeners
 from penstock.config.options import UpOptions
 from penstock.runtime.linux import raise_descriptor_limit
+from penstock.security.quotas.client_quotas import QuotaWindows
 from penstock.server.limits import ServerLimits
 from penstock.state.etcd.options import EtcdOptions, InvalidEtcdOption
 
@@ -83,6 +84,16 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
         idle_s=config.connections_max_idle_ms / 1000,
         max_connections=min(config.max_connections, max(left, MIN_CONNECTIONS)),
         max_connections_per_ip=config.max_connections_per_ip,
+    )
+
+
+def quota_windows(config: BrokerConfig) -> QuotaWindows:
+    """Return the windows in which the usage of quotas is measured."""
+    return QuotaWindows(
+        config.quota_window_num,
+        config.quota_window_size_seconds,
+        config.controller_quota_window_num,
+        config.controller_quota_window_size_seconds,
     )
 
 

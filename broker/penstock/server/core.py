@@ -18,6 +18,7 @@ from typing import Protocol
 from penstock.api.exchange import Callback, FrameHandler, PeerInfo, ProtocolViolation, ResponsePart
 from penstock.log.types import LogSlice
 from penstock.runtime.logging import get_logger
+from penstock.security.quotas.request_meter import RequestMeter
 from penstock.server.buffers import BufferPool, RequestReader
 from penstock.server.limits import ServerLimits
 from penstock.server.stats import CloseReason, ServerStats
@@ -33,6 +34,7 @@ NOMINAL_SLICE_BYTES = 1024
 PAUSED_FOR_BACKLOG = 1
 PAUSED_FOR_MEMORY = 2
 PAUSED_FOR_CLOSE = 4
+PAUSED_FOR_QUOTA = 16
 STOPS_DISPATCH = ~PAUSED_FOR_MEMORY
 """Reasons for which requests that were received already wait too. Without memory they do not: dispatch frees it."""
 
@@ -87,6 +89,9 @@ class ConnectionHub(Protocol):
     def record_activity(self, connection: ConnectionCore, now: float) -> None:
         """Set the connection's `last_active` and `activity_stale_at`."""
 
+    def resume_later(self, connection: ConnectionCore, delay_s: float) -> None:
+        """Call the connection's `resume` for its quota pause after a time, or later if it is called again."""
+
     def relieve_memory(self) -> None:
         """Pause a connection: incomplete requests exceed their limit."""
 
@@ -97,7 +102,15 @@ class ConnectionHub(Protocol):
 class PendingExchange:
     """Implements `api.exchange.RequestExchange`. A connection's exchanges form a linked list in request order."""
 
-    __slots__ = ("callbacks", "connection", "is_complete", "next_exchange", "parts", "request_bytes")
+    __slots__ = (
+        "callbacks",
+        "connection",
+        "is_complete",
+        "next_exchange",
+        "parts",
+        "request_bytes",
+        "throttle_ms",
+    )
 
     def __init__(self, connection: ConnectionCore, request_bytes: int) -> None:
         self.connection: ConnectionCore | None = connection
@@ -106,6 +119,12 @@ class PendingExchange:
         self.parts: Sequence[ResponsePart] = ()
         self.is_complete = False
         self.callbacks: list[Callback] | None = None
+        self.throttle_ms = 0
+
+    def throttle(self, throttle_ms: int) -> None:
+        """Do not read the connection for a time; without effect if it is lost."""
+        if self.connection is not None:
+            self.connection.throttle(throttle_ms)
 
     def reply(self, parts: Sequence[ResponsePart]) -> None:
         """Complete the request with `parts`; release their slices at once if the connection is lost."""
@@ -176,6 +195,7 @@ class ConnectionCore:
         "hub",
         "last_active",
         "lost",
+        "meter",
         "open_bytes",
         "open_exchanges",
         "output",
@@ -211,6 +231,7 @@ class ConnectionCore:
         self.dispatching = self.resuming = self.lost = False
         self.reason: CloseReason | None = None
         self.produce_template: ProduceTemplate | None = None
+        self.meter: RequestMeter | None = None
         self.last_active = self.activity_stale_at = 0.0
         """When the peer last received or sent bytes, and until when that is precise enough."""
 
@@ -273,6 +294,8 @@ class ConnectionCore:
     def open_exchange(self) -> PendingExchange:
         """Open the exchange for the request being dispatched."""
         exchange = PendingExchange(self, self.frame_bytes)
+        if self.meter is not None:
+            exchange.throttle_ms = self.meter.throttle_ms
         if self.lost:
             exchange.connection = None
             return exchange
@@ -370,6 +393,12 @@ class ConnectionCore:
             self.hub.stats.paused += 1
             self.hub.stats.pauses += 1
         self.paused |= reason
+
+    def throttle(self, throttle_ms: int) -> None:
+        """Do not read the connection for a time; its responses are still sent (KIP-219)."""
+        if not self.lost:
+            self.pause(PAUSED_FOR_QUOTA)
+            self.hub.resume_later(self, throttle_ms / 1000)
 
     def resume(self, reason: int) -> None:
         """Remove a pause reason: dispatch the requests that arrived before the pause; read again if none is left."""

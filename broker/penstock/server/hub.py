@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections import Counter
 from concurrent.futures import Executor
+from typing import Protocol
 
 from penstock.api.exchange import FrameHandler, PeerInfo
 from penstock.runtime.logging import get_logger
@@ -15,6 +17,7 @@ from penstock.server.idle import IdleWatch
 from penstock.server.limits import ServerLimits
 from penstock.server.pressure import MemoryPressure
 from penstock.server.stats import CloseReason, ServerStats
+from penstock.server.throttled import ThrottledConnections
 
 log = get_logger(__name__)
 
@@ -22,10 +25,26 @@ MAX_WARNINGS_PER_PERIOD = 20
 WARNING_PERIOD_S = 10.0
 
 
+class ConnectionQuotas(Protocol):
+    """The quotas on the connections of an address (KIP-612)."""
+
+    limits_connections: bool
+    """Whether there are any."""
+
+    def connection_delay_s(self, host: str) -> float:
+        """Count a connection from an address, and return how long it must wait, in seconds."""
+
+
 class Hub:
     """Implements `core.ConnectionHub`; one per broker, on its event loop."""
 
-    def __init__(self, handler: FrameHandler, limits: ServerLimits, executor: Executor | None) -> None:
+    def __init__(
+        self,
+        handler: FrameHandler,
+        limits: ServerLimits,
+        executor: Executor | None,
+        quotas: ConnectionQuotas | None = None,
+    ) -> None:
         self.handler, self.limits, self.executor = handler, limits, executor
         self.loop = asyncio.get_running_loop()
         self.stats = ServerStats()
@@ -33,7 +52,9 @@ class Hub:
         self.connections: dict[int, ConnectionCore] = {}
         self.idle = IdleWatch(self.loop, limits.idle_s)
         self.pressure = MemoryPressure(self.loop, limits, self.pool, self.connections)
-        self.call_soon = self.loop.call_soon
+        self.throttled = ThrottledConnections(self.loop)
+        self.quotas = quotas
+        self.call_soon, self.resume_later = self.loop.call_soon, self.throttled.add
         self.record_activity, self.relieve_memory = self.idle.touch, self.pressure.pause_largest
         self.connections_by_host: Counter[str] = Counter()
         self.ids = itertools.count(1)
@@ -54,6 +75,7 @@ class Hub:
             connection.transport.abort()
         await self.wait_empty(None)
         self.idle.cancel()
+        self.throttled.cancel()
 
     async def wait_empty(self, timeout_s: float | None) -> None:
         """Wait until all connections are closed, at most `timeout_s` seconds; None waits without a limit."""
@@ -79,6 +101,14 @@ class Hub:
             self.refuse(connection, f"max.connections.per.ip is {max_per_ip}")
         else:
             self.idle.add(connection)
+            if self.quotas is not None and self.quotas.limits_connections:
+                self.delay_new(connection, self.quotas)
+
+    def delay_new(self, connection: ConnectionCore, quotas: ConnectionQuotas) -> None:
+        """Do not read a new connection before its address may open one."""
+        delay_s = quotas.connection_delay_s(connection.peer.host)
+        if delay_s:
+            connection.throttle(math.ceil(delay_s * 1000))
 
     def refuse(self, connection: ConnectionCore, why: str) -> None:
         """Log and close a connection that exceeds a limit."""
@@ -95,6 +125,7 @@ class Hub:
         self.stats.closed[connection.reason or CloseReason.PEER] += 1
         self.idle.remove(connection)
         self.pressure.remove(connection)
+        self.throttled.remove(connection)
         if self.empty is not None and not self.connections:
             self.empty.set()
 

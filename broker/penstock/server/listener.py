@@ -17,7 +17,7 @@ from penstock.api.exchange import FrameHandler
 from penstock.config.listeners import ListenerAddress
 from penstock.runtime.linux import disable_pacing
 from penstock.server.connection import ServerConnection
-from penstock.server.hub import Hub
+from penstock.server.hub import ConnectionQuotas, Hub
 from penstock.server.limits import ServerLimits
 from penstock.server.stats import ServerStats
 
@@ -34,10 +34,15 @@ class Server:
     """All listeners and connections of a broker. Created and used on the broker's event loop."""
 
     def __init__(
-        self, handler: FrameHandler, limits: ServerLimits, executor: Executor | None = None, bind: Bind | None = None
+        self,
+        handler: FrameHandler,
+        limits: ServerLimits,
+        executor: Executor | None = None,
+        bind: Bind | None = None,
+        quotas: ConnectionQuotas | None = None,
     ) -> None:
         """Create a server. `bind` opens the sockets of an address; the default binds to addresses of this machine."""
-        self.hub = Hub(handler, limits, executor)
+        self.hub = Hub(handler, limits, executor, quotas)
         self.bind = bind or bind_sockets
         self.servers: list[asyncio.Server] = []
 

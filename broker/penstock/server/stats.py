@@ -33,6 +33,6 @@ class ServerStats:
         self.bytes_in = 0
         self.bytes_out = 0
         self.paused = 0
-        """Connections that are not read because of unsent responses, requests in flight or memory."""
+        """Connections that are not read because of unsent responses, requests in flight, memory or quotas."""
         self.pauses = 0
         self.closed: Counter[CloseReason] = Counter()

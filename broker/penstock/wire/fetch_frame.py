@@ -97,6 +97,13 @@ def encode_fetch_response(
     return parts
 
 
+def set_throttle_time(parts: Sequence[bytearray | Sized], version: int, throttle_ms: int) -> None:
+    """Write the throttle time into a response of `encode_fetch_response`."""
+    first = parts[0]
+    assert isinstance(first, bytearray), "a response starts with its head"
+    I32.pack_into(first, 9 if version >= FLEXIBLE_FROM else 8, throttle_ms)
+
+
 def array_length(out: bytearray, length: int, flexible: bool) -> None:
     """Append an array length."""
     if flexible:

@@ -231,6 +231,12 @@ def encode_produce_response(
     return out
 
 
+def set_throttle_time(frame: bytearray, version: int, throttle_ms: int) -> None:
+    """Write the throttle time into a response of `encode_produce_response`; version 0 has none."""
+    if version >= 1:
+        I32.pack_into(frame, len(frame) - (5 if version >= FLEXIBLE_FROM else 4), throttle_ms)
+
+
 def encode_old(out: bytearray, version: int, topics: list[tuple[Topic, list[PartitionResult]]]) -> None:
     """Append the response body for versions 0 to 8."""
     out += I32.pack(len(topics))

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from penstock.api.client_quotas import ClientQuotasApi
 from penstock.api.cluster import ClusterApi
 from penstock.api.configs import ConfigsApi
 from penstock.api.exchange import PeerInfo
@@ -23,12 +24,14 @@ from penstock.api.routes import RequestContext, Route
 from penstock.api.topics import TopicsApi
 from penstock.config.broker import BrokerConfig
 from penstock.control.broker_availability import OnlyBroker
+from penstock.control.client_quotas import ClientQuotaService
 from penstock.control.config_admin import ConfigService
 from penstock.control.controller.reassignment_requests import ReassignmentRequests
 from penstock.control.membership import ensure_cluster, register_embedded
 from penstock.control.topic_admin import TopicService
 from penstock.control.topic_removal import TopicRemoval
 from penstock.runtime.clock import SystemClock
+from penstock.security.quotas.request_meter import RequestMeter
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.state.watcher import Watcher
@@ -74,13 +77,14 @@ class Asker:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = {route.request: route for route in routes}
+        self.meter: RequestMeter | None = None
 
     async def __call__(self, request: Payload, version: int, listener: str = "INSIDE") -> Any:
         route = self.routes[type(request)]
         assert route.first <= version <= route.last
         received = codec.decode(route.request, version, codec.encode(request, version))
         peer = PeerInfo(1, listener, "127.0.0.1", 5)
-        context = RequestContext(version, 1, "test", peer, Waits())  # type: ignore[arg-type]
+        context = RequestContext(version, 1, "test", peer, Waits(), self.meter)  # type: ignore[arg-type]
         answer = route.handler(received, context)
         response = await answer if inspect.isawaitable(answer) else answer
         assert type(response) is route.response
@@ -125,6 +129,7 @@ async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
         MetadataApi(view, admin, config),
         TopicsApi(view, admin, config),
         ConfigsApi(view, configs, config),
+        ClientQuotasApi(ClientQuotaService(store, view, watcher)),
         ClusterApi(view),
         ReassignmentsApi(view, ReassignmentRequests(store, view, watcher, SystemClock(), config)),
         QuorumApi(store, view, FixedClock()),

@@ -29,6 +29,8 @@ from penstock.group.ownership import LocalShardOwnership
 from penstock.log.types import LogSlice
 from penstock.node.single import NoPeers
 from penstock.runtime.stats import RequestStats
+from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
+from penstock.security.quotas.request_meter import RequestMeter
 from penstock.txn.producer_ids import ProducerIds
 from penstock.txn.service import TransactionService
 from penstock.wire import codec
@@ -48,7 +50,9 @@ PEER = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 5)
 class RecordedExchange:
     """A request's exchange; `frame` is its whole response."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: RecordedConnection) -> None:
+        self.connection = connection
+        self.throttle_ms = 0 if connection.meter is None else connection.meter.throttle_ms
         self.frame: bytes | None = None
         self.dropped = False
         self.aborted: str | None = None
@@ -85,6 +89,9 @@ class RecordedExchange:
     def on_disconnect(self, callback: Callback) -> None:
         self.callbacks.append(callback)
 
+    def throttle(self, throttle_ms: int) -> None:
+        self.connection.throttle(throttle_ms)
+
     def lose(self) -> None:
         self.is_disconnected = True
         for callback in self.callbacks:
@@ -97,12 +104,18 @@ class RecordedConnection:
     def __init__(self, peer: PeerInfo = PEER) -> None:
         self.peer = peer
         self.produce_template: ProduceTemplate | None = None
+        self.meter: RequestMeter | None = None
+        self.throttles_ms: list[int] = []
         self.exchanges: list[RecordedExchange] = []
 
     def open_exchange(self) -> RecordedExchange:
-        exchange = RecordedExchange()
+        exchange = RecordedExchange(self)
         self.exchanges.append(exchange)
         return exchange
+
+    def throttle(self, throttle_ms: int) -> None:
+        assert throttle_ms > 0, "a connection is throttled for a time"
+        self.throttles_ms.append(throttle_ms)
 
     def reply(self, frame: Buffer) -> None:
         self.open_exchange().reply([frame])
@@ -113,7 +126,10 @@ class Wire:
 
     def __init__(self, path: DataPath, transactions: TransactionService, max_bytes: int = 50 << 20) -> None:
         self.path = path
-        self.stats = RequestStats()
+        self.stats = RequestStats(lambda: self.timer_s)
+        self.timer_s = self.now_s = 0.0
+        """The times by which handlers and the usage of quotas are measured."""
+        self.quotas = ClientQuotas(path.view, QuotaWindows(), lambda: self.now_s)
         store, leaderships = path.topics.store, LocalLeaderships(path.topics.store, path.replicas)
         self.features = Features(store, path.view, path.watcher, FEATURE_LEVEL)
         self.sessions = FetchSessions(10, lambda: 0.0, Random(1))
@@ -126,7 +142,8 @@ class Wire:
         self.correlation_id = 0
 
     def make_dispatcher(self, routes: list[Route]) -> Dispatcher:
-        return Dispatcher(self.produce, self.fetch, ApiVersionsApi(routes, self.features), routes, self.stats)
+        versions = ApiVersionsApi(routes, self.features)
+        return Dispatcher(self.produce, self.fetch, versions, routes, self.stats, self.quotas)
 
     def frame_of(self, request: Payload, version: int) -> bytearray:
         """Return the request as in the receive buffer, without its size field."""

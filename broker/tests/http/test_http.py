@@ -21,8 +21,10 @@ from penstock.http.lag import measure_lags
 from penstock.http.sources import PartitionName, RemoteOffsets, Sources
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.stats import Histogram, RequestStats
+from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
 from penstock.server.listener import ListenError
 from penstock.server.stats import CloseReason, ServerStats
+from penstock.state.view import ClusterView
 
 pytestmark = pytest.mark.integration
 
@@ -108,12 +110,14 @@ class Broker:
         self.others: dict[PartitionName, RemoteOffsets] = {}
         """Offsets reported by other leaders."""
         self.asked: list[dict[PartitionName, list[int]]] = []
+        self.quotas = ClientQuotas(ClusterView(), QuotaWindows(), lambda: 0.0)
         self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
         self.sources = Sources(
             version="1.2.3",
             clock=FixedClock(),
             requests=self.requests,
             server=self.server,
+            quotas=self.quotas,
             flusher=Flusher(),
             flush_durations=self.flushes,
             not_ready=lambda: self.reason,

@@ -65,6 +65,7 @@ class Producer:
     """A producer's connection to a broker. Implements `api.exchange.PeerConnection`."""
 
     peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 5)
+    meter = None
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         broker, store = cluster[broker_id], cluster.store

@@ -33,6 +33,7 @@ from penstock.group.assigned_shards import AssignedShardOwnership
 from penstock.group.coordinator import GroupCoordinator
 from penstock.group.offset_loading import LazyOffsetLoader
 from penstock.runtime.stats import RequestStats
+from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
 from penstock.state import keys
 from penstock.state.records import ShardRecord, TransactionRecord, TxnOffsetRecord, decode, encode
 from penstock.state.store import Compare, Operation, PutOp, StoreEntry, StoreListing, StoreUnavailable, TxnResult
@@ -186,7 +187,8 @@ class TxnBroker(Broker):
         routes = [route for api in apis for route in api.routes()]
         stats, features = RequestStats(), Features(store, self.view, self.watcher, FEATURE_LEVEL)
         self.produce = ProduceApi(self.replicas, stats, txns.verifier, self.leaderships)
-        self.dispatcher = Dispatcher(self.produce, self.fetch, ApiVersionsApi(routes, features), routes, stats)
+        quotas = ClientQuotas(self.view, QuotaWindows(), lambda: 0.0)
+        self.dispatcher = Dispatcher(self.produce, self.fetch, ApiVersionsApi(routes, features), routes, stats, quotas)
 
     async def stop(self, *, clean: bool = False) -> None:
         if not clean:

@@ -1,0 +1,57 @@
+"""Serves the requests of clients with quotas (KIP-219). Used by `dispatch`, only while there are quotas.
+
+A request is charged when it arrives, before it is served. Its response reports the throttle time; the connection is not
+read for that time, while its responses are still sent. Requests that only brokers send are exempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.api.exchange import FrameHandler, PeerConnection
+from penstock.security.quotas.client_quotas import ClientQuotas, ClientUsage
+from penstock.security.quotas.request_meter import RequestMeter
+from penstock.wire.apis import ApiKey
+from penstock.wire.frame import FIXED, FIXED_SIZE, MAX_CLIENT_ID_BYTES
+
+MIN_BROKER_ADD_PARTITIONS = 4
+"""The AddPartitionsToTxn version from which only brokers send it (KIP-890)."""
+
+
+class RequestMetering:
+    """Serves requests of clients with quotas. `timer_s` measures the time of handlers."""
+
+    def __init__(self, quotas: ClientQuotas, timer_s: Callable[[], float]) -> None:
+        self.quotas, self.timer_s = quotas, timer_s
+
+    def dispatch(self, connection: PeerConnection, frame: memoryview, serve: FrameHandler) -> None:
+        """Serve a request with `serve`, and pause its connection for the throttle time."""
+        client = self.client_of(connection, frame)
+        if client is None:
+            serve(connection, frame)
+            return
+        api_key = int.from_bytes(frame[:2], "big")
+        meter = connection.meter = RequestMeter(self.quotas, client, self.timer_s)
+        meter.charge_arrival(api_key, len(frame))
+        try:
+            with meter.charging_time():
+                serve(connection, frame)
+        finally:
+            connection.meter = None
+        if meter.throttle_ms and api_key != ApiKey.FETCH:  # `fetch` does it, because followers are exempt
+            connection.throttle(meter.throttle_ms)
+
+    def client_of(self, connection: PeerConnection, frame: memoryview) -> ClientUsage | None:
+        """Return the client that sent a request; None if it has no quota, or if the request is exempt or malformed."""
+        if len(frame) < FIXED_SIZE:
+            return None
+        api_key, version, _, size = FIXED.unpack_from(frame)
+        if api_key == ApiKey.WRITE_TXN_MARKERS:
+            return None
+        if api_key == ApiKey.ADD_PARTITIONS_TO_TXN and version >= MIN_BROKER_ADD_PARTITIONS:
+            return None
+        client_id = frame[FIXED_SIZE : FIXED_SIZE + min(max(size, 0), MAX_CLIENT_ID_BYTES)].tobytes()
+        try:
+            return self.quotas.client(connection.peer.principal.name, client_id)
+        except UnicodeDecodeError:
+            return None
