@@ -20,7 +20,8 @@ from penstock.cli.cluster_snapshot import (
     plan_drain,
     read_snapshot,
 )
-from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
+from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, run
+from penstock.cli.connection import Connection, with_connection
 from penstock.cli.output import print_json, size_text
 from penstock.cli.parameters import MAX_INT32
 from penstock.cli.partition_mover import interruptible
@@ -36,7 +37,8 @@ BrokerId = Annotated[int, typer.Argument(metavar="ID", min=0, max=MAX_INT32, hel
 
 
 @app.command("list")
-def list_(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+@with_connection()
+def list_(output: Output = "text", *, connection: Connection) -> None:
     """List brokers: address, failure domain, state, leaders, replicas, disk usage and free space.
 
     Examples:
@@ -44,12 +46,12 @@ def list_(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> 
     - `penstock broker list`
     - `penstock broker list --output json | jq '.[] | select(.removable) | .broker_id'`
     """
-    run(list_brokers(bootstrap, output == "json"))
+    run(list_brokers(connection, output == "json"))
 
 
-async def list_brokers(bootstrap: str, as_json: bool) -> None:
+async def list_brokers(connection: Connection, as_json: bool) -> None:
     """Print all brokers."""
-    async with Admin(bootstrap, request_timeout_ms=SILENT_AFTER_MS) as admin:
+    async with connection.admin(request_timeout_ms=SILENT_AFTER_MS) as admin:
         snapshot = await read_snapshot(admin)
     if as_json:
         print_json([broker_document(snapshot, broker) for broker in snapshot.brokers.values()])
@@ -58,11 +60,13 @@ async def list_brokers(bootstrap: str, as_json: bool) -> None:
 
 
 @app.command()
+@with_connection()
 def drain(
     broker: BrokerId,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the broker is empty.")] = True,
     yes: Yes = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    *,
+    connection: Connection,
 ) -> None:
     """Drain a broker before removing it: its replicas move to other brokers, and it gets no new ones.
 
@@ -74,12 +78,12 @@ def drain(
     - `penstock broker drain 3`
     - `penstock broker drain 3 --yes --no-wait`
     """
-    run(drain_broker(bootstrap, broker, wait, yes))
+    run(drain_broker(connection, broker, wait, yes))
 
 
-async def drain_broker(bootstrap: str, broker: int, wait: bool, yes: bool) -> None:
+async def drain_broker(connection: Connection, broker: int, wait: bool, yes: bool) -> None:
     """Start a drain after confirmation, and wait until the broker is empty if `wait`."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         snapshot = await read_snapshot(admin)
         check_registered(snapshot, broker)
         check_responding(snapshot)
@@ -142,19 +146,20 @@ async def is_removable(admin: Admin, broker: int) -> bool:
 
 
 @app.command()
-def undrain(broker: BrokerId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+@with_connection()
+def undrain(broker: BrokerId, *, connection: Connection) -> None:
     """Stop draining a broker: it gets replicas again, and running moves off it are cancelled.
 
     Replicas that have moved stay on their new brokers; `penstock cluster rebalance` moves some back.
 
     Example: `penstock broker undrain 3`
     """
-    run(undrain_broker(bootstrap, broker))
+    run(undrain_broker(connection, broker))
 
 
-async def undrain_broker(bootstrap: str, broker: int) -> None:
+async def undrain_broker(connection: Connection, broker: int) -> None:
     """Stop a drain and cancel the reassignments that move replicas off the broker."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         snapshot = await read_snapshot(admin)
         check_registered(snapshot, broker)
         if not snapshot.brokers[broker].is_draining:

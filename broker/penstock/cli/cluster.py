@@ -28,7 +28,8 @@ from penstock.cli.cluster_snapshot import (
     plan_rebalance,
     read_snapshot,
 )
-from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
+from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, run
+from penstock.cli.connection import Connection, with_connection
 from penstock.cli.output import print_json, size_text
 from penstock.cli.partition_mover import MoveResult, PartitionMover, interruptible
 from penstock.cli.progress import ProgressDisplay
@@ -45,7 +46,8 @@ app = make_app(no_args_is_help=True, help="Manage the cluster: brokers, rebalanc
 
 
 @app.command()
-def status(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+@with_connection()
+def status(output: Output = "text", *, connection: Connection) -> None:
     """Show brokers with their replicas and disk usage, unhealthy partitions, and running reassignments.
 
     The exit code is 1 if a partition has no leader or a broker is not responding.
@@ -55,12 +57,12 @@ def status(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
     - `penstock cluster status`
     - `penstock cluster status --output json | jq .partitions`
     """
-    run(show_status(bootstrap, output == "json"))
+    run(show_status(connection, output == "json"))
 
 
-async def show_status(bootstrap: str, as_json: bool) -> None:
+async def show_status(connection: Connection, as_json: bool) -> None:
     """Print the cluster's status. Raises `CommandError` if a partition has no leader or a broker is not responding."""
-    async with Admin(bootstrap, request_timeout_ms=SILENT_AFTER_MS) as admin:
+    async with connection.admin(request_timeout_ms=SILENT_AFTER_MS) as admin:
         snapshot = await read_snapshot(admin)
     partitions = [p for topic in snapshot.topics.values() for p in topic.partitions.values()]
     offline = sum(p.leader < 0 for p in partitions)
@@ -102,6 +104,7 @@ def controller_text(snapshot: ClusterSnapshot) -> str:
 
 
 @app.command()
+@with_connection()
 def rebalance(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only; move nothing.")] = False,
     throttle: Annotated[
@@ -125,7 +128,8 @@ def rebalance(
     ] = False,
     yes: Yes = False,
     output: Output = "text",
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    *,
+    connection: Connection,
 ) -> None:
     """Balance replicas and leaders across brokers with as few moves as possible.
 
@@ -141,10 +145,12 @@ def rebalance(
     - `penstock cluster rebalance --cancel --yes`
     """
     if cancel:
-        run(cancel_all(bootstrap, yes))
+        run(cancel_all(connection, yes))
     else:
         factors = dict(map(parse_factor, replication_factor or []))
-        run(rebalance_cluster(bootstrap, factors, dry_run, throttle, max_moves, replace_missing, yes, output == "json"))
+        run(
+            rebalance_cluster(connection, factors, dry_run, throttle, max_moves, replace_missing, yes, output == "json")
+        )
 
 
 def parse_factor(text: str) -> tuple[str, int]:
@@ -159,7 +165,7 @@ def parse_factor(text: str) -> tuple[str, int]:
 
 
 async def rebalance_cluster(
-    bootstrap: str,
+    connection: Connection,
     factors: dict[str, int],
     dry_run: bool,
     throttle: int | None,
@@ -169,7 +175,7 @@ async def rebalance_cluster(
     as_json: bool,
 ) -> None:
     """Plan a rebalance, show it, and execute it after confirmation unless `dry_run`."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         snapshot = await read_snapshot(admin)
         check_responding(snapshot)
         check_missing(snapshot, replace_missing)
@@ -295,9 +301,9 @@ def rebalance_document(snapshot: ClusterSnapshot, plan: MovePlan, result: MoveRe
     return document
 
 
-async def cancel_all(bootstrap: str, yes: bool) -> None:
+async def cancel_all(connection: Connection, yes: bool) -> None:
     """Cancel running reassignments and remove throttles, after confirmation."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         snapshot = await read_snapshot(admin)
         print_reassignments(snapshot)
         if snapshot.reassignments:

@@ -10,33 +10,17 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from penstock.client.errors import BrokerError, ClientError, ConnectionFailed, NoBrokerAvailable, UnknownTopic
-from penstock.config.addresses import InvalidAddress, parse_bootstrap, quoted
+from penstock.client.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    NoBrokerAvailable,
+    UnknownTopic,
+)
+from penstock.config.addresses import quoted
 from penstock.wire.errors import ErrorCode
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-
-
-def check_bootstrap(servers: str) -> str:
-    """Return `servers` unchanged. Raises `typer.BadParameter` if an address is invalid."""
-    try:
-        parse_bootstrap(servers)
-    except InvalidAddress as e:
-        raise typer.BadParameter(str(e)) from None
-    return servers
-
-
-Bootstrap = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap",
-        "-b",
-        envvar="PENSTOCK_BOOTSTRAP",
-        metavar="HOST:PORT,...",
-        help="Bootstrap servers, comma-separated (`host:port,...`).",
-        callback=check_bootstrap,
-    ),
-]
 Format = Literal["text", "json"]
 Output = Annotated[Format, typer.Option("--output", "-o", help="Output format: text for people, json for scripts.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")]
@@ -62,7 +46,14 @@ class CommandError(Exception):
         self.code = code
 
 
-NOT_FOUND = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_ID})
+NOT_FOUND = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.RESOURCE_NOT_FOUND,
+    }
+)
 REFUSED = frozenset(
     {
         ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -72,6 +63,19 @@ REFUSED = frozenset(
         ErrorCode.TOPIC_DELETION_DISABLED,
     }
 )
+UNAUTHORIZED = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+HINTS = {
+    **dict.fromkeys(UNAUTHORIZED, "an administrator can grant it with `penstock acl add`"),
+    ErrorCode.SECURITY_DISABLED: "set the brokers' `authorizer.class.name` to StandardAuthorizer",
+}
+"""What to do about an error, by its code."""
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -89,12 +93,20 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     except UnknownTopic as e:
         fail(str(e), ExitCode.NOT_FOUND)
     except BrokerError as e:
-        code = ExitCode.NOT_FOUND if e.code in NOT_FOUND else ExitCode.REFUSED if e.code in REFUSED else ExitCode.FAILED
-        fail(str(e), code)
+        fail(f"{e}; {HINTS[e.code]}" if e.code in HINTS else str(e), exit_code_of(e.code))
+    except AuthenticationFailed as e:
+        fail(f"{e} (credentials come from --config or --user)", ExitCode.REFUSED)
     except (ClientError, ValueError) as e:
         fail(str(e), ExitCode.FAILED)
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def exit_code_of(code: ErrorCode) -> ExitCode:
+    """Return the exit code for a broker's error."""
+    if code in NOT_FOUND:
+        return ExitCode.NOT_FOUND
+    return ExitCode.REFUSED if code in REFUSED or code in UNAUTHORIZED else ExitCode.FAILED
 
 
 def fail(message: str, code: ExitCode) -> NoReturn:

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, run
+from penstock.cli.common import CommandError, ExitCode, Output, run
+from penstock.cli.connection import Connection, with_connection
 from penstock.cli.parameters import MAX_INT32
 from penstock.cli.root import make_app
 from penstock.cli.times import format_time, parse_time_ms
@@ -50,6 +51,7 @@ class ConsumeOptions:
 
 
 @app.command()
+@with_connection()
 def consume(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to read.")],
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start at the first message.")] = False,
@@ -86,7 +88,8 @@ def consume(
         typer.Option(help="On a batch that cannot be read: stop, or report it on stderr and skip it."),
     ] = "error",
     output: Output = "text",
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    *,
+    connection: Connection,
 ) -> None:
     """Print the messages of topics: all existing ones from the beginning; with `--follow`, new ones.
 
@@ -116,15 +119,16 @@ def consume(
     options = ConsumeOptions(
         partition or [], group, count, follow, output == "json", on_damaged_batch == "skip", key_separator, details
     )
-    run(consume_all(bootstrap, topics, StartPosition(from_beginning, offset, time_ms), options, isolation))
+    run(consume_all(connection, topics, StartPosition(from_beginning, offset, time_ms), options, isolation))
 
 
 async def consume_all(
-    bootstrap: str, topics: list[str], start: StartPosition, options: ConsumeOptions, isolation: Isolation
+    connection: Connection, topics: list[str], start: StartPosition, options: ConsumeOptions, isolation: Isolation
 ) -> None:
     """Print messages until `options` say stop."""
     async with Consumer(
-        bootstrap,
+        connection.bootstrap,
+        security=connection.security,
         group_id=options.group,
         offset_reset="earliest",
         isolation=isolation,

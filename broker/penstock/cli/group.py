@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
+from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, run
+from penstock.cli.connection import Connection, with_connection
 from penstock.cli.group_reset import OffsetResetTarget, parse_topic_partitions, reset_offsets
 from penstock.cli.output import print_json, print_table
 from penstock.cli.root import make_app
 from penstock.cli.times import parse_time_ms
-from penstock.client import Admin, GroupDescription, PartitionLag, TopicPartition
+from penstock.client import GroupDescription, PartitionLag, TopicPartition
 from penstock.runtime.clock import SystemClock
 
 app = make_app(no_args_is_help=True, help="List, describe, reset and delete consumer groups.")
@@ -20,17 +21,18 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 
 
 @app.command("list")
-def list_(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+@with_connection()
+def list_(output: Output = "text", *, connection: Connection) -> None:
     """List consumer groups and their states.
 
     Example: `penstock group list`
     """
-    run(list_groups(bootstrap, output == "json"))
+    run(list_groups(connection, output == "json"))
 
 
-async def list_groups(bootstrap: str, as_json: bool) -> None:
+async def list_groups(connection: Connection, as_json: bool) -> None:
     """Print all consumer groups."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         groups = await admin.list_groups()
     if as_json:
         print_json([{"group": g.group_id, "state": g.state, "protocol_type": g.protocol_type} for g in groups])
@@ -39,7 +41,8 @@ async def list_groups(bootstrap: str, as_json: bool) -> None:
 
 
 @app.command()
-def describe(group: Group, output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+@with_connection()
+def describe(group: Group, output: Output = "text", *, connection: Connection) -> None:
     """Describe a consumer group: members, assigned partitions and lag.
 
     Examples:
@@ -47,12 +50,12 @@ def describe(group: Group, output: Output = "text", bootstrap: Bootstrap = DEFAU
     - `penstock group describe tour`
     - `penstock group describe tour --output json | jq .lag`
     """
-    run(describe_group(bootstrap, group, output == "json"))
+    run(describe_group(connection, group, output == "json"))
 
 
-async def describe_group(bootstrap: str, group: str, as_json: bool) -> None:
+async def describe_group(connection: Connection, group: str, as_json: bool) -> None:
     """Print a group's description. Raises `CommandError` if the group does not exist."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         found = await admin.describe_group(group)
         topics = {tp.topic for member in found.members for tp in member.partitions}
         lags = await admin.group_lag(group, topics)
@@ -124,6 +127,7 @@ def show_group(group: GroupDescription, lags: dict[TopicPartition, PartitionLag]
 
 
 @app.command("reset-offsets")
+@with_connection()
 def reset(
     group: Group,
     topic: Annotated[
@@ -149,7 +153,8 @@ def reset(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Execute the plan (default: show it only).")] = False,
     output: Output = "text",
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    *,
+    connection: Connection,
 ) -> None:
     """Reset a group's committed offsets. Shows the plan; `--yes` executes it. Refused while the group has members.
 
@@ -172,26 +177,30 @@ def reset(
         raise typer.BadParameter(str(e), param_hint="--to-time") from None
     target = OffsetResetTarget(to_earliest, to_latest, to_offset, time_ms, shift_by)
     run(
-        reset_offsets(bootstrap, group, [parse_topic_partitions(t) for t in topic or []], target, yes, output == "json")
+        reset_offsets(
+            connection, group, [parse_topic_partitions(t) for t in topic or []], target, yes, output == "json"
+        )
     )
 
 
 @app.command()
+@with_connection()
 def delete(
     groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Group ids.")],
     yes: Yes = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    *,
+    connection: Connection,
 ) -> None:
     """Delete consumer groups and their committed offsets. Refused for groups that have members.
 
     Example: `penstock group delete tour --yes`
     """
-    run(delete_groups(bootstrap, groups, yes))
+    run(delete_groups(connection, groups, yes))
 
 
-async def delete_groups(bootstrap: str, groups: list[str], yes: bool) -> None:
+async def delete_groups(connection: Connection, groups: list[str], yes: bool) -> None:
     """Delete groups after confirmation."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         confirm(f"Delete {', '.join(groups)} and their committed offsets?", yes)
         await admin.delete_groups(groups)
     for group in groups:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import typer
 
 from penstock.cli.common import CommandError, ExitCode
+from penstock.cli.connection import Connection
 from penstock.cli.output import print_json, print_table
 from penstock.client import Admin, TopicPartition
 from penstock.config.addresses import quoted
@@ -109,10 +110,15 @@ async def select_partitions(
 
 
 async def reset_offsets(
-    bootstrap: str, group: str, topics: list[NamedPartitions], target: OffsetResetTarget, execute: bool, as_json: bool
+    connection: Connection,
+    group: str,
+    topics: list[NamedPartitions],
+    target: OffsetResetTarget,
+    execute: bool,
+    as_json: bool,
 ) -> None:
     """Print the plan, and execute it if `execute`."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         found = await admin.describe_group(group)
         if found.is_active:
             raise CommandError(

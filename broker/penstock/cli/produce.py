@@ -13,7 +13,8 @@ from typing import Annotated, Any, BinaryIO, Literal, TypeAlias
 import msgspec
 import typer
 
-from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, run
+from penstock.cli.common import CommandError, ExitCode, Output, run
+from penstock.cli.connection import Connection, with_connection
 from penstock.cli.lines import read_lines
 from penstock.cli.output import print_json
 from penstock.cli.parameters import MAX_BATCH_BYTES, MAX_INT32, MAX_LINGER_MS
@@ -64,6 +65,7 @@ class ProduceOptions:
 
 
 @app.command()
+@with_connection()
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to.")],
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="File to read; - is standard input.")] = "-",
@@ -106,7 +108,8 @@ def produce(
         ),
     ] = True,
     output: Output = "text",
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    *,
+    connection: Connection,
 ) -> None:
     """Send messages, one per line of a file or of standard input.
 
@@ -134,7 +137,7 @@ def produce(
         "batch_size": batch_size,
         "auto_create_topics": auto_create,
     }
-    run(produce_all(bootstrap, topic, file, options, settings, output == "json"))
+    run(produce_all(connection, topic, file, options, settings, output == "json"))
 
 
 def parse_header(text: str) -> tuple[str, bytes]:
@@ -294,13 +297,15 @@ async def read_until(source: BinaryIO, failed: asyncio.Event) -> AsyncIterator[l
 
 
 async def produce_all(
-    bootstrap: str, topic: str, file: str, options: ProduceOptions, settings: dict[str, Any], as_json: bool
+    connection: Connection, topic: str, file: str, options: ProduceOptions, settings: dict[str, Any], as_json: bool
 ) -> None:
     """Send all messages and print a summary. Raises `CommandError` at the first invalid line."""
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         source = open_source(file, stack)
-        producer = await stack.enter_async_context(Producer(bootstrap, **settings))
+        producer = await stack.enter_async_context(
+            Producer(connection.bootstrap, security=connection.security, **settings)
+        )
         await producer.partitions(topic)
         progress = stack.enter_context(ProgressDisplay("messages sent", quiet=source.isatty()))
         started_s = loop.time()

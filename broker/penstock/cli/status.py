@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, Output, run
+from penstock.cli.common import CommandError, Output, run
+from penstock.cli.connection import Connection, with_connection
 from penstock.cli.output import print_json, print_table, size_text
 from penstock.cli.root import make_app
-from penstock.client import Admin, ClusterInfo, GroupListing, LogDir, TopicInfo
+from penstock.client import ClusterInfo, GroupListing, LogDir, TopicInfo
 from penstock.wire.errors import ErrorCode
 
 app = make_app()
 
 
 @app.command()
-def status(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+@with_connection()
+def status(output: Output = "text", *, connection: Connection) -> None:
     """Show a summary of a cluster: brokers, topics, unavailable and under-replicated partitions, groups.
 
     The exit code is 1 if a log directory has failed.
@@ -22,12 +24,12 @@ def status(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
     - `penstock status`
     - `penstock status --output json | jq .partitions.offline`
     """
-    run(show_status(bootstrap, output == "json"))
+    run(show_status(connection, output == "json"))
 
 
-async def show_status(bootstrap: str, as_json: bool) -> None:
+async def show_status(connection: Connection, as_json: bool) -> None:
     """Print the cluster's summary. Raises `CommandError` if a log directory has failed."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         cluster = await admin.describe_cluster()
         topics = await admin.list_topics()
         groups = await admin.list_groups()

@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 from penstock.cli.common import (
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
     CommandError,
     ExitCode,
     Output,
@@ -18,6 +16,7 @@ from penstock.cli.common import (
     parse_configs,
     run,
 )
+from penstock.cli.connection import Connection, with_connection
 from penstock.cli.output import print_json, print_table, size_text
 from penstock.cli.parameters import MAX_INT16, MAX_INT32
 from penstock.cli.root import make_app
@@ -47,6 +46,7 @@ Config = Annotated[
 
 
 @app.command()
+@with_connection("config")
 def create(
     topic: Name,
     partitions: Annotated[
@@ -67,7 +67,8 @@ def create(
         bool, typer.Option("--if-not-exists", help="Succeed if the topic already exists.")
     ] = False,
     validate_only: Annotated[bool, typer.Option("--dry-run", help="Validate only; create nothing.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    *,
+    connection: Connection,
 ) -> None:
     """Create a topic.
 
@@ -79,7 +80,7 @@ def create(
     """
     run(
         create_topic(
-            bootstrap,
+            connection,
             NewTopic(topic, partitions or -1, replication_factor or -1, parse_configs(config or [], "--config")),
             if_not_exists,
             validate_only,
@@ -87,9 +88,9 @@ def create(
     )
 
 
-async def create_topic(bootstrap: str, topic: NewTopic, if_not_exists: bool, validate_only: bool) -> None:
+async def create_topic(connection: Connection, topic: NewTopic, if_not_exists: bool, validate_only: bool) -> None:
     """Create a topic, or validate the request only."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         try:
             created = (await admin.create_topics([topic], validate_only=validate_only))[0]
         except BrokerError as e:
@@ -120,10 +121,12 @@ def warn_about_min_isr(topic: str, value: str | None, replication_factor: int) -
 
 
 @app.command("list")
+@with_connection()
 def list_(
     internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     output: Output = "text",
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    *,
+    connection: Connection,
 ) -> None:
     """List topics.
 
@@ -132,12 +135,12 @@ def list_(
     - `penstock topic list`
     - `penstock topic list --output json | jq -r '.[].name'`
     """
-    run(list_topics(bootstrap, internal, output == "json"))
+    run(list_topics(connection, internal, output == "json"))
 
 
-async def list_topics(bootstrap: str, internal: bool, as_json: bool) -> None:
+async def list_topics(connection: Connection, internal: bool, as_json: bool) -> None:
     """Print all topics."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         topics = (await admin.list_topics(internal=internal)).values()
     if as_json:
         print_json([topic_document(topic) for topic in topics])
@@ -163,24 +166,26 @@ def topic_document(topic: TopicInfo) -> dict[str, object]:
 
 
 @app.command()
+@with_connection()
 def describe(
     topics: Names,
     all_configs: Annotated[
         bool, typer.Option("--all-configs", help="Include settings that have their default value.")
     ] = False,
     output: Output = "text",
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    *,
+    connection: Connection,
 ) -> None:
     """Describe topics: leaders, replicas, offsets and sizes of partitions, and settings that differ from the default.
 
     Example: `penstock topic describe flights`
     """
-    run(describe_topics(bootstrap, topics, all_configs, output == "json"))
+    run(describe_topics(connection, topics, all_configs, output == "json"))
 
 
-async def describe_topics(bootstrap: str, names: list[str], all_configs: bool, as_json: bool) -> None:
+async def describe_topics(connection: Connection, names: list[str], all_configs: bool, as_json: bool) -> None:
     """Print descriptions of topics."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         topics = await admin.describe_topics(names)
         sizes: dict[TopicPartition, int] = {}
         for directory in await admin.log_dirs():
@@ -249,6 +254,7 @@ def show_topic(document: dict[str, object]) -> None:
 
 
 @app.command()
+@with_connection("config")
 def alter(
     topic: Name,
     partitions: Annotated[
@@ -260,7 +266,8 @@ def alter(
         list[str] | None,
         typer.Option("--unset", metavar="NAME", help="Reset a setting to its default; may be repeated."),
     ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    *,
+    connection: Connection,
 ) -> None:
     """Change a topic's settings, or increase its partition count.
 
@@ -275,12 +282,12 @@ def alter(
     changes += [AlterConfig(name, None, "delete") for name in unset or []]
     if not changes and partitions is None:
         raise typer.BadParameter("nothing to change; set --config, --unset or --partitions")
-    run(alter_topic(bootstrap, topic, changes, partitions))
+    run(alter_topic(connection, topic, changes, partitions))
 
 
-async def alter_topic(bootstrap: str, topic: str, changes: list[AlterConfig], partitions: int | None) -> None:
+async def alter_topic(connection: Connection, topic: str, changes: list[AlterConfig], partitions: int | None) -> None:
     """Apply configuration changes, then increase the partition count."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         before = (await admin.describe_topics([topic]))[topic]
         if changes:
             await admin.alter_topic_configs(topic, changes)
@@ -293,17 +300,18 @@ async def alter_topic(bootstrap: str, topic: str, changes: list[AlterConfig], pa
 
 
 @app.command()
-def delete(topics: Names, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+@with_connection()
+def delete(topics: Names, yes: Yes = False, *, connection: Connection) -> None:
     """Delete topics with all their messages. This action cannot be undone.
 
     Example: `penstock topic delete flights --yes`
     """
-    run(delete_topics(bootstrap, topics, yes))
+    run(delete_topics(connection, topics, yes))
 
 
-async def delete_topics(bootstrap: str, topics: list[str], yes: bool) -> None:
+async def delete_topics(connection: Connection, topics: list[str], yes: bool) -> None:
     """Delete topics after confirmation."""
-    async with Admin(bootstrap) as admin:
+    async with connection.admin() as admin:
         await admin.describe_topics(topics)
         confirm(f"Delete {', '.join(topics)} and all their messages?", yes)
         await admin.delete_topics(topics)

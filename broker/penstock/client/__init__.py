@@ -21,6 +21,7 @@ from penstock.client.admin.types import (
     NewTopic,
     PartitionLag,
     Reassignment,
+    ScramCredentialInfo,
 )
 from penstock.client.errors import (
     AuthenticationFailed,
@@ -67,6 +68,8 @@ from penstock.client.types import (
     TopicPartition,
     TopicPartitions,
 )
+from penstock.wire.acl import AclOperation, AclPermission, PatternType, ResourceType
+from penstock.wire.acl_binding import AclBinding, AclFilter
 from penstock.wire.errors import ErrorCode
 from penstock.wire.record import Record
 
@@ -95,6 +98,10 @@ __all__ = [
     "MAX_TIMESTAMP",
     "READ_COMMITTED",
     "READ_UNCOMMITTED",
+    "AclBinding",
+    "AclFilter",
+    "AclOperation",
+    "AclPermission",
     "Admin",
     "AlterConfig",
     "AuthenticationFailed",
@@ -141,6 +148,7 @@ __all__ = [
     "PartitionInfo",
     "PartitionLag",
     "PartitionProduceResponse",
+    "PatternType",
     "ProduceDispatcher",
     "Producer",
     "ProducerFenced",
@@ -152,8 +160,10 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLarge",
     "RequestTimedOut",
+    "ResourceType",
     "RetriesExhausted",
     "Sasl",
+    "ScramCredentialInfo",
     "Security",
     "SkippedBatch",
     "Tls",

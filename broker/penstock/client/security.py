@@ -6,10 +6,14 @@ Producer, consumer, admin and `ClusterConnections` accept one `Security`; `Clien
 from __future__ import annotations
 
 import ssl
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.client.errors import TlsFailed
+from penstock.client.properties import Property
+from penstock.client.security_properties import SaslProperties, SecurityProperties, TlsProperties, resolve
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -22,6 +26,7 @@ class Tls:
     - `ca_file`, or `ca_data` (PEM text): CA certificates that brokers' certificates must be signed by. Default: the
       system's.
     - `certificate_file`, `key_file`, `key_password`: client certificate; the key may be in the same file.
+    - `certificate_data`, `key_data`: the same as PEM text, instead of files.
     - `check_hostname`: whether the broker's certificate must match the host name.
     """
 
@@ -31,6 +36,8 @@ class Tls:
     key_file: str | None = None
     key_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
+    certificate_data: str | None = field(default=None, repr=False)
+    key_data: str | None = field(default=None, repr=False)
 
     def context(self) -> ssl.SSLContext:
         """Load the files and return the SSL context. Raises `TlsFailed`, naming the invalid file."""
@@ -42,10 +49,19 @@ class Tls:
         else:
             self._load_authorities(context)
         if self.certificate_file is not None:
-            self._load_certificate(context, self.certificate_file)
+            self._load_certificate(context, self.certificate_file, self.key_file)
+        elif self.certificate_data is not None:
+            self._load_certificate_data(context, self.certificate_data)
         elif self.key_file is not None:
             raise TlsFailed(f'key_file "{self.key_file}" is set without certificate_file; set both')
         return context
+
+    def _load_certificate_data(self, context: ssl.SSLContext, certificate_data: str) -> None:
+        # OpenSSL's Python binding reads certificates and keys from files only. These are private and removed at once.
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(f"{self.key_data or ''}\n{certificate_data}")
+            file.flush()
+            self._load_certificate(context, file.name, self.key_file)
 
     def _load_authorities(self, context: ssl.SSLContext) -> None:
         name = f'ca_file "{self.ca_file}"' if self.ca_file is not None else "ca_data"
@@ -56,19 +72,20 @@ class Tls:
         except OSError as e:
             raise TlsFailed(f"{name} cannot be read: {e.strerror}") from None
 
-    def _load_certificate(self, context: ssl.SSLContext, certificate_file: str) -> None:
+    def _load_certificate(self, context: ssl.SSLContext, certificate_file: str, key_file: str | None) -> None:
         # With a callback, OpenSSL does not prompt for the password of an encrypted key.
         secret = self.key_password or ""
-        key = f' with key_file "{self.key_file}"' if self.key_file is not None else ""
+        key = f' with key_file "{key_file}"' if key_file is not None else ""
+        name = "certificate_data" if self.certificate_file is None else f'certificate_file "{certificate_file}"'
         try:
-            context.load_cert_chain(certificate_file, self.key_file, lambda: secret)
+            context.load_cert_chain(certificate_file, key_file, lambda: secret)
         except ssl.SSLError as e:
             raise TlsFailed(
-                f'cannot use certificate_file "{certificate_file}"{key}: {e.reason or e}; set a PEM certificate and '
+                f"cannot use {name}{key}: {e.reason or e}; set a PEM certificate and "
                 "its private key, and key_password if the key is encrypted"
             ) from None
         except OSError as e:
-            raise TlsFailed(f'cannot read certificate_file "{certificate_file}"{key}: {e.strerror}') from None
+            raise TlsFailed(f"cannot read {name}{key}: {e.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +109,38 @@ class Security:
 
     tls: Tls | None = None
     sasl: Sasl | None = None
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Security:
+        """Return the settings of client properties, by the names of Kafka's Java clients or of librdkafka.
+
+        Other names are ignored. Without `security.protocol`, connections are plain text. Raises `InvalidProperties`, a
+        ValueError that names the property.
+        """
+        return security_of(resolve([Property(name, value) for name, value in properties.items()]))
+
+
+def security_of(properties: SecurityProperties) -> Security:
+    """Return the settings of resolved properties."""
+    return Security(tls_of(properties.tls), sasl_of(properties.sasl))
+
+
+def tls_of(tls: TlsProperties | None) -> Tls | None:
+    """Return the TLS settings of properties; None for plain text."""
+    if tls is None:
+        return None
+    return Tls(
+        ca_file=tls.ca_file,
+        ca_data=tls.ca_data,
+        certificate_file=tls.certificate_file,
+        certificate_data=tls.certificate_data,
+        key_file=tls.key_file,
+        key_data=tls.key_data,
+        key_password=tls.key_password,
+        check_hostname=tls.check_hostname,
+    )
+
+
+def sasl_of(sasl: SaslProperties | None) -> Sasl | None:
+    """Return the SASL settings of properties; None without SASL."""
+    return None if sasl is None else Sasl(sasl.mechanism, sasl.username, sasl.password)

@@ -75,6 +75,23 @@ async def test_records_go_through_tls(authority: Authority, signed: Signed) -> N
         await round_trip(broker.address, Security(tls=Tls(ca_data=authority.file.read_text())))
 
 
+async def test_a_client_certificate_may_be_given_as_text(authority: Authority, signed: Signed) -> None:
+    own = authority.sign("text-client", password="hidden")
+    given = Tls(
+        ca_data=authority.file.read_text(),
+        certificate_data=own.certificate.read_text(),
+        key_data=own.key.read_text(),
+        key_password="hidden",
+    )
+    async with GuardedBroker(tls=serving(signed, clients_of=authority)) as broker:
+        await round_trip(broker.address, Security(tls=given))
+
+
+async def test_a_text_that_is_no_certificate_is_refused_by_its_name() -> None:
+    with pytest.raises(TlsFailed, match="cannot use certificate_data"):
+        Tls(certificate_data="x", key_data="y").context()
+
+
 async def test_a_certificate_of_another_authority_is_not_accepted(tmp_path: Path, signed: Signed) -> None:
     other = Authority(tmp_path, "another")
     async with GuardedBroker(tls=serving(signed)) as broker:

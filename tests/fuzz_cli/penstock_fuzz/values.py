@@ -37,7 +37,7 @@ texts = words | pairs
 def is_dead(text: str) -> bool:
     """Whether the address is invalid, so that no server is contacted."""
     try:
-        parse_bootstrap(text)
+        parse_bootstrap(text, has_tls=True, has_sasl=True)
     except InvalidAddress:
         return True
     return False

@@ -1,4 +1,4 @@
-"""The admin client: topics, partitions, replicas, configuration, groups, offsets, log directories.
+"""The admin client: topics, partitions, replicas, configuration, groups, offsets, log directories, ACLs, SCRAM users.
 
 Public API; also used by the command line, the operator and the Spark package.
 """
@@ -11,6 +11,7 @@ from types import TracebackType
 
 from penstock.client.admin.lag import LagAdminClient
 from penstock.client.admin.partitions import PartitionAdminClient
+from penstock.client.admin.security import SecurityAdminClient
 from penstock.client.admin.types import LogDir
 from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import check, error_code
@@ -24,7 +25,7 @@ from penstock.wire.messages import (
 )
 
 
-class Admin(LagAdminClient, PartitionAdminClient):
+class Admin(LagAdminClient, PartitionAdminClient, SecurityAdminClient):
     """Manages a cluster.
 
     ```python

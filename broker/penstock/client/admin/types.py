@@ -178,3 +178,11 @@ class Reassignment:
     def original(self) -> tuple[int, ...]:
         """Return the replicas that a cancellation restores."""
         return tuple(broker for broker in self.replicas if broker not in self.adding)
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialInfo:
+    """What a broker tells about a user's credential: the mechanism and its number of iterations."""
+
+    mechanism: str
+    iterations: int

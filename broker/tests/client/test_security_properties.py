@@ -1,0 +1,146 @@
+"""Security settings by the names of Kafka's Java clients and of librdkafka."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.client import Sasl, Security, Tls
+from penstock.client.properties import InvalidProperties, parse_properties
+from penstock.client.security_properties import KNOWN, SecurityProperties, resolve
+
+PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required username=ana password=topsecret;"
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> str:
+    path = tmp_path / "some.pem"
+    path.write_text(PEM)
+    return str(path)
+
+
+def of(text: str) -> SecurityProperties:
+    return resolve(parse_properties(text, "f"))
+
+
+def security(**properties: str) -> Security:
+    return Security.from_properties({name.replace("_", "."): value for name, value in properties.items()})
+
+
+def test_without_a_protocol_there_is_neither_tls_nor_sasl(pem: str) -> None:
+    assert security(ssl_ca_location=pem, sasl_mechanism="PLAIN") == Security()
+
+
+def test_librdkafka_s_names_are_understood(pem: str) -> None:
+    text = f"""
+        bootstrap.servers=a:1,b:2
+        security.protocol=sasl_ssl
+        sasl.mechanisms=SCRAM-SHA-512
+        sasl.username=ana
+        sasl.password=topsecret
+        ssl.ca.location={pem}
+        ssl.certificate.location={pem}
+        ssl.key.location={pem}
+        ssl.key.password=hidden
+        ssl.endpoint.identification.algorithm=none
+        enable.ssl.certificate.verification=true
+    """
+    found = of(text)
+    assert (found.bootstrap, found.ignored) == ("a:1,b:2", ())
+    assert Security.from_properties({p.name: p.value for p in parse_properties(text, "f")}) == Security(
+        Tls(ca_file=pem, certificate_file=pem, key_file=pem, key_password="hidden", check_hostname=False),
+        Sasl("SCRAM-SHA-512", "ana", "topsecret"),
+    )
+
+
+def test_java_s_names_are_understood(pem: str) -> None:
+    found = security(
+        security_protocol="SASL_SSL",
+        sasl_mechanism="SCRAM-SHA-256",
+        sasl_jaas_config=SCRAM,
+        ssl_truststore_type="PEM",
+        ssl_truststore_location=pem,
+        ssl_keystore_location=pem,
+        ssl_endpoint_identification_algorithm="",
+    )
+    tls = Tls(ca_file=pem, certificate_file=pem, check_hostname=False)
+    assert found == Security(tls, Sasl("SCRAM-SHA-256", "ana", "topsecret"))
+
+
+def test_certificates_and_keys_may_be_texts() -> None:
+    key = PEM.replace("CERTIFICATE", "PRIVATE KEY")
+    for names in (
+        ("ssl.truststore.certificates", "ssl.keystore.certificate.chain", "ssl.keystore.key"),
+        ("ssl.ca.pem", "ssl.certificate.pem", "ssl.key.pem"),
+    ):
+        given_ = dict(zip(names, (PEM, PEM, key), strict=True))
+        found = Security.from_properties({"security.protocol": "SSL", **given_})
+        assert found.tls == Tls(ca_data=PEM, certificate_data=PEM, key_data=key)
+
+
+def test_names_that_do_not_concern_connections_are_reported() -> None:
+    assert of("acks=all\nsecurity.protocol=PLAINTEXT\nsasl.kerberos.service.name=k").ignored == (
+        "acks",
+        "sasl.kerberos.service.name",
+    )
+
+
+SASL = "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n"
+WRONG = [
+    ("security.protocol=TLS", 'invalid security.protocol "TLS": it is not a protocol; use one of PLAINTEXT, SSL'),
+    ("bootstrap.servers=a:b", 'bootstrap.servers: invalid bootstrap server "a:b"'),
+    ("security.protocol=SASL_SSL", "sasl.mechanism is missing; set it to one of PLAIN, SCRAM-SHA-256"),
+    ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI", 'invalid sasl.mechanism "GSSAPI": it is not a supported'),
+    (SASL, "sasl.username is missing for SCRAM-SHA-512; set it, or sasl.jaas.config"),
+    (SASL + "sasl.username=ana", "sasl.password is missing for SCRAM-SHA-512; set it, or sasl.jaas.config"),
+    (SASL + "sasl.jaas.config=A required password=topsecret;", 'login module "A" is not for SCRAM-SHA-512; use Scram'),
+    (SASL + "sasl.jaas.config=topsecret", "invalid sasl.jaas.config: it does not start with a login module"),
+    ("security.protocol=SSL\nssl.ca.location=/nowhere/ca.pem", 'invalid ssl.ca.location "/nowhere/ca.pem": the file'),
+    ("security.protocol=SSL\nssl.ca.location=/dev/null", "the file is not PEM; convert it with `openssl"),
+    ("security.protocol=SSL\nssl.truststore.type=JKS", "only PEM is supported; convert it with `keytool"),
+    ("security.protocol=SSL\nssl.keystore.type=PKCS12", "only PEM is supported; convert it with `openssl pkcs12"),
+    ("security.protocol=SSL\nssl.ca.pem=x", 'invalid ssl.ca.pem: the text has no "-----BEGIN"'),
+    ("security.protocol=SSL\nssl.key.pem=-----BEGIN topsecret", "a private key needs a certificate; set"),
+    ("security.protocol=SSL\nssl.certificate.pem=-----BEGIN", "the certificate needs its private key; set"),
+    (
+        "security.protocol=SSL\nssl.endpoint.identification.algorithm=x",
+        'it is not an algorithm; use "https", or "none"',
+    ),
+    ("security.protocol=SSL\nenable.ssl.certificate.verification=false", "certificates are always verified; set"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), WRONG)
+def test_an_invalid_value_is_refused_with_its_line_name_and_fix(text: str, why: str) -> None:
+    with pytest.raises(InvalidProperties) as caught:
+        of(text)
+    assert why in str(caught.value)
+    assert str(caught.value).startswith("f, line ")
+    assert "topsecret" not in str(caught.value)
+
+
+def test_without_a_file_the_error_starts_with_the_name() -> None:
+    with pytest.raises(InvalidProperties, match=r'^invalid security\.protocol "x"'):
+        security(security_protocol="x")
+
+
+values = st.text(max_size=20) | st.sampled_from(
+    ["SASL_SSL", "SSL", "PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", SCRAM, PEM, "/dev/null", "/", "PEM", "a:1", "true"]
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(KNOWN)), values))
+def test_any_values_are_accepted_or_refused(properties: dict[str, str]) -> None:
+    try:
+        Security.from_properties(properties)
+    except ValueError:
+        return
+
+
+def test_secrets_are_in_no_representation(pem: str) -> None:
+    found = of(f"{SASL}sasl.jaas.config={SCRAM}\nssl.key.password=topsecret\nssl.certificate.location={pem}")
+    assert "topsecret" not in repr(found)
