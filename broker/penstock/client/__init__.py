@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.client.admin.types import (
     AlterConfig,
     BrokerVersion,
+    ClientQuota,
     ClusterInfo,
     ConfigEntry,
     CreatedTopic,
@@ -111,6 +112,7 @@ __all__ = [
     "ClientConnection",
     "ClientError",
     "ClientIdentity",
+    "ClientQuota",
     "Closed",
     "ClusterConnections",
     "ClusterInfo",

@@ -78,6 +78,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._response_count = 0
         self._expires_s = float("inf")
         self._writable = asyncio.Event()
+        self._is_buffer_full = False
+        self._throttle_timer: asyncio.TimerHandle | None = None
         self._lost = asyncio.Event()
 
     @classmethod
@@ -149,8 +151,13 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def writable(self) -> bool:
-        """Return whether the write buffer is below its limit."""
+        """Return whether the write buffer is below its limit and the broker does not throttle this client."""
         return self._writable.is_set()
+
+    @property
+    def throttled(self) -> bool:
+        """Return whether this client exceeds a quota, so that the broker reads no request at present (KIP-219)."""
+        return self._throttle_timer is not None
 
     @property
     def in_flight(self) -> int:
@@ -189,11 +196,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         max_version: int | None = None,
         newest: int | None = None,
     ) -> R:
-        """Send a request and return its response. `newest` is as in `version`.
+        """Send a request, after the throttle time if the broker throttles this client, and return its response.
 
+        `newest` is as in `version`.
         Raises `ConnectionFailed`, `RequestTimedOut`, `UnsupportedByBroker`. Cancelling discards the response, not the
         request.
         """
+        if self._throttle_timer is not None:
+            await self.drained()
         return await self.send(request, response, timeout_ms=timeout_ms, max_version=max_version, newest=newest)
 
     def send(
@@ -216,7 +226,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._write(request_frame(request, self.version(type(request)), self._correlation_id(), self._client_id))
 
     async def drained(self) -> None:
-        """Wait until the write buffer is below its limit. Raises `ConnectionFailed` if the connection has failed."""
+        """Wait until the connection is `writable`. Raises `ConnectionFailed` if it has failed."""
         await self._writable.wait()
         if self._failure is not None:
             raise self._failure
@@ -269,11 +279,14 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Mark the connection as not writable."""
+        self._is_buffer_full = True
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Mark the connection as writable."""
-        self._writable.set()
+        """Mark the connection as writable, unless the broker throttles this client."""
+        self._is_buffer_full = False
+        if self._throttle_timer is None:
+            self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for received bytes."""
@@ -299,10 +312,29 @@ class ClientConnection(asyncio.BufferedProtocol):
         if pending.future.done():
             return
         try:
-            pending.future.set_result(self._decode(pending, response_body(pending.key, pending.flexible, frame)))
+            message = self._decode(pending, response_body(pending.key, pending.flexible, frame))
         except MalformedMessage as e:
             pending.future.set_exception(ConnectionFailed(f"{self.address}: {e}"))
             raise
+        throttle_ms = getattr(message, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            self._throttle(throttle_ms / 1000)
+        pending.future.set_result(message)
+
+    def _throttle(self, delay_s: float) -> None:
+        """Mark the connection as not writable for a time: the broker does not read it before (KIP-219)."""
+        until = self._loop.time() + delay_s
+        if self._throttle_timer is not None:
+            if self._throttle_timer.when() >= until:
+                return
+            self._throttle_timer.cancel()
+        self._writable.clear()
+        self._throttle_timer = self._loop.call_at(until, self._end_throttle)
+
+    def _end_throttle(self) -> None:
+        self._throttle_timer = None
+        if not self._is_buffer_full:
+            self._writable.set()
 
     @staticmethod
     def _decode(pending: PendingResponse, body: memoryview) -> Payload:
@@ -356,6 +388,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
+            self._throttle_timer = None
         if self._transport is not None and abort:
             self._transport.abort()
         for pending in self._pending:

@@ -45,6 +45,7 @@ LEADER_CHECK_MS = 5_000
 """Interval at which all brokers are asked for the leader during that time."""
 GONE_CONFIRM_MS = 1_000
 """Time that a topic must be missing, or have another id: it is unknown which broker has the newest metadata."""
+THROTTLED = "the broker throttles this client: it exceeds its quota (consumer_byte_rate)"
 MIN_FETCH_BYTES = 64 * 1024
 MAX_BATCH_BYTES = MAX_RESPONSE_BYTES - MIN_FETCH_BYTES
 SIZE_MARGIN = 1.15
@@ -218,6 +219,8 @@ class RangeFetch:
         if info is None or leader < 0 or self._is_recreated(info):
             raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, str(self._tp))
         connection = await self.cluster.connection(leader, PURPOSE)
+        if connection.throttled:
+            self._obstacle = THROTTLED
         request, newest = self._request(connection, info.topic_id)
         timeout_ms = self.cluster.request_timeout_ms + MAX_WAIT_MS
         answer = await connection.call(request, FetchResponse, newest=newest, timeout_ms=timeout_ms)
@@ -260,7 +263,7 @@ class RangeFetch:
     async def _wait_for_quota(self, throttle_time_ms: int) -> None:
         """Wait for the throttle time (KIP-219): to a client over its quota Kafka responds at once, without partitions,
         and reads no further request before that time. Such a response says nothing about the log."""
-        self._obstacle = "the broker throttles this client: it exceeds its quota (consumer_byte_rate)"
+        self._obstacle = THROTTLED
         await asyncio.sleep(throttle_time_ms / 1000)
 
     def _partition_data(self, answer: FetchResponse) -> PartitionData:

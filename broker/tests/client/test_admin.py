@@ -11,6 +11,7 @@ from penstock.client import (
     Admin,
     AlterConfig,
     BrokerError,
+    ClientQuota,
     Consumer,
     ErrorCode,
     NewTopic,
@@ -162,3 +163,20 @@ async def test_sizes_can_be_asked_for_by_partition(admin: Admin, topic: str) -> 
     (node,) = (await admin.describe_cluster()).brokers
     (directory,) = await admin.log_dirs([TopicPartition(topic, 2)], brokers=[node.node_id])
     assert list(directory.partitions) == [TopicPartition(topic, 2)]
+
+
+async def test_client_quotas_are_set_found_and_removed(admin: Admin, name: str) -> None:
+    user: dict[str, str | None] = {"user": name}
+    everywhere: dict[str, str | None] = {"user": name, "client-id": None}
+    quotas = {"producer_byte_rate": 1e12, "request_percentage": 150.5}
+    await admin.alter_client_quotas([(user, quotas), (everywhere, {"producer_byte_rate": 2e12})])
+    assert await admin.describe_client_quotas(user, strict=True) == [ClientQuota(user, quotas)]
+    assert len(await admin.describe_client_quotas(user)) == 2
+    (found,) = await admin.describe_client_quotas(user, any_name=["client-id"])
+    assert found.entity == everywhere
+    with pytest.raises(BrokerError, match=f'user "{name}".*greater than 0') as raised:
+        await admin.alter_client_quotas([(user, {"request_percentage": -1})])
+    assert raised.value.code == ErrorCode.INVALID_REQUEST
+    await admin.alter_client_quotas([(user, {"consumer_byte_rate": 1})], validate_only=True)
+    await admin.alter_client_quotas([(user, dict.fromkeys(quotas)), (everywhere, {"producer_byte_rate": None})])
+    assert await admin.describe_client_quotas(user) == []

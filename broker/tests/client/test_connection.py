@@ -10,7 +10,14 @@ from contextlib import asynccontextmanager
 import pytest
 from client_doubles.scripted import ScriptedBroker
 
-from penstock.client import ConnectionFailed, NoBrokerAvailable, Producer, RequestTimedOut, UnsupportedByBroker
+from penstock.client import (
+    ClientError,
+    ConnectionFailed,
+    NoBrokerAvailable,
+    Producer,
+    RequestTimedOut,
+    UnsupportedByBroker,
+)
 from penstock.client.connection import ClientConnection
 from penstock.wire import codec
 from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -151,3 +158,71 @@ async def test_an_address_where_nobody_listens_is_named() -> None:
 async def test_one_of_several_bootstrap_addresses_is_enough(scripted: ScriptedBroker) -> None:
     async with Producer(f"127.0.0.1:1,{scripted.address}") as producer:
         assert await producer.partitions("t") == 3
+
+
+# Throttling (KIP-219)
+
+LONG_MS = 3_600_000
+"""A throttle time that is longer than any test."""
+
+
+async def throttled(scripted: ScriptedBroker, throttle_ms: int) -> ClientConnection:
+    scripted.throttles_ms.append(throttle_ms)
+    connection = await open_to(scripted)
+    assert connection.writable
+    await connection.call(MetadataRequest(topics=None), MetadataResponse)
+    assert connection.throttled
+    assert not connection.writable
+    return connection
+
+
+async def test_a_throttled_connection_sends_no_request_before_its_time(scripted: ScriptedBroker) -> None:
+    connection = await throttled(scripted, LONG_MS)
+    call = asyncio.ensure_future(connection.call(MetadataRequest(topics=None), MetadataResponse))
+    other = await open_to(scripted)
+    await other.call(MetadataRequest(topics=None), MetadataResponse)
+    assert connection.in_flight == 0
+    await connection.close()
+    with pytest.raises(ConnectionFailed, match="closed by this client"):
+        await call
+    assert not connection.throttled
+    await other.close()
+
+
+async def test_a_throttled_connection_goes_on_after_its_time(scripted: ScriptedBroker) -> None:
+    connection = await throttled(scripted, 20)
+    connection.pause_writing()
+    connection.resume_writing()
+    assert not connection.writable, "only the time ends it"
+    response = await connection.call(MetadataRequest(topics=None), MetadataResponse)
+    assert response.topics[0].name == "t"
+    assert connection.writable
+    await connection.close()
+
+
+async def test_of_two_throttle_times_the_one_that_ends_later_counts(scripted: ScriptedBroker) -> None:
+    scripted.throttles_ms.extend([LONG_MS, 1, LONG_MS])
+    connection = await open_to(scripted)
+    for future in [connection.send(MetadataRequest(topics=None), MetadataResponse) for _ in range(3)]:
+        await future
+    timer = connection._throttle_timer
+    assert timer is not None
+    assert timer.when() > asyncio.get_running_loop().time() + LONG_MS / 2000
+    await connection.close()
+
+
+async def test_a_throttled_producer_loses_nothing_and_waits_before_its_next_request(scripted: ScriptedBroker) -> None:
+    scripted.throttles_ms.extend([0, 30, 30, LONG_MS])
+    producer = Producer(scripted.address, linger_ms=0)
+    await producer.start()
+    for number in range(3):
+        await (await producer.send("t", b"%d" % number, partition=0))
+    blocked = await producer.send("t", b"3", partition=0)
+    other = await open_to(scripted)
+    await other.call(MetadataRequest(topics=None), MetadataResponse)
+    assert len(scripted.requests) == 3
+    assert scripted.log[0] == [b"0", b"1", b"2"]
+    await other.close()
+    await producer.close(flush=False)
+    with pytest.raises(ClientError):
+        await blocked

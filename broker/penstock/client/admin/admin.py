@@ -11,6 +11,7 @@ from types import TracebackType
 
 from penstock.client.admin.lag import LagAdminClient
 from penstock.client.admin.partitions import PartitionAdminClient
+from penstock.client.admin.quotas import QuotaAdminClient
 from penstock.client.admin.security import SecurityAdminClient
 from penstock.client.admin.types import LogDir
 from penstock.client.cluster import ClusterConnections
@@ -25,7 +26,7 @@ from penstock.wire.messages import (
 )
 
 
-class Admin(LagAdminClient, PartitionAdminClient, SecurityAdminClient):
+class Admin(LagAdminClient, PartitionAdminClient, QuotaAdminClient, SecurityAdminClient):
     """Manages a cluster.
 
     ```python

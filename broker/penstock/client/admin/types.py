@@ -153,6 +153,14 @@ class LogDir:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientQuota:
+    """The quotas of an entity by key. `entity` has names by type (`user`, `client-id`, `ip`), None for the default."""
+
+    entity: Mapping[str, str | None]
+    quotas: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class AlterConfig:
     """A change of one setting. Operations: "set", "delete" (reset to the default), "append" and "subtract" (lists)."""
 

@@ -50,6 +50,8 @@ class ScriptedBroker:
         self.log: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
         self.versions: dict[int, tuple[int, int]] = {key: c.VERSIONS for key, c in SERVED.items()}
         self.requests: list[ProduceRequest] = []
+        self.throttles_ms: deque[int] = deque()
+        """Throttle times of the next Produce and Metadata responses; 0 when empty."""
         self.given_ids = 0
         self._next: dict[tuple[int, int], int] = {}
         self._connections: set[asyncio.Task[None]] = set()
@@ -120,7 +122,8 @@ class ScriptedBroker:
         ]
         topic = MetadataResponseTopic(name=TOPIC, topic_id=UUID(int=1), partitions=partitions)
         broker = MetadataResponseBroker(node_id=0, host="127.0.0.1", port=self.port)
-        return MetadataResponse(brokers=[broker], controller_id=0, topics=[topic])
+        throttle_ms = self._throttle_ms()
+        return MetadataResponse(brokers=[broker], controller_id=0, topics=[topic], throttle_time_ms=throttle_ms)
 
     def _produce(self, request: ProduceRequest, version: int) -> bytes | None:
         fault = self.faults.popleft() if self.faults else self.always
@@ -145,7 +148,11 @@ class ScriptedBroker:
         if request.acks == 0:
             return b""
         topics = [TopicProduceResponse(name=TOPIC, partition_responses=answers)]
-        return bytes(codec.encode(ProduceResponse(responses=topics), version))
+        response = ProduceResponse(responses=topics, throttle_time_ms=self._throttle_ms())
+        return bytes(codec.encode(response, version))
+
+    def _throttle_ms(self) -> int:
+        return self.throttles_ms.popleft() if self.throttles_ms else 0
 
     def _append(self, partition: int, data: memoryview) -> tuple[int, int]:
         ((header, batch),) = iterate_batches(data)
