@@ -188,7 +188,7 @@ Unsupported APIs:
 
 | APIs | reason |
 |---|---|
-| SaslHandshake, SaslAuthenticate, ACLs, quotas, SCRAM users, delegation tokens | listener security is not \
+| SaslHandshake, SaslAuthenticate, ACLs, SCRAM users, delegation tokens | listener security is not \
 implemented yet |
 | ConsumerGroupHeartbeat, ConsumerGroupDescribe (KIP-848), share groups | all clients support the classic group \
 protocol today |

@@ -1,4 +1,4 @@
-"""Other projects' clients under quotas of a real broker: they are told to wait, honour it, and lose nothing."""
+"""Other projects' clients under quotas of a real broker: they honour the throttle times and lose nothing."""
 
 from __future__ import annotations
 
