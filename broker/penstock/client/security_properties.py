@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock.client.jaas import InvalidJaas, JaasEntry, parse_jaas
 from penstock.client.properties import InvalidProperties, Property
 from penstock.config.addresses import InvalidAddress, parse_bootstrap, quoted
-from penstock.config.jaas import InvalidJaas, JaasEntry, parse_jaas
 from penstock.config.listener_security import SecurityProtocol
 
 Properties = Mapping[str, Property]

@@ -1,6 +1,6 @@
 """Parses `sasl.jaas.config`: one login module with its options, as Kafka's clients and listeners have it (KIP-85).
 
-Used by the client's properties and by the settings of SASL listeners. Messages do not quote values, which are secrets.
+Used by the client's properties. Messages do not quote values, which are secrets.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.jaas import InvalidJaas, JaasEntry, parse_jaas, quote
+from penstock.client.jaas import InvalidJaas, JaasEntry, parse_jaas, quote
 
 names = st.text("abcdefghijklmnopqrstuvwxyzABC_0123456789.", min_size=1)
 
