@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from penstock.api.acknowledged_reads import FlushWait
 from penstock.api.exchange import RequestExchange
+from penstock.api.fetch_results import FetchedPartitions, by_topic, epoch_error, is_redirect, record_sent, sent_state
 from penstock.api.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     FetchSelection,
     FetchSessions,
     FetchTarget,
-    Topic,
     refused,
 )
 from penstock.api.leaderships import LeadershipKey, Leaderships, leadership_key
@@ -107,24 +107,6 @@ class Unflushed(NamedTuple):
     target: FetchTarget
     leader: Leader
     end_offset: int
-
-
-class FetchedPartitions:
-    """The result of reading the targets once."""
-
-    __slots__ = ("bytes", "partitions", "urgent")
-
-    def __init__(self) -> None:
-        self.partitions: list[tuple[FetchTarget, FetchedPartition]] = []
-        self.bytes = 0
-        self.urgent = False
-        """Whether to respond at once: an error or a divergence."""
-
-    def release(self) -> None:
-        """Release the slices; the result is discarded."""
-        for _, fetched in self.partitions:
-            if isinstance(fetched.records, LogSlice):
-                fetched.records.release()
 
 
 class PendingFetch:
@@ -459,39 +441,3 @@ class PendingFetch:
             if fetched.records is not None:
                 self.selection.session.move_to_back(target)
         return changes
-
-
-def by_topic(found: list[tuple[FetchTarget, FetchedPartition]]) -> list[tuple[Topic, list[FetchedPartition]]]:
-    """Group results by topic. Neighbours mostly share their topic object."""
-    topics: dict[Topic, list[FetchedPartition]] = {}
-    last: Topic | None = None
-    group: list[FetchedPartition] = []
-    for target, fetched in found:
-        if target.topic is not last:
-            last = target.topic
-            group = topics.setdefault(last, [])
-        group.append(fetched)
-    return list(topics.items())
-
-
-def is_redirect(fetched: FetchedPartition) -> bool:
-    """Return whether the result sends the reader elsewhere: to another offset or replica."""
-    return fetched.diverging is not None or fetched.preferred_read_replica >= 0
-
-
-def sent_state(fetched: FetchedPartition) -> tuple[int, int, int]:
-    """Return the state to compare with `FetchTarget.last_sent`."""
-    return fetched.error, fetched.high_watermark, fetched.log_start_offset
-
-
-def record_sent(found: list[tuple[FetchTarget, FetchedPartition]]) -> None:
-    """Record what the response tells the reader."""
-    for target, fetched in found:
-        target.last_sent = sent_state(fetched) if not fetched.error else None
-
-
-def epoch_error(claimed: int, current: int) -> ErrorCode:
-    """Compare a client's leader epoch, -1 for none, with the current one (KIP-320)."""
-    if claimed < 0 or claimed == current:
-        return ErrorCode.NONE
-    return ErrorCode.FENCED_LEADER_EPOCH if claimed < current else ErrorCode.UNKNOWN_LEADER_EPOCH

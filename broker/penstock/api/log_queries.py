@@ -14,7 +14,8 @@ from typing import TypeVar
 from uuid import UUID
 
 from penstock.api.acknowledged_reads import FlushWait
-from penstock.api.fetch import READ_COMMITTED, epoch_error
+from penstock.api.fetch import READ_COMMITTED
+from penstock.api.fetch_results import epoch_error
 from penstock.api.record_deletion import RecordDeletion
 from penstock.api.routes import RequestContext, Route
 from penstock.api.unread_age import UnreadAgeQuery

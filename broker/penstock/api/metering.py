@@ -33,11 +33,12 @@ class RequestMetering:
         api_key = int.from_bytes(frame[:2], "big")
         meter = connection.meter = RequestMeter(self.quotas, client, self.timer_s)
         meter.charge_arrival(api_key, len(frame))
+        started = self.timer_s()
         try:
-            with meter.charging_time():
-                serve(connection, frame)
+            serve(connection, frame)
         finally:
             connection.meter = None
+            meter.charge_time(self.timer_s() - started)
         if meter.throttle_ms and api_key != ApiKey.FETCH:  # `fetch` does it, because followers are exempt
             connection.throttle(meter.throttle_ms)
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from penstock.api import fetch_sessions
-from penstock.api.fetch import by_topic
+from penstock.api.fetch_results import by_topic
 from penstock.api.fetch_sessions import MIN_EVICTION_AGE_S, FetchSelection, FetchSession, FetchSessions, FetchTarget
 from penstock.wire.errors import ErrorCode
 from penstock.wire.fetch_frame import FetchedPartition

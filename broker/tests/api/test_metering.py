@@ -245,7 +245,10 @@ async def test_only_the_steps_of_a_coroutine_count_and_not_what_it_waits_for(wir
     client = wire.quotas.client("ANONYMOUS", b"tester")
     assert client is not None
     assert client.request is not None
-    assert client.request._rate.rate(wire.now_s) == pytest.approx(100 / 10)  # type: ignore[attr-defined]
+    client.request.quota = 8  # percent: 1 of 10 s is 10 percent
+    assert client.request.throttle_s(wire.now_s) == 1
+    client.request.quota = 9.9
+    assert client.request.throttle_s(wire.now_s) == pytest.approx(100 / 9.9 - 10)
 
 
 async def test_a_cancelled_coroutine_is_cancelled_inside(wire: Wire) -> None:

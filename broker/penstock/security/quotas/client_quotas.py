@@ -29,8 +29,8 @@ class QuotaWindows:
 
     @property
     def complete_s(self) -> float:
-        """Duration of the windows before the current one."""
-        return (self.count - 1) * self.size_s
+        """Duration of the windows before the current one; that of one window if there is no other."""
+        return max(self.count - 1, 1) * self.size_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,8 @@ class ClientQuotas:
 
     def throttle(self, kind: QuotaKind, throttle_s: float) -> float:
         """Count a throttle time, and return it."""
-        if throttle_s:
-            self.throttles[kind] += 1
-            self.throttled_s[kind] += throttle_s
+        self.throttles[kind] += 1
+        self.throttled_s[kind] += throttle_s
         return throttle_s
 
     def connection_delay_s(self, host: str) -> float:
@@ -82,7 +81,8 @@ class ClientQuotas:
         self._forget()
         usage, now_s = self._usage(QuotaKind.CONNECTION, quota, (host, "")), self.now_s()
         usage.record(1, now_s)
-        return self.throttle(QuotaKind.CONNECTION, usage.throttle_s(now_s))
+        delay_s = usage.throttle_s(now_s)
+        return self.throttle(QuotaKind.CONNECTION, delay_s) if delay_s else 0.0
 
     def mutation(self, client: ClientUsage, is_strict: bool) -> MutationQuota | None:
         """Return the quota on partitions for one request of a client; None if it has none."""

@@ -23,21 +23,16 @@ class WindowedRate:
         self._totals[self._newest % len(self._totals)] += amount
         self._total += amount
 
-    def rate(self, now_s: float) -> float:
-        """Return the amount per second."""
-        self._advance(now_s)
-        return self._total / self._elapsed_s(now_s)
-
     def excess_s(self, quota: float, now_s: float) -> float:
-        """Return in how many seconds without usage the rate falls to `quota`; 0 if it is not above.
+        """Return how much longer the usage should have taken at the rate `quota`; 0 if the rate is not above.
 
-        As in Kafka, the time in which windows expire is not subtracted.
+        This is Kafka's throttle time. It does not take into account that windows expire meanwhile.
         """
         self._advance(now_s)
         elapsed_s = self._elapsed_s(now_s)
         if self._total <= quota * elapsed_s:
             return 0.0
-        return self._total / quota - elapsed_s if quota > 0 else float("inf")
+        return self._total / quota - elapsed_s if quota else float("inf")
 
     def is_idle(self, now_s: float) -> bool:
         """Return whether nothing was used in all windows."""

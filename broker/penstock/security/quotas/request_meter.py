@@ -69,7 +69,7 @@ class RequestMeter:
     def max_fetch_bytes(self) -> int | None:
         """Size of a response that does not exceed the quota by itself, if nothing was fetched before; None without."""
         usage = self._client.fetch
-        return None if usage is None else int(usage.quota * self._quotas.windows.complete_s)
+        return None if usage is None else max(int(usage.quota * self._quotas.windows.complete_s), 1)
 
     def mutations(self, is_strict: bool) -> MutationQuota | None:
         """Return the quota on partitions that the request creates or deletes; None without one."""
@@ -82,7 +82,8 @@ class RequestMeter:
     def _throttle_ms(self, usage: QuotaUsage | None, now_s: float) -> int:
         if usage is None:
             return 0
-        return math.ceil(self._quotas.throttle(usage.kind, usage.throttle_s(now_s)) * 1000)
+        throttle_s = usage.throttle_s(now_s)
+        return math.ceil(self._quotas.throttle(usage.kind, throttle_s) * 1000) if throttle_s else 0
 
 
 class TimedWork(Generic[T]):
