@@ -141,7 +141,7 @@ def up(
     - `penstock up`
     - `penstock up --data /var/lib/penstock --set num.partitions=6 --set log.retention.hours=48`
     - `penstock up --port 0 --http-port 0` (picks free ports; see the ready line)
-    - `penstock up --listener IN://127.0.0.1:9092 --listener OUT://0.0.0.0:9093 --advertise OUT://queue.example.com:9093`
+    - `penstock up --listener IN://:92 --listener OUT://:93 --set listener.security.protocol.map=IN:PLAINTEXT,OUT:SSL`
     - `penstock up --etcd http://10.0.0.1:2379 --id 1 --data /var/lib/penstock --host 10.0.0.11`
     - `penstock up --brokers 3 --data /tmp/cluster`
     """

@@ -25,6 +25,7 @@ from penstock.config.definition import (
 )
 from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS
 from penstock.config.listeners import parse_listeners
+from penstock.config.security_settings import SECURITY_SETTINGS, prefixed_setting
 from penstock.config.topic import CONTRADICTORY, FOREVER, TOPIC_SETTINGS, TopicConfig, config_fields
 
 LIST, LONG = SettingType.LIST, SettingType.LONG
@@ -267,7 +268,7 @@ class BrokerConfig:
 
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     """Configuration of a topic without overrides."""
-    source_texts: dict[SettingSource, dict[str, str]] = field(default_factory=dict)
+    source_texts: dict[SettingSource, dict[str, str]] = field(default_factory=dict, repr=False)
     """Valid configured values as text, by source."""
     change_listeners: list[Callable[[], None]] = field(default_factory=list)
     # fmt: on
@@ -379,12 +380,13 @@ def default_settings(known: Setting) -> list[Setting]:
 BROKER_FIELDS = setting_fields(BrokerConfig)
 BROKER_SETTINGS: dict[str, Setting] = {each.setting.name: each.setting for each in BROKER_FIELDS}
 BROKER_SETTINGS |= {own.name: own for known in TOPIC_SETTINGS.values() for own in default_settings(known)}
+BROKER_SETTINGS |= SECURITY_SETTINGS
 CONTRADICTORY_DEFAULTS = {synonym.name for name in CONTRADICTORY for synonym in TOPIC_SETTINGS[name].synonyms}
 
 
 def broker_setting(name: str) -> Setting:
-    """Return a broker setting's definition. Raises `UnknownSetting`."""
-    known = BROKER_SETTINGS.get(name) or KAFKA_BROKER_SETTINGS.get(name)
+    """Return a broker setting's definition; the name may have a listener's prefix. Raises `UnknownSetting`."""
+    known = BROKER_SETTINGS.get(name) or KAFKA_BROKER_SETTINGS.get(name) or prefixed_setting(name)
     if known is None:
         raise unknown_setting(name, BROKER_SETTINGS, "broker setting")
     return known

@@ -199,7 +199,7 @@ class Setting:
         return number
 
     def _is_printable(self, text: str) -> bool:
-        return self.max_chars == MAX_VALUE_CHARS or text.isprintable()
+        return self.max_chars >= MAX_VALUE_CHARS or text.isprintable()
 
     def invalid(self, text: str) -> InvalidSetting:
         """Return the error for an invalid value."""

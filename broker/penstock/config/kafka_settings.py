@@ -49,7 +49,7 @@ BROKER_ROWS = (
         """,
     ),
     (
-        "TLS, SASL and authorization of listeners are not supported yet",
+        "SASL and authorization are not supported yet; classes, Kerberos and delegation tokens are not supported",
         """
         authorizer.class.name string ''
         connection.failed.authentication.delay.ms int 100
@@ -58,10 +58,8 @@ BROKER_ROWS = (
         delegation.token.expiry.time.ms long 86400000
         delegation.token.max.lifetime.ms long 604800000
         delegation.token.secret.key password
-        listener.security.protocol.map string* PLAINTEXT:PLAINTEXT
         principal.builder.class class*
         sasl.client.callback.handler.class class
-        sasl.enabled.mechanisms list* ''
         sasl.jaas.config password*
         sasl.kerberos.kinit.cmd string* /usr/bin/kinit
         sasl.kerberos.min.time.before.relogin long* 60000
@@ -80,7 +78,6 @@ BROKER_ROWS = (
         sasl.login.retry.backoff.max.ms long 10000
         sasl.login.retry.backoff.ms long 100
         sasl.mechanism.controller.protocol string
-        sasl.mechanism.inter.broker.protocol string*
         sasl.oauthbearer.assertion.algorithm string RS256
         sasl.oauthbearer.assertion.claim.aud string
         sasl.oauthbearer.assertion.claim.exp.seconds int 300
@@ -109,31 +106,13 @@ BROKER_ROWS = (
         sasl.oauthbearer.token.endpoint.url string
         sasl.server.callback.handler.class class
         sasl.server.max.receive.size int 524288
-        security.inter.broker.protocol string PLAINTEXT
         security.providers string
-        ssl.allow.dn.changes boolean false
-        ssl.allow.san.changes boolean false
-        ssl.cipher.suites list* ''
-        ssl.client.auth string* none
-        ssl.enabled.protocols list* ''
-        ssl.endpoint.identification.algorithm string* https
         ssl.engine.factory.class class*
-        ssl.key.password password*
         ssl.keymanager.algorithm string* SunX509
-        ssl.keystore.certificate.chain password*
-        ssl.keystore.key password*
-        ssl.keystore.location string*
-        ssl.keystore.password password*
-        ssl.keystore.type string* JKS
-        ssl.principal.mapping.rules string DEFAULT
         ssl.protocol string* TLSv1.3
         ssl.provider string*
         ssl.secure.random.implementation string*
         ssl.trustmanager.algorithm string* PKIX
-        ssl.truststore.certificates password*
-        ssl.truststore.location string*
-        ssl.truststore.password password*
-        ssl.truststore.type string* JKS
         """,
     ),
     (
@@ -260,7 +239,6 @@ BROKER_ROWS = (
         """
         broker.id int -1
         cordoned.log.dirs list* ''
-        inter.broker.listener.name string
         log.dir list
         log.dirs list
         """,

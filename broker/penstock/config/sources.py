@@ -12,6 +12,7 @@ from typing import Any
 from penstock.config.addresses import quoted
 from penstock.config.broker import BROKER_SETTINGS, BrokerConfig, broker_setting
 from penstock.config.definition import InvalidSetting, unknown_setting
+from penstock.config.security_settings import name_from_variable
 from penstock.config.topic import TOPIC_SETTINGS
 
 ENVIRONMENT_PREFIX = "PENSTOCK_SET_"
@@ -111,8 +112,9 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
-        name = variable[len(ENVIRONMENT_PREFIX) :].lower().replace("_", ".")
-        if name not in BROKER_SETTINGS:
-            raise InvalidSetting(f"{unknown_setting(name, BROKER_SETTINGS)} (from the variable {variable})")
+        dotted = variable[len(ENVIRONMENT_PREFIX) :].lower().replace("_", ".")
+        name = dotted if dotted in BROKER_SETTINGS else name_from_variable(dotted)
+        if name is None:
+            raise InvalidSetting(f"{unknown_setting(dotted, BROKER_SETTINGS)} (from the variable {variable})")
         found[name] = text
     return found

@@ -14,7 +14,9 @@ from penstock.config.broker import BROKER_SETTINGS, BrokerConfig, broker_setting
 from penstock.config.definition import InvalidSetting, Setting, SettingSource, text_of
 from penstock.config.group import GROUP_SETTINGS
 from penstock.config.kafka_settings import CLIENT_METRICS_SETTINGS, KAFKA_BROKER_SETTINGS, KAFKA_GROUP_SETTINGS
+from penstock.config.listener_security import listener_protocol
 from penstock.config.listeners import ListenerAddress
+from penstock.config.security_settings import PROTOCOL_MAP, split_prefix
 from penstock.config.topic import OWN_PREFIX, TOPIC_SETTINGS
 from penstock.state.view import TopicView
 
@@ -103,8 +105,15 @@ def describe_topic_setting(setting: Setting, overrides: Mapping[str, str], confi
 
 def describe_broker(config: BrokerConfig) -> list[ConfigDescription]:
     """Describe all settings of this broker and the Kafka settings that it knows by name."""
-    found = [describe_broker_setting(known, config, not known.dynamic) for known in BROKER_SETTINGS.values()]
+    known_names = [*BROKER_SETTINGS, *prefixed_names(config)]
+    found = [describe_broker_setting(known, config, not known.dynamic) for known in map(broker_setting, known_names)]
     return found + [describe_broker_setting(known, config, True) for known in KAFKA_BROKER_SETTINGS.values()]
+
+
+def prefixed_names(config: BrokerConfig) -> list[str]:
+    """Return the names with a listener's prefix that are set."""
+    names = {name for texts in config.source_texts.values() for name in texts if split_prefix(name) is not None}
+    return sorted(names)
 
 
 def describe_broker_setting(setting: Setting, config: BrokerConfig, is_read_only: bool) -> ConfigDescription:
@@ -143,7 +152,7 @@ def record_identity(
         "broker.id": str(config.node_id),
         "listeners": config.listeners,
         "advertised.listeners": config.advertised_listeners,
-        "listener.security.protocol.map": ",".join(f"{address.name}:PLAINTEXT" for address in addresses),
+        PROTOCOL_MAP: ",".join(f"{a.name}:{listener_protocol(config, a.name).value}" for a in addresses),
         "log.dir": data_dir,
         "log.dirs": data_dir,
     }
@@ -153,20 +162,24 @@ def describe_all_brokers(config: BrokerConfig) -> list[ConfigDescription]:
     """Describe what was set at run time for all brokers."""
     found = []
     for name, value in {**cluster_wide(config), **config.source_texts.get(SettingSource.ALL_BROKERS, {})}.items():
-        synonym = ConfigSynonym(name, value, SettingSource.ALL_BROKERS)
-        found.append(ConfigDescription(broker_setting(name), value, SettingSource.ALL_BROKERS, [synonym]))
+        known = broker_setting(name)
+        shown = None if known.is_sensitive else value
+        synonym = ConfigSynonym(name, shown, SettingSource.ALL_BROKERS)
+        found.append(ConfigDescription(known, shown, SettingSource.ALL_BROKERS, [synonym]))
     return found
 
 
 def broker_synonyms(name: str, config: BrokerConfig) -> list[ConfigSynonym]:
-    """Return the values of a broker setting and of its synonyms, in the order of precedence."""
-    names = [synonym.name for synonym in broker_setting(name).synonyms] or [name]
+    """Return the values of a broker setting and of its synonyms, in the order of precedence; None if sensitive."""
+    known = broker_setting(name)
+    names = [synonym.name for synonym in known.synonyms] or [name]
     found = []
     for source in BROKER_SOURCES:
         texts: Mapping[str, str] = config.source_texts.get(source, {})
         if source is SettingSource.ALL_BROKERS and name == CLUSTER_WIDE:
             texts = {**cluster_wide(config), **texts}
-        found += [ConfigSynonym(each, texts[each].strip(), source) for each in names if each in texts]
+        set_names = [each for each in names if each in texts]
+        found += [ConfigSynonym(n, None if known.is_sensitive else texts[n].strip(), source) for n in set_names]
     for each in names:
         default = broker_setting(each).default
         if default is not None:

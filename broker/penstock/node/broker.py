@@ -33,9 +33,11 @@ from penstock.node.remote_lag import RemoteLeaders
 from penstock.node.settings import (
     StartError,
     configured_advertised,
+    inter_broker_of,
     listeners_of,
     load_config,
     quota_windows,
+    security_of,
     server_limits,
 )
 from penstock.node.single import SingleBrokerComposition
@@ -73,6 +75,9 @@ class BrokerNode:
         self.data_dir = os.path.abspath(options.data_dir)
         self.config = load_config(options, env_vars)
         self.listeners = listeners_of(options, self.config)
+        self.security = security_of(self.config, self.listeners)
+        """The security of each listener by its name."""
+        self.inter_broker_listener = inter_broker_of(self.config, self.security, environment.is_clustered)
         self.view = ClusterView()
         self.files = environment.make_files(self.config.log_tail_cache_bytes)
         self.stats = RequestStats()
@@ -187,7 +192,7 @@ class BrokerNode:
             self.config,
             log_dir,
             self.environment,
-            self.listeners[0].name,
+            self.inter_broker_listener,
             self.on_membership_lost,
             self.cleanup,
         )

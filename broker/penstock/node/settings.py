@@ -10,6 +10,13 @@ from penstock.config import sources
 from penstock.config.addresses import InvalidAddress, parse_host
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
+from penstock.config.listener_security import (
+    ListenerSecurity,
+    check_listener_names,
+    inter_broker_listener,
+    inter_broker_mechanism,
+    listener_security,
+)
 from penstock.config.listeners import ListenerAddress, advertised_listeners, parse_listeners
 from penstock.config.options import UpOptions
 from penstock.runtime.linux import raise_descriptor_limit
@@ -68,6 +75,27 @@ def listeners_of(options: UpOptions, config: BrokerConfig) -> list[ListenerAddre
     except (InvalidSetting, InvalidAddress) as e:
         raise StartError(str(e)) from e
     return listeners
+
+
+def security_of(config: BrokerConfig, listeners: list[ListenerAddress]) -> dict[str, ListenerSecurity]:
+    """Return the security of each listener by its name. Raises `StartError`."""
+    names = [address.name for address in listeners]
+    try:
+        check_listener_names(config, names)
+        return {name: listener_security(config, name) for name in names}
+    except InvalidSetting as e:
+        raise StartError(str(e)) from e
+
+
+def inter_broker_of(config: BrokerConfig, security: dict[str, ListenerSecurity], is_clustered: bool) -> str:
+    """Return the name of the listener on which brokers connect to each other. Raises `StartError`."""
+    try:
+        name = inter_broker_listener(config, list(security))
+        if is_clustered:
+            inter_broker_mechanism(config, security[name])
+    except InvalidSetting as e:
+        raise StartError(str(e)) from e
+    return name
 
 
 def configured_advertised(options: UpOptions, config: BrokerConfig) -> str | None:

@@ -8,6 +8,7 @@ from penstock.config.broker import BROKER_SETTINGS
 from penstock.config.definition import SettingSource, SettingType
 from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS
 from penstock.config.listeners import ListenerAddress
+from penstock.config.security_settings import PROTOCOL_MAP
 from penstock.config.topic import TOPIC_SETTINGS
 from penstock.control.config_describe import record_identity
 from penstock.control.results import TopicRequest
@@ -56,12 +57,32 @@ async def test_all_settings_of_a_broker_are_described(broker, version: int) -> N
     assert found["broker.rack"].value is None
 
 
+@pytest.mark.parametrize(
+    "settings", [{"ssl.keystore.password": "hunter-1", "listener.name.a.ssl.key.password": "hunter-2"}]
+)
+async def test_a_password_is_described_without_its_value_and_a_setting_of_a_listener_by_its_name(broker) -> None:
+    request = incremental.IncrementalAlterConfigsRequest(
+        resources=[change("listener.name.b.ssl.key.password", 0, "hunter-3", BROKER, "")]
+    )
+    assert (await broker.ask(request, 1)).responses[0].error_code == 0
+    names = ["ssl.keystore.password", "listener.name.a.ssl.key.password", "listener.name.b.ssl.key.password"]
+    for resource in ("0", ""):
+        result = await describe(broker, BROKER, resource, 4, include_synonyms=True)
+        assert {c.name for c in result.configs if c.is_sensitive and c.synonyms} == set(
+            names if resource else names[2:]
+        )
+        assert "hunter" not in repr(result)
+
+
 ADDRESSES = [ListenerAddress("INSIDE", "0.0.0.0", 9092), ListenerAddress("OUTSIDE", "::1", 19092)]
 ADVERTISED = [ListenerAddress("INSIDE", "10.0.0.1", 9092), ListenerAddress("OUTSIDE", "example.org", 443)]
 
 
 @pytest.mark.parametrize("version", DESCRIBE)
-@pytest.mark.parametrize("settings", [{"listeners": "INSIDE://:0,OUTSIDE://[::1]:0", "num.partitions": "3"}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"listeners": "INSIDE://:0,OUTSIDE://[::1]:0", PROTOCOL_MAP: "INSIDE:PLAINTEXT,OUTSIDE:SSL,UNUSED:SSL"}],
+)
 async def test_who_the_broker_is_and_where_it_listens_is_described_as_given_at_its_start(broker, version: int) -> None:
     record_identity(broker.config, ADDRESSES, ADVERTISED, "/data")
     expected = {
@@ -69,7 +90,7 @@ async def test_who_the_broker_is_and_where_it_listens_is_described_as_given_at_i
         "broker.id": "0",
         "log.dir": "/data",
         "log.dirs": "/data",
-        "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:SSL",
         "listeners": "INSIDE://0.0.0.0:9092,OUTSIDE://[::1]:19092",
         "advertised.listeners": "INSIDE://10.0.0.1:9092,OUTSIDE://example.org:443",
     }
@@ -82,6 +103,7 @@ async def test_who_the_broker_is_and_where_it_listens_is_described_as_given_at_i
     assert synonyms["log.dirs"] == [("/data", SettingSource.STATIC)]
 
 
+@pytest.mark.parametrize("settings", [{PROTOCOL_MAP: "INSIDE:PLAINTEXT,OUTSIDE:SSL"}])
 async def test_what_was_given_at_the_start_stays_when_settings_change_at_run_time(broker) -> None:
     record_identity(broker.config, ADDRESSES, ADVERTISED, "/data")
     before = broker.config.advertised_listeners

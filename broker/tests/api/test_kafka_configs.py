@@ -42,16 +42,16 @@ async def test_a_broker_describes_what_holds_for_settings_that_it_has_no_use_for
         "offsets.topic.replication.factor": ("3", SettingType.SHORT),
         "num.io.threads": ("1", SettingType.INT),
         "group.coordinator.rebalance.protocols": ("classic", SettingType.LIST),
-        "sasl.enabled.mechanisms": ("", SettingType.LIST),
+        "controller.quorum.voters": ("", SettingType.LIST),
         "remote.log.storage.system.enable": ("false", SettingType.BOOLEAN),
         "log.cleaner.io.buffer.load.factor": ("0.9", SettingType.DOUBLE),
         "create.topic.policy.class.name": (None, SettingType.CLASS),
-        "ssl.keystore.password": (None, SettingType.PASSWORD),
+        "delegation.token.secret.key": (None, SettingType.PASSWORD),
     }
     result = await describe(broker, BROKER, "0", *expected, include_documentation=True)
     assert {c.name: (c.value, c.config_type) for c in result.configs} == expected
     assert all(c.read_only and c.config_source == SettingSource.DEFAULT for c in result.configs)
-    assert {c.name for c in result.configs if c.is_sensitive} == {"ssl.keystore.password"}
+    assert {c.name for c in result.configs if c.is_sensitive} == {"delegation.token.secret.key"}
     assert all(c.documentation.startswith("No effect: ") for c in result.configs)
 
 

@@ -9,6 +9,7 @@ import pytest
 from penstock.config.addresses import quoted
 from penstock.config.broker import BROKER_SETTINGS, BrokerConfig, broker_setting
 from penstock.config.definition import InvalidSetting, Setting, SettingType
+from penstock.config.security_settings import MAX_PEM_CHARS, SECURITY_SETTINGS
 from penstock.config.topic import (
     DAY_MS,
     FOREVER,
@@ -114,9 +115,14 @@ def good_and_bad(setting: Setting) -> tuple[list[str], list[str]]:
         return [str(low), str(high)], [str(low - 1), str(high + 1), "x", "", "1.0"]
     if setting.name.endswith("listeners"):
         return ["A://h:1,B://[::1]:2"], ["h:1", "A://h", "A://h:70000", "A://h:1,A://h:2", ""]
+    if setting.name == "listener.security.protocol.map":
+        return ["IN:SASL_SSL, out:plaintext,"], ["IN", "IN:TLS", "a.b:SSL", "IN:SSL,in:SSL"]
     if setting.allowed:
-        return list(setting.allowed), ["anything", ""]
-    return ["anything"], ["x" * 5000]
+        return list(setting.allowed), ["anything"] if {setting.default, *setting.allowed} & {"", "TLSv1.2"} else [
+            "anything",
+            "",
+        ]
+    return ["anything"], ["x" * (MAX_PEM_CHARS + 1)] if setting.name != "inter.broker.listener.name" else ["a.b"]
 
 
 @pytest.mark.parametrize("setting", BROKER_SETTINGS.values(), ids=lambda s: s.name)
@@ -137,7 +143,9 @@ def test_a_setting_has_a_valid_default_and_a_sentence_that_explains_it(setting: 
 
 
 @pytest.mark.parametrize(
-    "setting", [s for s in BROKER_SETTINGS.values() if s.name not in TOPIC_SETTING_OF], ids=lambda s: s.name
+    "setting",
+    [s for n, s in BROKER_SETTINGS.items() if n not in TOPIC_SETTING_OF and n not in SECURITY_SETTINGS],
+    ids=lambda s: s.name,
 )
 def test_a_given_broker_setting_arrives_in_its_typed_field(setting: Setting) -> None:
     text = good_and_bad(setting)[0][-1]

@@ -117,7 +117,12 @@ def test_whatever_is_stored_for_a_topic_each_setting_has_its_valid_value_or_the_
         (topic_setting, {"preallocate": None}, "NoneType", "invalid value of type NoneType for preallocate"),
         (topic_setting, {"from.the.future": "1"}, '"1"', "Unknown topic config name: from.the.future"),
         (broker_setting, {"num.partition": "1"}, '"1"', 'unknown broker setting "num.partition"; did you mean'),
-        (broker_setting, {"ssl.key.password": "secret"}, HIDDEN, "cannot set ssl.key.password to [hidden]"),
+        (
+            broker_setting,
+            {"delegation.token.secret.key": "secret"},
+            HIDDEN,
+            "cannot set delegation.token.secret.key to [hidden]",
+        ),
         (group_setting, {"penstock.owner": "a\nb"}, '"a\\nb"', "invalid value"),
         (group_setting, {"penstock.reset.id": ["a"]}, "list", "invalid value of type list for penstock.reset.id"),
     ],

@@ -183,6 +183,8 @@ def test_clients_of_each_listener_are_told_its_own_address(up: Up) -> None:
             f"OUT://127.0.0.1:{outside}",
             "--advertise",
             "OUT://queue.example.com:19093",
+            "--set",
+            "listener.security.protocol.map=IN:PLAINTEXT,OUT:PLAINTEXT",
             listen=("--http-port", "-1"),
         )
     with Client(process.port) as client:

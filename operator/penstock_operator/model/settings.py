@@ -11,6 +11,7 @@ from typing import Any
 from penstock.config.broker import BROKER_SETTINGS
 from penstock.config.definition import MAX_VALUE_CHARS, Setting
 from penstock.config.definition import SettingType as Type
+from penstock.config.security_settings import SECURITY_SETTINGS
 from penstock.config.topic import TOPIC_SETTINGS
 from penstock_operator.model.fields import Rule
 
@@ -48,7 +49,8 @@ TOPIC_OWNED_BY_OPERATOR: dict[str, str] = dict.fromkeys(
 
 def broker_settings() -> dict[str, Setting]:
     """Return the settings that `spec.config` of a `Cluster` can contain."""
-    return _settable(BROKER_SETTINGS, OWNED_BY_OPERATOR)
+    known = {name: setting for name, setting in BROKER_SETTINGS.items() if name not in SECURITY_SETTINGS}
+    return _settable(known, OWNED_BY_OPERATOR)
 
 
 def topic_settings() -> dict[str, Setting]:

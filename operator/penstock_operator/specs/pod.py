@@ -151,6 +151,10 @@ def environment(cluster: Cluster) -> list[Object]:
         found += [
             from_field("HOST_IP", "status.hostIP"),
             {"name": "EXTERNAL_NAME", "value": name},
+            {
+                "name": "PENSTOCK_SET_LISTENER_SECURITY_PROTOCOL_MAP",
+                "value": f"PLAINTEXT:PLAINTEXT,{name}:PLAINTEXT",
+            },
             {"name": "EXTERNAL_LISTENER", "value": f"{name}://0.0.0.0:{external.port}"},
         ]
     return found

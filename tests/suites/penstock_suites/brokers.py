@@ -81,6 +81,7 @@ class _PenstockNode(Peer):
         else:
             command += ["--http-port", "0", f"--set=node.id={self._id}"]
         command += ["--listener", f"CLIENTS://127.0.0.1:{port}", "--advertise", f"CLIENTS://{advertised}"]
+        command.append("--set=listener.security.protocol.map=BROKERS:PLAINTEXT,CLIENTS:PLAINTEXT")
         return command + [f"--set={name}={value}" for name, value in self._layout.settings_of(self._id).items()]
 
 
