@@ -382,6 +382,17 @@ class SampleFlusher:
     synced_files: int = 0
 
 
+@dataclass
+class SampleListenerTls:
+    listener: str = ""
+    handshakes: int = 0
+    failed_handshakes: int = 0
+    reloads: int = 0
+    failed_reloads: int = 0
+    reload_error: str | None = None
+    expires_at: float = 0.0
+
+
 async def nothing_remote(offsets: object) -> dict[PartitionName, RemoteOffsets]:
     return {}
 
@@ -397,6 +408,7 @@ async def collected() -> list[Metric]:
         requests=requests,
         server=server,
         quotas=ClientQuotas(ClusterView(), QuotaWindows(), lambda: 0.0),
+        tls=[SampleListenerTls()],
         flusher=SampleFlusher(),
         flush_durations=Histogram(),
         not_ready=lambda: None,

@@ -76,6 +76,7 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
     closed: list[Value] = [({"reason": reason.value}, n) for reason, n in server.closed.items()]
     return Snapshot(
         counters=[
+            *tls_counters(sources),
             ("penstock_received_bytes", "Bytes received from clients.", single(server.bytes_in)),
             ("penstock_sent_bytes", "Bytes sent to clients.", single(server.bytes_out)),
             ("penstock_fetched_bytes", "Bytes of record batches in Fetch responses.", single(requests.fetched_bytes)),
@@ -99,6 +100,7 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
             ("penstock_loop_stalled_seconds", "Total duration of event loop stalls.", single(heartbeat.stalled_s)),
         ],
         gauges=[
+            *tls_gauges(sources),
             ("penstock_build_info", "The broker's version.", [({"version": sources.version}, 1)]),
             ("penstock_ready", "Whether the broker is ready for clients.", single(sources.not_ready() is None)),
             (
@@ -171,6 +173,47 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
         ],
         lags=lags,
     )
+
+
+def tls_counters(sources: Sources) -> list[tuple[str, str, list[Value]]]:
+    """Return the counters of listeners with TLS."""
+    listeners = [({"listener": each.listener}, each) for each in sources.tls]
+    return [
+        ("penstock_tls_handshakes", "TLS handshakes completed.", [(n, each.handshakes) for n, each in listeners]),
+        (
+            "penstock_tls_handshakes_failed",
+            "TLS handshakes that failed, including connections without TLS.",
+            [(n, each.failed_handshakes) for n, each in listeners],
+        ),
+        (
+            "penstock_tls_reloads",
+            "Times that changed certificates were loaded.",
+            [(n, e.reloads) for n, e in listeners],
+        ),
+        (
+            "penstock_tls_reloads_failed",
+            "Times that changed certificates were invalid.",
+            [(n, each.failed_reloads) for n, each in listeners],
+        ),
+    ]
+
+
+def tls_gauges(sources: Sources) -> list[tuple[str, str, list[Value]]]:
+    """Return the gauges of listeners with TLS."""
+    listeners = [({"listener": each.listener}, each) for each in sources.tls]
+    now_s = sources.clock.wall_ms() / 1000
+    return [
+        (
+            "penstock_tls_certificate_expires_seconds",
+            "Time until the listener's certificate, or one of its chain, expires; negative if it has.",
+            [(n, each.expires_at - now_s) for n, each in listeners],
+        ),
+        (
+            "penstock_tls_certificate_outdated",
+            "Whether changed certificates or settings are invalid, so that the listener still uses the earlier ones.",
+            [(n, each.reload_error is not None) for n, each in listeners],
+        ),
+    ]
 
 
 def single(value: float) -> list[Value]:

@@ -103,6 +103,21 @@ Partitions without a timely answer are left out. Does not raise.
 """
 
 
+class ListenerTlsSource(Protocol):
+    """The TLS state of a listener, `server.tls.listener_tls.ListenerTls`."""
+
+    listener: str
+    handshakes: int
+    failed_handshakes: int
+    reloads: int
+    failed_reloads: int
+    reload_error: str | None
+
+    @property
+    def expires_at(self) -> float:
+        """When the certificate expires, in seconds since 1970."""
+
+
 class FlushSource(Protocol):
     """The counters of the flusher."""
 
@@ -124,6 +139,7 @@ class Sources:
     requests: RequestStats
     server: ServerStats
     quotas: ClientQuotas
+    tls: Sequence[ListenerTlsSource]
     flusher: FlushSource
     flush_durations: Histogram
     not_ready: Callable[[], str | None]

@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from penstock import __version__
 from penstock.config.definition import InvalidSetting
@@ -54,6 +56,9 @@ from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.txn.producer_ids import ProducerIds
 from penstock.txn.service import TransactionService
 
+if TYPE_CHECKING:
+    from penstock.server.tls.listener_tls import ListenerTls
+
 STATE_FILE = "state.db"
 CLOSE_GRACE_S = 5.0
 """Grace period for requests under way at shutdown."""
@@ -77,6 +82,8 @@ class BrokerNode:
         self.listeners = listeners_of(options, self.config)
         self.security = security_of(self.config, self.listeners)
         """The security of each listener by its name."""
+        self.tls: dict[str, ListenerTls] = self.load_tls()
+        """The TLS state of each listener that has TLS."""
         self.inter_broker_listener = inter_broker_of(self.config, self.security, environment.is_clustered)
         self.view = ClusterView()
         self.files = environment.make_files(self.config.log_tail_cache_bytes)
@@ -92,6 +99,19 @@ class BrokerNode:
         self.lost_reason = ""
         self.cleanup = contextlib.AsyncExitStack()
         """Undoes the steps of `start`, last first."""
+
+    def load_tls(self) -> dict[str, ListenerTls]:
+        """Load the certificates of the listeners with TLS, before any port opens. Raises `StartError`."""
+        if not any(security.tls is not None for security in self.security.values()):
+            return {}
+        from penstock.node.listener_tls import load_listeners
+
+        return load_listeners(self.security.values())
+
+    def peer_tls(self) -> ssl.SSLContext | None:
+        """Return the present TLS context of connections to other brokers; None without TLS."""
+        tls = self.tls.get(self.inter_broker_listener)
+        return None if tls is None else tls.contexts.client
 
     def on_membership_lost(self, reason: str) -> None:
         """Set `lost`: the cluster has ended this broker's membership."""
@@ -137,7 +157,12 @@ class BrokerNode:
         self.services = services = await self.make_services(log_dir)
         dispatcher = make_dispatcher(services, asyncio.get_running_loop().time)
         self.cleanup.push_async_callback(dispatcher.close)
-        server = Server(dispatcher, server_limits(self.config), executor, self.environment.bind, services.quotas)
+        limits, bind = server_limits(self.config), self.environment.bind
+        server = Server(dispatcher, limits, executor, bind, services.quotas, self.tls)
+        if self.tls:
+            from penstock.node.listener_tls import start_reloader
+
+            self.cleanup.push_async_callback(start_reloader(self.config, self.tls, executor).close)
         if http is not None:
             self.cleanup.callback(http.set_sources, None)
         listening = await self.listen(server, services)
@@ -193,6 +218,7 @@ class BrokerNode:
             log_dir,
             self.environment,
             self.inter_broker_listener,
+            self.peer_tls,
             self.on_membership_lost,
             self.cleanup,
         )
@@ -297,6 +323,7 @@ class BrokerNode:
             requests=self.stats,
             server=server.stats,
             quotas=services.quotas,
+            tls=list(self.tls.values()),
             flusher=flusher,
             flush_durations=flusher.durations,
             not_ready=self.not_ready,

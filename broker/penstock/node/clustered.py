@@ -57,7 +57,7 @@ class ClusteredComposition(BrokerComposition):
         self.store = GuardedStore(context.own_store)
         self.restored = RestoreGuard(self.store, context.open_store, self.log_dir, self.view, clock)
         self.watcher = Watcher(self.store, self.view, config, self.restored.gate)
-        self.peers = Peers(self.view, config, context.listener)
+        self.peers = Peers(self.view, config, context.listener, context.peer_tls)
         self.member = ClusterMember(
             self.store,
             self.view,
@@ -113,7 +113,7 @@ class ClusteredComposition(BrokerComposition):
         self.context.cleanup.push_async_callback(deleted.close)
         services.replicas.start()
         cleaners = [services.groups.delete_topic_offsets]
-        member.start_controller(TcpProber(self.peers.listener), self.peers, cleaners)
+        member.start_controller(TcpProber(self.peers.listener, self.peers.tls), self.peers, cleaners)
 
     def frozen_reason(self) -> str | None:
         """Return why this broker is frozen; None if it is not."""

@@ -4,6 +4,7 @@ to know which one runs. Used by `broker`."""
 from __future__ import annotations
 
 import contextlib
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
@@ -43,9 +44,12 @@ class PeerChannels(MarkerChannel, VerificationChannel, EndsChannel, Protocol):
 
 @dataclass(frozen=True)
 class CompositionContext:
-    """What a composition is made of. `open_store` opens another client of the store; `listener` is the name of the
-    brokers' listener for each other; `on_lost` is called with the reason when the cluster has ended the membership.
-    Closes are scheduled on `cleanup`."""
+    """What a composition is made of.
+
+    `open_store` opens another client of the store. `listener` is the name of the brokers' listener for each other, and
+    `peer_tls` returns the TLS context of these connections. `on_lost` is called with the reason when the cluster has
+    ended the membership. Closes are scheduled on `cleanup`.
+    """
 
     own_store: ClosableStore
     open_store: Callable[[], ClosableStore]
@@ -54,6 +58,7 @@ class CompositionContext:
     log_dir: LogDirectory
     environment: NodeEnvironment
     listener: str
+    peer_tls: Callable[[], ssl.SSLContext | None]
     on_lost: Callable[[str], None]
     cleanup: contextlib.AsyncExitStack
 

@@ -9,6 +9,8 @@ implements `replica.fetcher.FetchChannel`. All raise OSError if a broker cannot 
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Callable
 from typing import TypeVar
 from uuid import UUID
 
@@ -46,8 +48,17 @@ class PeerUnreachable(ConnectionError):
 class PeerClient:
     """One connection to a broker, to the incarnation that the view has."""
 
-    def __init__(self, view: ClusterView, broker_id: int, listener: str, client_id: str, wait_ms: float = 0.0) -> None:
+    def __init__(
+        self,
+        view: ClusterView,
+        broker_id: int,
+        listener: str,
+        tls: Callable[[], ssl.SSLContext | None],
+        client_id: str,
+        wait_ms: float = 0.0,
+    ) -> None:
         self.view, self.broker_id, self.listener, self.client_id = view, broker_id, listener, client_id
+        self.tls = tls
         self.timeout_ms = REQUEST_TIMEOUT_MS + wait_ms
         self.connection: ClientConnection | None = None
         self.connected_to: BrokerEndpoint | None = None
@@ -78,6 +89,7 @@ class PeerClient:
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
             request_timeout_ms=self.timeout_ms,
             max_used_versions={},
+            tls=self.tls(),
         )
         self.connected_to = endpoint
         return self.connection
@@ -110,10 +122,17 @@ class FetchPeer:
 
 
 class Peers:
-    """Calls to other brokers. `listener` is the name of the listener that is used on them."""
+    """Calls to other brokers. `listener` is the name of the listener that is used on them, and `tls` returns the TLS
+    context for it, None without TLS: certificates may be reloaded between two connections."""
 
-    def __init__(self, view: ClusterView, config: BrokerConfig, listener: str) -> None:
-        self.view, self.config, self.listener = view, config, listener
+    def __init__(
+        self,
+        view: ClusterView,
+        config: BrokerConfig,
+        listener: str,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+    ) -> None:
+        self.view, self.config, self.listener, self.tls = view, config, listener, tls
         self.others: dict[tuple[int, str], PeerClient] = {}
 
     def fetch_from(self, broker_id: int) -> FetchChannel:
@@ -122,7 +141,7 @@ class Peers:
 
     def _peer(self, broker_id: int, purpose: str, wait_ms: float = 0.0) -> PeerClient:
         name = f"penstock-{purpose}-{self.config.node_id}"
-        return PeerClient(self.view, broker_id, self.listener, name, wait_ms)
+        return PeerClient(self.view, broker_id, self.listener, self.tls, name, wait_ms)
 
     async def _call(self, broker_id: int, request: Payload, response: type[R], purpose: str = "broker") -> R:
         peer = self.others.get((broker_id, purpose))

@@ -1,4 +1,6 @@
-"""Probes brokers for the controller by a TCP connection without data. Implements `control.controller.probes.Prober`.
+"""Probes brokers for the controller by a TCP or TLS connection without data.
+
+Implements `control.controller.probes.Prober`.
 
 The kernel closes the connections of a process that has died, and refuses new ones.
 """
@@ -7,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
+from collections.abc import Callable
 
 from penstock.state.view import BrokerEndpoint, BrokerView
 
@@ -37,10 +41,11 @@ class ProbeConnection(asyncio.Protocol):
 
 
 class TcpProber:
-    """Connects to the brokers' listener of that name."""
+    """Connects to the brokers' listener of that name, with what `tls` returns: such a listener ends connections without
+    a handshake."""
 
-    def __init__(self, listener: str) -> None:
-        self.listener = listener
+    def __init__(self, listener: str, tls: Callable[[], ssl.SSLContext | None] = lambda: None) -> None:
+        self.listener, self.tls = listener, tls
 
     async def connect(self, broker: BrokerView) -> ProbeConnection:
         """Connect to a broker. Raises ConnectionRefusedError if all its addresses refuse, else another OSError."""
@@ -50,9 +55,14 @@ class TcpProber:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
         errors: list[OSError] = []
+        tls = self.tls()
+        name = None if tls is None else endpoint.host
         for address in dict.fromkeys(where[4][0] for where in found):
             try:
-                return (await loop.create_connection(ProbeConnection, str(address), endpoint.port))[1]
+                opening = loop.create_connection(
+                    ProbeConnection, str(address), endpoint.port, ssl=tls, server_hostname=name
+                )
+                return (await opening)[1]
             except OSError as e:
                 errors.append(e)
         if errors and all(isinstance(e, ConnectionRefusedError) for e in errors):

@@ -1,7 +1,7 @@
 """Linux system calls, each with a slower portable fallback. Called by `disk`, `server` and `node`.
 
 fdatasync, non-blocking reads (preadv2 with RWF_NOWAIT), early writeback (sync_file_range), read hints (posix_fadvise),
-connections without pacing, and the descriptor limit.
+connections without pacing, files in memory (memfd_create), and the descriptor limit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import ctypes
 import os
 import socket
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 
 ON_LINUX = sys.platform.startswith("linux")
 SYNC_FILE_RANGE_WRITE = 2
@@ -113,3 +114,22 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+@contextlib.contextmanager
+def private_file(content: bytes) -> Iterator[str]:
+    """Yield the path of a file with `content` that only this process can open by it: in memory on Linux, else on disk.
+
+    For libraries that read secrets from files only.
+    """
+    if ON_LINUX:
+        fd = os.memfd_create("penstock", os.MFD_CLOEXEC)
+        with open(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            yield f"/proc/self/fd/{fd}"
+        return
+    with tempfile.NamedTemporaryFile() as file:  # only its owner can read it
+        file.write(content)
+        file.flush()
+        yield file.name

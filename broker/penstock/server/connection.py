@@ -26,16 +26,19 @@ class ServerConnection(ConnectionCore, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection; the hub closes it if a limit is exceeded."""
         self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's transport has another base class
-        sock = transport.get_extra_info("socket")
         host, port = (transport.get_extra_info("peername") or ("unknown", 0))[:2]
         self.peer = PeerInfo(next(self.hub.ids), self.listener, str(host), int(port))
-        loop, executor = self.hub.loop, self.hub.executor
-        if sock is not None and HAS_SENDFILE and transport.get_extra_info("ssl_object") is None:
-            self.output = SocketOutput(self, loop, executor, sock.fileno(), transport.is_closing)
-        else:
-            self.output = TransportOutput(self, loop, executor, transport)
-        self.last_active = loop.time()
+        self.output = self.make_output(transport)
+        self.last_active = self.hub.loop.time()
         self.hub.admit(self)
+
+    def make_output(self, transport: asyncio.Transport) -> Output:
+        """Return the output for the transport."""
+        loop, executor = self.hub.loop, self.hub.executor
+        sock = transport.get_extra_info("socket")
+        if sock is not None and HAS_SENDFILE:
+            return SocketOutput(self, loop, executor, sock.fileno(), transport.is_closing)
+        return TransportOutput(self, loop, executor, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer to receive into."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 from penstock.api.exchange import FrameHandler
 from penstock.config.listeners import ListenerAddress
@@ -20,6 +21,9 @@ from penstock.server.connection import ServerConnection
 from penstock.server.hub import ConnectionQuotas, Hub
 from penstock.server.limits import ServerLimits
 from penstock.server.stats import ServerStats
+
+if TYPE_CHECKING:
+    from penstock.server.tls.listener_tls import ListenerTls
 
 
 class ListenError(Exception):
@@ -40,10 +44,15 @@ class Server:
         executor: Executor | None = None,
         bind: Bind | None = None,
         quotas: ConnectionQuotas | None = None,
+        tls: Mapping[str, ListenerTls] | None = None,
     ) -> None:
-        """Create a server. `bind` opens the sockets of an address; the default binds to addresses of this machine."""
+        """Create a server. `bind` opens the sockets of an address; the default binds to addresses of this machine.
+
+        `tls` has the listeners with TLS by their names.
+        """
         self.hub = Hub(handler, limits, executor, quotas)
         self.bind = bind or bind_sockets
+        self.tls = tls or {}
         self.servers: list[asyncio.Server] = []
 
     @property
@@ -77,11 +86,20 @@ class Server:
                 sock.close()
             raise
         for name, sock in opened:
-            factory = partial(ServerConnection, self.hub, name)
+            factory = self.connection_factory(name)
             self.servers.append(await loop.create_server(factory, sock=sock, backlog=self.hub.limits.backlog))
         if once_accepting is not None:
             await once_accepting(bound)
         return bound
+
+    def connection_factory(self, listener: str) -> Callable[[], ServerConnection]:
+        """Return what creates the connections of a listener."""
+        tls = self.tls.get(listener)
+        if tls is None:
+            return partial(ServerConnection, self.hub, listener)
+        from penstock.server.tls.connection import TlsConnection  # loads libraries that only TLS needs
+
+        return partial(TlsConnection, self.hub, listener, tls)
 
     async def close(self, grace_s: float) -> None:
         """Stop accepting and reading, wait up to `grace_s` seconds for pending requests, then close all connections."""

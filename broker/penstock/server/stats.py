@@ -19,6 +19,8 @@ class CloseReason(StrEnum):
     TOO_MANY = "too_many"
     MEMORY = "memory"
     SHUTDOWN = "shutdown"
+    TLS = "tls"
+    """The TLS handshake failed, or the peer broke the TLS protocol."""
 
 
 class ServerStats:

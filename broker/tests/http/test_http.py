@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -97,6 +98,17 @@ class Partitions:
         return lambda: self.replicas
 
 
+@dataclass
+class TlsOfListener:
+    listener: str
+    handshakes: int = 7
+    failed_handshakes: int = 3
+    reloads: int = 2
+    failed_reloads: int = 1
+    reload_error: str | None = None
+    expires_at: float = 0.0
+
+
 class Broker:
     """An HTTP server and the state that it reports, set by the test."""
 
@@ -111,6 +123,7 @@ class Broker:
         """Offsets reported by other leaders."""
         self.asked: list[dict[PartitionName, list[int]]] = []
         self.quotas = ClientQuotas(ClusterView(), QuotaWindows(), lambda: 0.0)
+        self.tls: list[TlsOfListener] = []
         self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
         self.sources = Sources(
             version="1.2.3",
@@ -118,6 +131,7 @@ class Broker:
             requests=self.requests,
             server=self.server,
             quotas=self.quotas,
+            tls=self.tls,
             flusher=Flusher(),
             flush_durations=self.flushes,
             not_ready=lambda: self.reason,
@@ -224,6 +238,28 @@ async def test_the_servers_counters_are_told() -> None:
         assert found["penstock_flushed_files_total"] == {(): 34}
         assert found["penstock_build_info"] == {(("version", "1.2.3"),): 1}
         assert found["process_resident_memory_bytes"][()] > 1_000_000
+
+
+async def test_each_listener_with_tls_tells_its_handshakes_and_when_its_certificate_expires() -> None:
+    async with running() as broker:
+        broker.tls[:] = [
+            TlsOfListener("IN", expires_at=NOW_MS / 1000 + 60),
+            TlsOfListener("OUT", reload_error="x", expires_at=NOW_MS / 1000 - 1),
+        ]
+        metrics = await broker.metrics()
+    found = {
+        name.removeprefix("penstock_tls_"): [values[("listener", listener),] for listener in ("IN", "OUT")]
+        for name, values in metrics.items()
+        if name.startswith("penstock_tls_")
+    }
+    assert found == {
+        "handshakes_total": [7, 7],
+        "handshakes_failed_total": [3, 3],
+        "reloads_total": [2, 2],
+        "reloads_failed_total": [1, 1],
+        "certificate_expires_seconds": [60, -1],
+        "certificate_outdated": [0, 1],
+    }
 
 
 async def test_times_are_told_as_cumulative_buckets_by_api() -> None:
