@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable
 
+from penstock.api.authorization.enforcement import Admission, Enforcement
 from penstock.api.exchange import PeerConnection, ProtocolViolation, RequestExchange
 from penstock.api.fetch import FetchApi
 from penstock.api.metering import RequestMetering
@@ -42,10 +43,11 @@ class Dispatcher:
         routes: Iterable[Route],
         stats: RequestStats,
         quotas: ClientQuotas,
+        enforcement: Enforcement | None = None,
     ) -> None:
         self.quotas, self.metering = quotas, RequestMetering(quotas, stats.now_s)
         self.produce, self.fetch, self.versions = produce, fetch, versions
-        self.stats = stats
+        self.stats, self.enforcement = stats, enforcement
         self.routes = {route.request.KEY: route for route in routes}
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -81,9 +83,7 @@ class Dispatcher:
         check_version(header, *FetchRequest.VERSIONS)
         request = codec.decode(FetchRequest, header.version, frame, header.body_offset, MAX_FETCH_ELEMENTS)
         exchange = connection.open_exchange()
-        self.fetch.handle(
-            request, header.version, header.correlation_id, exchange, connection.peer.host, connection.meter
-        )
+        self.fetch.handle(request, header.version, header.correlation_id, exchange, connection.peer, connection.meter)
 
     def on_api_versions(self, connection: PeerConnection, frame: memoryview, header: RequestHeader) -> None:
         """Serve ApiVersions. An unsupported version gets a response too: the client knows no version yet (KIP-511)."""
@@ -105,19 +105,25 @@ class Dispatcher:
         self.run_handler(route, request, context, header)
 
     def run_handler(self, route: Route, request: Payload, context: RequestContext, header: RequestHeader) -> None:
-        """Call the handler; an awaitable response is awaited in a task."""
-        started = self.stats.now_s()
+        """Call the handler with what is allowed of the request; an awaitable response is awaited in a task."""
+        started, admission = self.stats.now_s(), None
         try:
+            if self.enforcement is not None:
+                admission = self.enforcement.admit(route, request, context)
+                request = admission.request
+                if admission.response is not None:
+                    self.reply(admission.response, header, context.exchange, started)
+                    return
             result = route.handler(request, context)
             if isinstance(result, Payload):
-                self.reply(result, header, context.exchange, started)
+                self.reply(result, header, context.exchange, started, admission)
                 return
         except Exception as e:
             self.handle_failure(e, route, request, context.exchange, header)
             return
         if context.meter is not None:
             result = context.meter.timed(result)
-        task = asyncio.ensure_future(self.await_response(result, route, request, context, header, started))
+        task = asyncio.ensure_future(self.await_response(result, route, request, context, header, started, admission))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -129,15 +135,25 @@ class Dispatcher:
         context: RequestContext,
         header: RequestHeader,
         started: float,
+        admission: Admission | None,
     ) -> None:
         """Await the response of a handler and send it."""
         try:
-            self.reply(await result, header, context.exchange, started)
+            self.reply(await result, header, context.exchange, started, admission)
         except Exception as e:
             self.handle_failure(e, route, request, context.exchange, header)
 
-    def reply(self, response: Payload, header: RequestHeader, exchange: RequestExchange, started: float) -> None:
-        """Send the response and record the request's latency."""
+    def reply(
+        self,
+        response: Payload,
+        header: RequestHeader,
+        exchange: RequestExchange,
+        started: float,
+        admission: Admission | None = None,
+    ) -> None:
+        """Send the response, completed by the admission, and record the request's latency."""
+        if admission is not None:
+            response = admission.finish(response)
         self.stats.observe(header.api_key, self.stats.now_s() - started)
         if not exchange.is_disconnected:
             throttle_ms: int = getattr(response, "throttle_time_ms", 0)
@@ -168,6 +184,7 @@ class Dispatcher:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         self.produce.close()
+        self.fetch.close()
 
 
 def check_version(header: RequestHeader, first: int, last: int) -> None:

@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.api.acknowledged_reads import FlushWait
-from penstock.api.exchange import RequestExchange
+from penstock.api.authorization.access import DataAccess
+from penstock.api.exchange import PeerInfo, RequestExchange
 from penstock.api.fetch_results import FetchedPartitions, by_topic, epoch_error, is_redirect, record_sent, sent_state
+from penstock.api.fetch_rights import FetchRights, refused_follower
 from penstock.api.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -57,7 +59,8 @@ class FetchLimits(NamedTuple):
 
 
 class FetchApi:
-    """Serves Fetch 4 to 18. `followers` serves other brokers, and `leaderships` confirms leaderships."""
+    """Serves Fetch 4 to 18. `followers` serves other brokers, `leaderships` confirms leaderships, and `access` checks
+    rights if there is authorization."""
 
     def __init__(
         self,
@@ -67,9 +70,16 @@ class FetchApi:
         stats: RequestStats,
         followers: ReplicaFetchApi,
         leaderships: Leaderships,
+        access: DataAccess | None = None,
     ) -> None:
         self.replicas, self.sessions, self.limits = replicas, sessions, limits
         self.stats, self.followers, self.leaderships = stats, followers, leaderships
+        self.rights = FetchRights(access) if access is not None else None
+
+    def close(self) -> None:
+        """Stop the background work. Called once all connections are closed."""
+        if self.rights is not None:
+            self.rights.close()
 
     def handle(
         self,
@@ -77,22 +87,30 @@ class FetchApi:
         version: int,
         correlation_id: int,
         exchange: RequestExchange,
-        owner: str,
+        peer: PeerInfo,
         meter: RequestMeter | None = None,
     ) -> None:
         """Respond now, or later when there is enough data; `meter` is set for a client with quotas."""
-        if version >= MIN_FOLLOWER_VERSION and request.replica_state.replica_id >= 0:
+        replica_id = request.replica_state.replica_id if version >= MIN_FOLLOWER_VERSION else request.replica_id
+        if replica_id >= 0 and self.rights is not None and not self.rights.access.may_follow(peer):
+            if exchange.throttle_ms:
+                exchange.throttle(exchange.throttle_ms)
+            exchange.reply(refused_follower(request, version, correlation_id))
+            return
+        if replica_id >= 0 and version >= MIN_FOLLOWER_VERSION:
             if meter is not None:
                 meter.exempt()
             self.followers.handle(request, version, correlation_id, exchange)
             return
-        is_throttled = bool(exchange.throttle_ms)
+        is_throttled, owner = bool(exchange.throttle_ms), (peer.host, peer.principal)
         if is_throttled and request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self.sessions.close_owned(request.session_id, owner)
             selection = refused(ErrorCode.NONE)  # the client starts again after an empty response without a session
         else:
             selection = self.sessions.select(request, version, owner)
-        fetch = PendingFetch(self, request, version, correlation_id, exchange, selection, meter)
+        if self.rights is not None:
+            self.rights.refresh(selection.session)
+        fetch = PendingFetch(self, request, version, correlation_id, exchange, selection, peer, meter)
         if is_throttled:
             exchange.throttle(exchange.throttle_ms)
         if selection.error or is_throttled:
@@ -124,6 +142,7 @@ class PendingFetch:
         "max_bytes",
         "meter",
         "min_bytes",
+        "peer",
         "request",
         "scheduled",
         "selection",
@@ -142,9 +161,10 @@ class PendingFetch:
         correlation_id: int,
         exchange: RequestExchange,
         selection: FetchSelection,
+        peer: PeerInfo,
         meter: RequestMeter | None,
     ) -> None:
-        self.meter = meter
+        self.peer, self.meter = peer, meter
         self.api, self.request, self.version = api, request, version
         self.correlation_id, self.exchange, self.selection = correlation_id, exchange, selection
         self.started = api.stats.now_s()
@@ -181,6 +201,8 @@ class PendingFetch:
         for target in selection.unsubscribed_targets:
             target.subscribe(self.find(target))
         selection.session.pending = self
+        if self.api.rights is not None:
+            self.api.rights.waiting[self] = None
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.finish)
         self.exchange.on_disconnect(self.cancel)
 
@@ -294,16 +316,26 @@ class PendingFetch:
             self.timer.cancel()
         if session.pending is self:
             session.pending = None
+        if self.api.rights is not None:
+            self.api.rights.waiting.pop(self, None)
         self.selection.unsubscribe()
+
+    @property
+    def watched_targets(self) -> Iterable[FetchTarget]:
+        """The partitions whose records the request waits for; see `fetch_rights`."""
+        session = self.selection.session
+        return session.targets.values() if session.session_id else self.selection.requested
 
     def read_partitions(self) -> FetchedPartitions:
         """Read the targets within the limits; the first partition with data returns a whole batch of any size."""
         result = FetchedPartitions()
         left, session = self.max_bytes, self.selection.session
-        found = result.partitions
+        found, rights = result.partitions, self.api.rights
         for target in self.selection.targets:
             partition = self.find(target)
-            if partition is None:
+            if rights is not None and not rights.may_read(self.peer, target):
+                fetched = FetchedPartition(target.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            elif partition is None:
                 fetched = self.absent_partition(target)
             else:
                 fetched = self.fetch_one(partition, target, left, at_least_one=result.bytes == 0)

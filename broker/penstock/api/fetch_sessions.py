@@ -7,7 +7,7 @@ partitions cost. The cache is bounded; the least recently used session is evicte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
@@ -44,6 +44,7 @@ class FetchTarget:
     """A partition of a fetch request, with the state last sent to the reader. Implements `replica.partition.Reader`."""
 
     __slots__ = (
+        "authorized",
         "current_leader_epoch",
         "fetch_offset",
         "last_fetched_epoch",
@@ -60,6 +61,8 @@ class FetchTarget:
         self.last_sent: tuple[int, int, int] | None = None
         """(error, high watermark, log start offset) of the last response; None before the first."""
         self.subscribed_to: Partition | None = None
+        self.authorized = 0
+        """The generation of ACLs with which the reader may read the partition; 0 if unchecked or denied."""
         self.update(requested)
 
     def update(self, requested: FetchPartition) -> None:
@@ -116,7 +119,7 @@ class FetchSession:
 
     session_id: int
     by_id: bool
-    owner: str
+    owner: Hashable
     epoch: int = 1
     last_used_s: float = 0.0
     isolation_level: int = 0
@@ -124,6 +127,8 @@ class FetchSession:
     ready: dict[FetchTarget, None] = field(default_factory=dict)
     """Targets to read, in order; the others are idle."""
     pending: WaitingFetch | None = None
+    generation: int = 0
+    """The generation of ACLs of the last request; see `fetch_rights`."""
 
     def one_time_targets(self, request: FetchRequest) -> list[FetchTarget]:
         """Return the targets of a request outside any session."""
@@ -223,10 +228,10 @@ class FetchSessions:
         self.sessions: dict[int, FetchSession] = {}
         self.cached_partitions = 0
 
-    def select(self, request: FetchRequest, version: int, owner: str) -> FetchSelection:
+    def select(self, request: FetchRequest, version: int, owner: Hashable) -> FetchSelection:
         """Find, create, update or close the session of a request.
 
-        `owner` is the client's host: a session serves only the host that created it.
+        `owner` is the client's host and principal: a session serves only the client that created it.
         """
         by_id = version >= 13
         if version < 7 or request.session_epoch == FINAL_EPOCH:
@@ -280,7 +285,7 @@ class FetchSessions:
         self.cached_partitions += len(session.targets) - before
         return len(session.targets) <= before or self.cached_partitions <= MAX_SESSION_PARTITIONS
 
-    def close_owned(self, session_id: int, owner: str) -> None:
+    def close_owned(self, session_id: int, owner: Hashable) -> None:
         """Close a session if `owner` created it."""
         session = self.sessions.get(session_id)
         if session is not None and session.owner == owner:

@@ -29,7 +29,7 @@ NOT_FOUND_VERSION = 6
 """The DescribeGroups version from which a missing group is an error; before, it is described as dead."""
 READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
 ALL_OPERATIONS = sum(1 << operation for operation in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS))
-"""Bit field of operations on a group (KIP-430): all of them, because there is no authorization."""
+"""Bit field of operations on a group (KIP-430): all that exist. Authorization removes those that are denied."""
 NO_OPERATIONS = -(1 << 31)
 MAX_CONCURRENT_DELETIONS = 64
 """Groups of a request that are deleted concurrently, which share the store's transactions."""
@@ -153,5 +153,14 @@ def delete_failed(request: DeleteGroupsRequest, error: int) -> DeleteGroupsRespo
 
 
 def offset_delete_failed(request: OffsetDeleteRequest, error: int) -> OffsetDeleteResponse:
-    """Return the response to OffsetDelete with an error."""
-    return OffsetDeleteResponse(error_code=error)
+    """Return the response to OffsetDelete with an error for the group and for each partition."""
+    topics = [
+        OffsetDeleteResponseTopic(
+            name=t.name,
+            partitions=[
+                OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=error) for p in t.partitions
+            ],
+        )
+        for t in request.topics
+    ]
+    return OffsetDeleteResponse(error_code=error, topics=topics)

@@ -16,6 +16,13 @@ from uuid import UUID
 from penstock.api.acknowledged_reads import FlushWait
 from penstock.api.fetch import READ_COMMITTED
 from penstock.api.fetch_results import epoch_error
+from penstock.api.log_query_failures import (
+    failed_deletions,
+    failed_epochs,
+    failed_listing,
+    failed_listings,
+    failed_producers,
+)
 from penstock.api.record_deletion import RecordDeletion
 from penstock.api.routes import RequestContext, Route
 from penstock.api.unread_age import UnreadAgeQuery
@@ -111,10 +118,10 @@ class LogQueriesApi:
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
         return [
-            Route(ListOffsetsRequest, self.list_offsets),
-            Route(OffsetForLeaderEpochRequest, self.offset_for_leader_epoch),
-            Route(DeleteRecordsRequest, self.delete_records),
-            Route(DescribeProducersRequest, self.describe_producers),
+            Route(ListOffsetsRequest, self.list_offsets, failed_listings),
+            Route(OffsetForLeaderEpochRequest, self.offset_for_leader_epoch, failed_epochs),
+            Route(DeleteRecordsRequest, self.delete_records, failed_deletions),
+            Route(DescribeProducersRequest, self.describe_producers, failed_producers),
         ]
 
     def absence_error(self, topic: str, index: int) -> ErrorCode:
@@ -375,13 +382,6 @@ def too_many_producers(index: int) -> PartitionResponse:
         f"the response has {MAX_DESCRIBED_PRODUCERS:,} producers already; request this partition in another request"
     )
     return PartitionResponse(partition_index=index, error_code=ErrorCode.INVALID_REQUEST, error_message=message)
-
-
-def failed_listing(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
-    """Return the ListOffsets result for an error."""
-    return ListOffsetsPartitionResponse(
-        partition_index=index, error_code=error, timestamp=-1, offset=-1, leader_epoch=-1
-    )
 
 
 async def in_thread(work: Callable[[], P]) -> P:

@@ -32,7 +32,7 @@ from penstock.wire.primitives import ZERO_UUID
 from penstock.wire.schema import MalformedMessage
 
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Bit field of operations on a topic (KIP-430): all of them, because there is no authorization."""
+"""Bit field of operations on a topic (KIP-430): all that exist. Authorization removes those that are denied."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 NULL_NAME_VERSION = 12
 """The version from which a topic in the response may have no name."""
@@ -63,7 +63,7 @@ class MetadataApi:
         self, request: MetadataRequest, context: RequestContext
     ) -> MetadataResponse | Awaitable[MetadataResponse]:
         """Return the requested topics, after creating missing ones if allowed."""
-        if request.topics is None or (context.version == 0 and not request.topics):
+        if request.topics is None:
             return self._response(request, context, self._all_topics())
         missing = self._missing(request) if request.allow_auto_topic_creation else []
         if missing and self.config.auto_create_topics_enable:
@@ -242,13 +242,15 @@ def decode_request(version: int, frame: memoryview, offset: int) -> MetadataRequ
     trailing = bytes(frame[end:])
     if trailing and (len(trailing) > 3 or max(trailing) > 1):
         raise MalformedMessage(f"Metadata v{version} ends at byte {end} of {len(frame)}")
+    if version == 0 and not request.topics:
+        request.topics = None  # version 0 cannot encode null
     return request
 
 
 def failed_metadata(request: MetadataRequest, error: int) -> MetadataResponse:
     """Return the response to Metadata with an error for each topic."""
     topics = [
-        MetadataResponseTopic(error_code=error, name=topic.name or "", topic_id=topic.topic_id)
+        MetadataResponseTopic(error_code=error, name=topic.name, topic_id=topic.topic_id)
         for topic in request.topics or ()
     ]
     return MetadataResponse(topics=topics, error_code=error)

@@ -15,6 +15,7 @@ before any general decoding. The steps of a request:
 
 from __future__ import annotations
 
+from penstock.api.authorization.access import DataAccess
 from penstock.api.exchange import PeerConnection
 from penstock.api.inspections import Inspections, needs_inspection
 from penstock.api.leaderships import Leaderships
@@ -24,6 +25,7 @@ from penstock.api.produce_request import ACKS, ALL, ParsedProduce, Refusal, Topi
 from penstock.api.produce_wait import ProduceWaits, batch_result
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.stats import RequestStats
+from penstock.security.authorizer import AllowAll, Authorizer
 from penstock.txn.verification import Verifier
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
@@ -37,10 +39,16 @@ class ProduceApi:
     """Serves Produce 3 to 13."""
 
     def __init__(
-        self, replicas: ReplicaManager, stats: RequestStats, verifier: Verifier, leaderships: Leaderships
+        self,
+        replicas: ReplicaManager,
+        stats: RequestStats,
+        verifier: Verifier,
+        leaderships: Leaderships,
+        access: DataAccess | None = None,
     ) -> None:
-        self.replicas, self.stats = replicas, stats
-        self.appends = ProduceAppends(replicas, verifier)
+        self.replicas, self.stats, self.access = replicas, stats, access
+        self.authorizer: Authorizer = access.authorizer if access is not None else AllowAll()
+        self.appends = ProduceAppends(replicas, verifier, access)
         self.inspections = Inspections()
         self.backlog = ProduceBacklog(self.serve_queued, self.inspections)
         self.waits = ProduceWaits(replicas, stats, leaderships)
@@ -65,12 +73,22 @@ class ProduceApi:
             request.transactional_id,
         )
         parsed = ParsedProduce(
-            exchange, correlation_id, version, acks, timeout_ms, started, transactional_id, request.topics
+            exchange,
+            correlation_id,
+            version,
+            acks,
+            timeout_ms,
+            started,
+            transactional_id,
+            request.topics,
+            connection.peer if self.access is not None else None,
         )
         self.serve(connection, frame, parsed)
 
     def handle_template(self, connection: PeerConnection, frame: memoryview, template: ProduceTemplate) -> bool:
         """Serve a request that matches the template, a single batch on the fast path; False if it does not match."""
+        if template.authorized != self.authorizer.generation and not self.authorize(connection, template):
+            return False
         single = template.read_single(frame)
         if single is None:
             return self.handle_template_batches(connection, frame, template)
@@ -107,6 +125,16 @@ class ProduceApi:
             connection.open_exchange().complete_without_response()
         return True
 
+    def authorize(self, connection: PeerConnection, template: ProduceTemplate) -> bool:
+        """Return whether the client may write to the template's topic, which holds until the ACLs change.
+
+        Without the right, and for an unknown topic id, requests take the general path.
+        """
+        if self.access is None or not self.access.is_writable(connection.peer, template.topic):
+            return False
+        template.authorized = self.authorizer.generation
+        return True
+
     def handle_template_batches(self, connection: PeerConnection, frame: memoryview, template: ProduceTemplate) -> bool:
         """Serve a matching request off the fast path: several batches, or one that may have to wait."""
         places = template.read_batches(frame)
@@ -116,13 +144,16 @@ class ProduceApi:
         (correlation_id,) = I32.unpack_from(frame, CORRELATION_OFFSET)
         exchange, version, acks = connection.open_exchange(), template.version, template.acks
         topics: Topics = [(template.topic, places)]
-        request = ParsedProduce(exchange, correlation_id, version, acks, template.timeout_ms, started, None, topics)
+        peer = connection.peer if self.access is not None else None
+        request = ParsedProduce(
+            exchange, correlation_id, version, acks, template.timeout_ms, started, None, topics, peer
+        )
         self.serve(connection, frame, request)
         return True
 
     def serve(self, connection: PeerConnection, frame: memoryview, request: ParsedProduce) -> None:
         """Run the steps after the parsing, in this call unless the request is queued."""
-        partitions = admit(request, self.replicas)
+        partitions = admit(request, self.replicas, self.access)
         if isinstance(partitions, Refusal):
             self.waits.complete(request, reject_batches(request, partitions))
             return
@@ -134,7 +165,7 @@ class ProduceApi:
         """Run the steps of a request whose turn has come; see `ProduceBacklog`."""
         if request.exchange.is_disconnected and self.replicas.log_dir.closing:
             return self.waits.complete(request, reject_batches(request, SHUTTING_DOWN))
-        partitions = admit(request, self.replicas)
+        partitions = admit(request, self.replicas, self.access)
         if isinstance(partitions, Refusal):
             return self.waits.complete(request, reject_batches(request, partitions))
         return self.waits.complete(request, self.appends.append_batches(request, partitions, frame, inspected))

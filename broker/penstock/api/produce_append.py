@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.api.authorization.access import DataAccess
 from penstock.api.produce_backlog import Inspected
 from penstock.api.produce_request import ALL, ParsedProduce, Partitions, Refusal
 from penstock.api.produce_wait import BatchResult, BatchResults, batch_result
@@ -11,7 +12,7 @@ from penstock.txn.verification import Verifier
 from penstock.wire.batch import HEADER_SIZE, read_header
 from penstock.wire.compression import Codec
 from penstock.wire.errors import ErrorCode
-from penstock.wire.produce_frame import PartitionResult
+from penstock.wire.produce_frame import PartitionResult, Topic
 
 MIN_ZSTD_VERSION = 7
 """The Produce version from which batches may be compressed with zstd (KIP-110)."""
@@ -21,8 +22,8 @@ OLD_ZSTD = "zstd needs Produce 7 or later; upgrade the client or choose another 
 class ProduceAppends:
     """Appends the batches of a broker's requests."""
 
-    def __init__(self, replicas: ReplicaManager, verifier: Verifier) -> None:
-        self.replicas, self.transactional = replicas, TransactionalAppends(replicas, verifier)
+    def __init__(self, replicas: ReplicaManager, verifier: Verifier, access: DataAccess | None) -> None:
+        self.replicas, self.transactional, self.access = replicas, TransactionalAppends(replicas, verifier), access
 
     def append_batches(
         self, request: ParsedProduce, partitions: Partitions, frame: memoryview, inspected: Inspected
@@ -40,8 +41,7 @@ class ProduceAppends:
                 number, partition = next(numbered)
                 batch = frame[start : start + max(size, 0)]
                 if partition is None:
-                    error, leader = self.replicas.reject_batch(topic, index, batch)
-                    result: BatchResult = PartitionResult(index, error, leader=leader)
+                    result: BatchResult = self.reject(request, topic, index, batch)
                 elif is_old and is_zstd(batch):
                     result = PartitionResult(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message=OLD_ZSTD)
                 else:
@@ -54,6 +54,14 @@ class ProduceAppends:
                 batches.append(result)
                 batch.release()
         return results
+
+    def reject(self, request: ParsedProduce, topic: Topic, index: int, batch: memoryview) -> PartitionResult:
+        """Return the result of a batch whose partition this broker does not lead, or the client may not write to."""
+        access, peer = self.access, request.peer
+        if access is not None and peer is not None and access.is_writable(peer, topic) is False:
+            return PartitionResult(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        error, leader = self.replicas.reject_batch(topic, index, batch)
+        return PartitionResult(index, error, leader=leader)
 
 
 def is_zstd(batch: memoryview) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.api.exchange import RequestExchange
+from penstock.api.authorization.access import DataAccess
+from penstock.api.exchange import PeerInfo, RequestExchange
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
 from penstock.wire.errors import ErrorCode
@@ -31,10 +32,14 @@ class ParsedProduce(NamedTuple):
     transactional_id: str | None = None
     topics: Topics = ()
     """The batches that are not appended yet, by topic, as places in the frame."""
+    peer: PeerInfo | None = None
+    """The client; set if there is authorization."""
 
 
 Partitions = list[Leader | None]
-"""The partitions of a request's batches, in its order; None stands for a partition that this broker does not lead."""
+"""The partitions of a request's batches, in its order; None stands for a partition that this broker does not lead, or
+that the client may not write to."""
+DENIED_TRANSACTIONAL_ID = "the client has no WRITE permission on the transactional id; add an ACL"
 
 
 class Refusal(NamedTuple):
@@ -44,8 +49,8 @@ class Refusal(NamedTuple):
     message: str
 
 
-def admit(request: ParsedProduce, replicas: ReplicaManager) -> Partitions | Refusal:
-    """Check the request as a whole by the current state, and find its partitions."""
+def admit(request: ParsedProduce, replicas: ReplicaManager, access: DataAccess | None) -> Partitions | Refusal:
+    """Check the request as a whole by the current state, and find the partitions that the client may write to."""
     acks = request.acks
     if request.version < FIRST_SERVED:
         return Refusal(ErrorCode.UNSUPPORTED_VERSION, "message formats 0 and 1 are not supported; upgrade the client")
@@ -59,7 +64,13 @@ def admit(request: ParsedProduce, replicas: ReplicaManager) -> Partitions | Refu
             message = "this broker has lost its lease; refresh metadata and retry"
             return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
     partitions: Partitions = []
+    peer = request.peer
+    if access is not None and peer is not None and not access.may_use_transactional_id(peer, request.transactional_id):
+        return Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, DENIED_TRANSACTIONAL_ID)
     for topic, places in request.topics:
+        if access is not None and peer is not None and not access.may_write(peer, topic):
+            partitions += [None] * len(places)
+            continue
         for place in places:
             partitions.append(replicas.find(topic, place.partition))
     return partitions

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from penstock.config.authorization import AUTHORIZERS, super_users_of
 from penstock.config.definition import (
     InvalidSetting,
     RejectedSetting,
@@ -249,6 +250,20 @@ class BrokerConfig:
         "Replica that the leader redirects consumers to. RackAwareReplicaSelector (or its full Kafka name) selects an"
         " in-sync replica in the consumer's rack. Default: the leader.",
         allowed=(RACK_AWARE, f"org.apache.kafka.common.replica.{RACK_AWARE}"),
+    )
+    authorizer_class_name: str = setting(
+        "authorizer.class.name", "",
+        "Authorizer of requests: StandardAuthorizer (or its full Kafka name) decides by ACLs. Empty: no authorization.",
+        allowed=AUTHORIZERS,
+    )
+    super_users: frozenset[str] = setting(
+        "super.users", "",
+        "Principals that may do everything, separated by semicolons, such as User:admin;User:broker. The brokers'"
+        " principals must be among them.",
+        convert=super_users_of,
+    )
+    allow_everyone_if_no_acl_found: bool = setting(
+        "allow.everyone.if.no.acl.found", False, "Whether everyone may use resources to which no ACL applies."
     )
     log_max_open_files: int = setting(
         "log.max.open.files", 512, "Maximum number of segment files kept open; others are opened on demand.",

@@ -49,9 +49,8 @@ BROKER_ROWS = (
         """,
     ),
     (
-        "SASL and authorization are not supported yet; classes, Kerberos and delegation tokens are not supported",
+        "SASL is not supported yet; classes, Kerberos and delegation tokens are not supported",
         """
-        authorizer.class.name string ''
         connection.failed.authentication.delay.ms int 100
         connections.max.reauth.ms long 0
         delegation.token.expiry.check.interval.ms long 3600000

@@ -73,6 +73,10 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
     server, requests, flusher = sources.server, sources.requests, sources.flusher
     partitions = sources.partitions
     damaged: list[Value] = [({"topic": topic, "partition": str(index)}, 1) for topic, index in partitions.damaged()]
+    denials: list[Value] = [
+        ({"operation": operation.name, "resource_type": resource.name}, n)
+        for (operation, resource), n in sources.denials.items()
+    ]
     closed: list[Value] = [({"reason": reason.value}, n) for reason, n in server.closed.items()]
     return Snapshot(
         counters=[
@@ -94,6 +98,7 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
                 "Sum of the throttle times, by quota.",
                 by_quota(sources.quotas.throttled_s),
             ),
+            ("penstock_authorization_denials", "Operations denied to clients.", denials),
             ("penstock_flush_rounds", "Flush rounds (group commits).", single(flusher.rounds)),
             ("penstock_flushed_files", "Files synced to disk.", single(flusher.synced_files)),
             ("penstock_loop_stalls", "Event loop stalls of more than 50 ms.", single(heartbeat.stalls)),

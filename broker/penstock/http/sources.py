@@ -10,6 +10,7 @@ from penstock.api.log_dirs import LogDirState
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.clock import Clock
 from penstock.runtime.stats import Histogram, RequestStats
+from penstock.security.audit import Denials
 from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.server.stats import ServerStats
 
@@ -149,3 +150,5 @@ class Sources:
     committed: Callable[[], Iterable[CommittedSource]]
     """Committed offsets. They may change during the iteration."""
     query_remote: RemoteOffsetsQuery
+    denials: Denials
+    """Operations that were denied."""

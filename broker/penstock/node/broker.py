@@ -27,6 +27,7 @@ from penstock.http.sources import Sources
 from penstock.log.log_dir import LogDirectory
 from penstock.log.types import LogError
 from penstock.node import log_recovery
+from penstock.node.authorization import check_brokers_are_authorized, make_authorizer
 from penstock.node.composition import BrokerComposition, CompositionContext
 from penstock.node.environment import ClosableStore, NodeEnvironment
 from penstock.node.handlers import BrokerServices, make_dispatcher
@@ -49,6 +50,7 @@ from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime import logging
 from penstock.runtime.stats import RequestStats
+from penstock.security.audit import AuditLog
 from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.server.listener import ListenError, Server
 from penstock.state.store import StoreError
@@ -85,6 +87,8 @@ class BrokerNode:
         self.tls: dict[str, ListenerTls] = self.load_tls()
         """The TLS state of each listener that has TLS."""
         self.inter_broker_listener = inter_broker_of(self.config, self.security, environment.is_clustered)
+        if environment.is_clustered:
+            check_brokers_are_authorized(self.config, self.security[self.inter_broker_listener])
         self.view = ClusterView()
         self.files = environment.make_files(self.config.log_tail_cache_bytes)
         self.stats = RequestStats()
@@ -265,7 +269,8 @@ class BrokerNode:
         return BrokerServices(
             store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas,
             composition.make_leaderships(store, replicas), topics, groups, ids, transactions,
-            ClientQuotas(view, quota_windows(config), asyncio.get_running_loop().time)
+            ClientQuotas(view, quota_windows(config), asyncio.get_running_loop().time),
+            make_authorizer(config, view), AuditLog(asyncio.get_running_loop().time)
         )  # fmt: skip
 
     def make_replicas(self, log_dir: LogDirectory) -> ReplicaManager:
@@ -331,6 +336,7 @@ class BrokerNode:
             partitions=services.replicas,
             directories=LogDirSizes(services.log_dir).log_dirs,
             committed=services.groups.committed,
+            denials=services.audit.denials,
             query_remote=RemoteLeaders(self.view, self.config.node_id, self.composition.peers),
         )
 

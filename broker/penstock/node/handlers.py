@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from penstock.api.acls import AclsApi
+from penstock.api.authorization.access import DataAccess
+from penstock.api.authorization.enforcement import Enforcement
 from penstock.api.client_quotas import ClientQuotasApi
 from penstock.api.cluster import ClusterApi
 from penstock.api.configs import ConfigsApi
@@ -32,6 +35,7 @@ from penstock.api.transaction_parts import TransactionPartsApi
 from penstock.api.transactions import TransactionsApi
 from penstock.api.versions import ApiVersionsApi
 from penstock.config.broker import BrokerConfig
+from penstock.control.acl_admin import AclService
 from penstock.control.client_quotas import ClientQuotaService
 from penstock.control.config_admin import ConfigService
 from penstock.control.controller.reassignment_requests import ReassignmentRequests
@@ -44,6 +48,8 @@ from penstock.node.partition_data import LogDirSizes
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
 from penstock.runtime.stats import RequestStats
+from penstock.security.audit import AuditLog
+from penstock.security.authorizer import Authorizer
 from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.state.store import Store
 from penstock.state.view import ClusterView
@@ -78,20 +84,27 @@ class BrokerServices:
     ids: ProducerIds
     transactions: TransactionService
     quotas: ClientQuotas
+    authorizer: Authorizer
+    audit: AuditLog
 
 
 def make_dispatcher(services: BrokerServices, now_s: Callable[[], float]) -> Dispatcher:
     """Return the dispatcher of all requests; `now_s` is the event loop's clock."""
-    config, replicas, stats = services.config, services.replicas, services.stats
+    config, replicas, stats, authorizer = services.config, services.replicas, services.stats, services.authorizer
     features = Features(services.store, services.view, services.watcher, FEATURE_LEVEL)
     apis = [*make_apis(services), FeaturesApi(features)]
     routes = [route for api in apis for route in api.routes()]
     sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, now_s, services.random)
     followers = ReplicaFetchApi(replicas, config.replica_fetch_response_max_bytes, services.random)
     limits = FetchLimits(config.fetch_max_bytes)
-    fetch = FetchApi(replicas, sessions, limits, stats, followers, services.leaderships)
-    produce = ProduceApi(replicas, stats, services.transactions.verifier, services.leaderships)
-    return Dispatcher(produce, fetch, ApiVersionsApi(routes, features), routes, stats, services.quotas)
+    access = enforcement = None
+    if authorizer.is_enabled:
+        access = DataAccess(authorizer, services.view, services.audit)
+        enforcement = Enforcement(authorizer, services.view, config, services.audit)
+    fetch = FetchApi(replicas, sessions, limits, stats, followers, services.leaderships, access)
+    produce = ProduceApi(replicas, stats, services.transactions.verifier, services.leaderships, access)
+    versions = ApiVersionsApi(routes, features)
+    return Dispatcher(produce, fetch, versions, routes, stats, services.quotas, enforcement)
 
 
 def make_apis(services: BrokerServices) -> list[ApiHandler]:
@@ -104,6 +117,7 @@ def make_apis(services: BrokerServices) -> list[ApiHandler]:
         ConfigsApi(view, ConfigService(store, view, watcher, config, services.clock), config),
         ClientQuotasApi(ClientQuotaService(store, view, watcher)),
         ClusterApi(view),
+        AclsApi(view, AclService(store, view, watcher), services.authorizer),
         ReassignmentsApi(view, ReassignmentRequests(store, view, watcher, services.clock, config)),
         QuorumApi(store, view, services.clock),
         LogDirsApi(view, LogDirSizes(services.log_dir)),

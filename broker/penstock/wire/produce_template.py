@@ -41,6 +41,7 @@ class ProduceTemplate:
 
     __slots__ = (
         "acks",
+        "authorized",
         "before",
         "behind",
         "end",
@@ -63,6 +64,8 @@ class ProduceTemplate:
         self.head = struct.Struct(f">{CORRELATION_OFFSET}si{end - AFTER_CORRELATION}sBiBBBB")
         """Layout of a request for one partition, up to the batch size."""
         self.misses_left = MAX_MISSES
+        self.authorized = 0
+        """The generation of ACLs with which the connection's client may write to the topic; 0 without ACLs."""
         response = bytes(encode_produce_response(0, version, [(topic, [PartitionResult(0)])]))
         self.response_head = response[AFTER_CORRELATION : -RESPONSE_TAIL_BYTES - RESULT.size]
         self.response_tail = response[-RESPONSE_TAIL_BYTES:]

@@ -82,7 +82,7 @@ class Asker:
     async def __call__(self, request: Payload, version: int, listener: str = "INSIDE") -> Any:
         route = self.routes[type(request)]
         assert route.first <= version <= route.last
-        received = codec.decode(route.request, version, codec.encode(request, version))
+        received = route.decode(version, memoryview(codec.encode(request, version)), 0)
         peer = PeerInfo(1, listener, "127.0.0.1", 5)
         context = RequestContext(version, 1, "test", peer, Waits(), self.meter)  # type: ignore[arg-type]
         answer = route.handler(received, context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,10 +23,12 @@ from penstock.http.lag import measure_lags
 from penstock.http.sources import PartitionName, RemoteOffsets, Sources
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.stats import Histogram, RequestStats
+from penstock.security.audit import Denials
 from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
 from penstock.server.listener import ListenError
 from penstock.server.stats import CloseReason, ServerStats
 from penstock.state.view import ClusterView
+from penstock.wire.acl import AclOperation, ResourceType
 
 pytestmark = pytest.mark.integration
 
@@ -124,6 +127,7 @@ class Broker:
         self.asked: list[dict[PartitionName, list[int]]] = []
         self.quotas = ClientQuotas(ClusterView(), QuotaWindows(), lambda: 0.0)
         self.tls: list[TlsOfListener] = []
+        self.denials: Denials = Counter()
         self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
         self.sources = Sources(
             version="1.2.3",
@@ -140,6 +144,7 @@ class Broker:
             directories=lambda: self.directories,
             committed=lambda: self.committed,
             query_remote=self.query_remote,
+            denials=self.denials,
         )
         self.http = HttpServer(lambda: self.reason)
         self.http.sources = self.sources
@@ -226,6 +231,7 @@ async def test_the_servers_counters_are_told() -> None:
         server = broker.server
         server.bytes_in, server.bytes_out, server.requests, server.connections = 11, 22, 33, 4
         server.closed[CloseReason.IDLE] = 5
+        broker.denials[AclOperation.READ, ResourceType.TOPIC] = 2
         broker.requests.fetched_bytes = 66
         found = await broker.metrics()
         assert found["penstock_received_bytes_total"] == {(): 11}
@@ -233,6 +239,8 @@ async def test_the_servers_counters_are_told() -> None:
         assert found["penstock_received_requests_total"] == {(): 33}
         assert found["penstock_connections"] == {(): 4}
         assert found["penstock_connections_closed_total"] == {(("reason", "idle"),): 5}
+        denied = (("operation", "READ"), ("resource_type", "TOPIC"))
+        assert found["penstock_authorization_denials_total"] == {denied: 2}
         assert found["penstock_fetched_bytes_total"] == {(): 66}
         assert found["penstock_flush_rounds_total"] == {(): 12}
         assert found["penstock_flushed_files_total"] == {(): 34}

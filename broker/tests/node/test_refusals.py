@@ -81,6 +81,8 @@ def test_wrong_use_has_an_exit_code_of_its_own_and_nothing_is_made(tmp_path: Pat
         ({}, '"num.partitons" = 3\n', ("num.partitons", "penstock.toml")),
         ({}, "num = = 3\n", ("penstock.toml",)),
         ({"config_file": "missing.toml"}, "", ("missing.toml",)),
+        ({"settings": {"authorizer.class.name": "org.example.Mine"}}, "", ("org.example.Mine", "StandardAuthorizer")),
+        ({"settings": {"super.users": "User:a;admin"}}, "", ('"admin"', "super.users", "User:admin")),
         ({"listeners": ["nonsense"]}, "", ("nonsense", "NAME://host:port")),
         ({"settings": {"listeners": "A://x:1,A://x:2"}}, "", ('listener "A" is defined twice',)),
     ],

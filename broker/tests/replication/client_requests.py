@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from cluster_kit import VERSION, Answered, Cluster
+from cluster_kit import PEER, VERSION, Answered, Cluster
 from replica_kit import batch_of
 
 from penstock.api.exchange import PeerInfo
@@ -42,7 +42,7 @@ def start_fetch(cluster: Cluster, broker_id: int, offsets: dict[str, int], **mor
     request = FetchRequest(**{"max_bytes": MUCH, "min_bytes": 1, "topics": topics, **more})
     answered = Answered()
     received = codec.decode(FetchRequest, VERSION, codec.encode(request, VERSION))
-    broker.fetch.handle(received, VERSION, 1, answered, "127.0.0.1")
+    broker.fetch.handle(received, VERSION, 1, answered, PEER)
     return answered
 
 

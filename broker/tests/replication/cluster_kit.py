@@ -18,7 +18,7 @@ import msgspec
 from log_kit import HandClock, abandon, headers_in, settle
 from replica_kit import GatedFiles, Waiter, batch_of, until
 
-from penstock.api.exchange import Callback, ResponsePart
+from penstock.api.exchange import Callback, PeerInfo, ResponsePart
 from penstock.api.fetch import FetchApi, FetchLimits
 from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.leaderships import Leaderships
@@ -47,6 +47,7 @@ from penstock.wire import codec
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse
 
 VERSION = 17
+PEER = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 5)
 LAG_MS = 30_000
 
 
@@ -104,7 +105,7 @@ class Link:
         received = codec.decode(FetchRequest, VERSION, codec.encode(request, VERSION))
         answered = Answered()
         self.under_way.append(answered)
-        target.fetch.handle(received, VERSION, 1, answered, "127.0.0.1")
+        target.fetch.handle(received, VERSION, 1, answered, PEER)
         try:
             frame = await answered.frame
         finally:

@@ -1,0 +1,77 @@
+"""Removes from responses what a client may not see. Used by `enforcement`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.api.authorization.access import Access
+from penstock.api.authorization.rules import DetailRule, OperationsRule, Requirement, VisibilityRule
+from penstock.wire.acl import AclOperation, ResourceType
+from penstock.wire.schema import Payload
+
+NO_OPERATIONS = -(1 << 31)
+"""The value of a bit field that was not requested."""
+
+
+def finish_response(
+    rules: Sequence[Requirement], request: Any, response: Payload, version: int, access: Access
+) -> None:
+    """Apply the rules that concern the response of a handler."""
+    for rule in rules:
+        if not rule.applies(request, version):
+            continue
+        if isinstance(rule, VisibilityRule):
+            show_allowed(rule, response, access)
+        elif isinstance(rule, DetailRule):
+            hide_details(rule, response, access)
+        elif isinstance(rule, OperationsRule):
+            limit_operations(rule, response, access)
+
+
+def show_allowed(rule: VisibilityRule, response: Any, access: Access) -> None:
+    """Leave out the elements that the client may not see. Those without a name were checked by their id."""
+    if rule.instead is not None and access.may(rule.instead.operation, rule.instead.resource):
+        return
+    *around, last = rule.path
+    containers = [response]
+    for field in around:
+        containers = [element for container in containers for element in getattr(container, field)]
+    operation, resource = rule.right.operation, rule.right.resource
+    for container in containers:
+        elements = getattr(container, last)
+        shown = [e for e in elements if not (name := getattr(e, rule.name)) or access.may(operation, resource, name)]
+        if len(shown) != len(elements):
+            setattr(container, last, shown)
+
+
+def hide_details(rule: DetailRule, response: Any, access: Access) -> None:
+    """Remove details of elements that the client may not see."""
+    for element in getattr(response, rule.answered):
+        if not access.may(rule.right.operation, rule.right.resource, getattr(element, rule.name)):
+            rule.hide(element)
+
+
+def limit_operations(rule: OperationsRule, response: Any, access: Access) -> None:
+    """Remove the operations that the client may not do from bit fields."""
+    if not rule.answered:
+        existing = getattr(response, rule.bits)
+        if existing != NO_OPERATIONS:
+            may_describe = access.may(AclOperation.DESCRIBE, ResourceType.CLUSTER)
+            setattr(response, rule.bits, allowed_operations(existing, access) if may_describe else 0)
+        return
+    for element in getattr(response, rule.answered):
+        existing = getattr(element, rule.bits)
+        if existing != NO_OPERATIONS:
+            name = getattr(element, rule.name)
+            setattr(element, rule.bits, allowed_operations(existing, access, rule.resource, name))
+
+
+def allowed_operations(
+    existing: int, access: Access, resource: ResourceType = ResourceType.CLUSTER, name: str | None = None
+) -> int:
+    """Return the bits of `existing` whose operations the client may do on a resource."""
+    target = (resource,) if name is None else (resource, name)
+    return sum(
+        1 << operation for operation in AclOperation if existing & 1 << operation and access.may(operation, *target)
+    )
