@@ -14,7 +14,16 @@ from confluent_kafka.admin import AdminClient
 from etcd_process import EtcdCluster
 from node_kit import DEADLINE_S, Process, port_of, reserved_port
 
-from penstock.client import Admin, Consumer, PartitionInfo, Producer, RequestTimedOut, TopicPartition, UnknownTopic
+from penstock.client import (
+    Admin,
+    Consumer,
+    PartitionInfo,
+    Producer,
+    RequestTimedOut,
+    Security,
+    TopicPartition,
+    UnknownTopic,
+)
 
 LEASE_MS = 3000
 """Session timeout of the brokers: shorter than the default, because tests wait until it expires."""
@@ -135,10 +144,10 @@ async def write(producer: Producer, topic: str, first: int, count: int) -> list[
     return numbers
 
 
-async def read_all(bootstrap: str, topic: str, count: int) -> list[int]:
+async def read_all(bootstrap: str, topic: str, count: int, security: Security | None = None) -> list[int]:
     """Read `count` numbers from a topic's only partition and return them in order."""
     found: list[int] = []
-    async with Consumer(bootstrap) as consumer:
+    async with Consumer(bootstrap, security=security) as consumer:
         place = TopicPartition(topic, 0)
         consumer.assign([place])
         await consumer.seek_to_beginning(place)
