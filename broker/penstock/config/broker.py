@@ -265,6 +265,20 @@ class BrokerConfig:
     allow_everyone_if_no_acl_found: bool = setting(
         "allow.everyone.if.no.acl.found", False, "Whether everyone may use resources to which no ACL applies."
     )
+    http_certificate_location: str | None = setting(
+        "http.certificate.location", None,
+        "File with private key and certificate chain of the HTTP port, PEM, or a directory with tls.crt and tls.key;"
+        " HTTP is then served with TLS. Reloaded when its content changes.",
+    )
+    http_client_ca_location: str | None = setting(
+        "http.client.ca.location", None,
+        "File with CA certificates, PEM, or a directory with ca.crt: clients with a certificate of these may read all"
+        " pages, others only those of health.",
+    )
+    http_token_file: str | None = setting(
+        "http.token.file", None,
+        "File with the bearer token that clients send to read pages other than those of health. Read at each request.",
+    )
     log_max_open_files: int = setting(
         "log.max.open.files", 512, "Maximum number of segment files kept open; others are opened on demand.",
         minimum=16, maximum=1_000_000,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from penstock.config.listeners import ListenerAddress
+from penstock.http.access import HttpAccess
 from penstock.http.heartbeat import Heartbeat
 from penstock.http.sources import Sources
 from penstock.server.listener import bind_sockets
@@ -22,15 +23,16 @@ class HttpServer:
     """Serves `/health/live`, `/health/ready` and `/metrics`.
 
     `not_ready` returns the reason why clients must not connect yet, or None. `sources` provides the metrics; it is None
-    while the broker starts or stops.
+    while the broker starts or stops. `access` protects all pages but those of health.
     """
 
-    def __init__(self, not_ready: Callable[[], str | None]) -> None:
+    def __init__(self, not_ready: Callable[[], str | None], access: HttpAccess | None = None) -> None:
         self.not_ready = not_ready
+        self.access = access or HttpAccess()
         self.sources: Sources | None = None
         self.heartbeat = Heartbeat(asyncio.get_running_loop())
         self.rendering: asyncio.Task[bytes] | None = None
-        app = web.Application(client_max_size=1 << 16)
+        app = web.Application(client_max_size=1 << 16, middlewares=[self.access.middleware()])
         app.add_routes(
             [
                 web.get("/health/live", self.live),
@@ -44,8 +46,9 @@ class HttpServer:
         """Listen on `host` and `port` (0 for any) and return the port. Raises `server.listener.ListenError`."""
         address, sockets = await bind_sockets(asyncio.get_running_loop(), ListenerAddress("HTTP", host, port))
         await self.runner.setup()
+        context = self.access.context()
         for sock in sockets:
-            await web.SockSite(self.runner, sock).start()
+            await web.SockSite(self.runner, sock, ssl_context=context).start()
         self.heartbeat.start()
         return address.port
 

@@ -17,16 +17,26 @@ from penstock.http.sources import Sources
 
 if TYPE_CHECKING:
     from penstock.http.app import HttpServer
+    from penstock.server.tls.listener_tls import ListenerTls
 
 START_DELAY_S = 0.5
 """How long the import of the web library waits for the broker."""
 
 
 class BackgroundHttpServer:
-    """Creates an `HttpServer` in a task. `not_ready` is passed on to it. Created on the event loop."""
+    """Creates an `HttpServer` in a task. `not_ready`, `tls` and `token_file` are passed on to it. Created on the event
+    loop."""
 
-    def __init__(self, host: str, port: int, not_ready: Callable[[], str | None]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        not_ready: Callable[[], str | None],
+        tls: ListenerTls | None = None,
+        token_file: str | None = None,
+    ) -> None:
         self.host, self.port, self.not_ready = host, port, not_ready
+        self.tls, self.token_file = tls, token_file
         self.sources: Sources | None = None
         self.server: HttpServer | None = None
         self.listening = asyncio.Event()
@@ -37,9 +47,10 @@ class BackgroundHttpServer:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.listening.wait(), START_DELAY_S)
         await asyncio.to_thread(importlib.import_module, "penstock.http.app")
+        from penstock.http.access import HttpAccess
         from penstock.http.app import HttpServer
 
-        self.server = HttpServer(self.not_ready)
+        self.server = HttpServer(self.not_ready, HttpAccess(self.tls, self.token_file))
         self.server.sources = self.sources
         return await self.server.start(self.host, self.port)
 

@@ -86,6 +86,7 @@ class BrokerNode:
         """The security of each listener by its name."""
         self.tls: dict[str, ListenerTls] = self.load_tls()
         """The TLS state of each listener that has TLS."""
+        self.http_tls = self.load_http_tls()
         self.inter_broker_listener = inter_broker_of(self.config, self.security, environment.is_clustered)
         if environment.is_clustered:
             check_brokers_are_authorized(self.config, self.security[self.inter_broker_listener])
@@ -111,6 +112,19 @@ class BrokerNode:
         from penstock.node.listener_tls import load_listeners
 
         return load_listeners(self.security.values())
+
+    def load_http_tls(self) -> ListenerTls | None:
+        """Load the certificates of the HTTP port; None without TLS. Raises `StartError`."""
+        if self.config.http_certificate_location is None and self.config.http_client_ca_location is None:
+            return None
+        from penstock.node.listener_tls import load_http
+
+        return load_http(self.config)
+
+    @property
+    def all_tls(self) -> list[ListenerTls]:
+        """The TLS state of the listeners and of the HTTP port."""
+        return [*self.tls.values(), *([] if self.http_tls is None else [self.http_tls])]
 
     def peer_tls(self) -> ssl.SSLContext | None:
         """Return the present TLS context of connections to other brokers; None without TLS."""
@@ -163,10 +177,10 @@ class BrokerNode:
         self.cleanup.push_async_callback(dispatcher.close)
         limits, bind = server_limits(self.config), self.environment.bind
         server = Server(dispatcher, limits, executor, bind, services.quotas, self.tls)
-        if self.tls:
+        if self.all_tls:
             from penstock.node.listener_tls import start_reloader
 
-            self.cleanup.push_async_callback(start_reloader(self.config, self.tls, executor).close)
+            self.cleanup.push_async_callback(start_reloader(self.config, self.all_tls, executor).close)
         if http is not None:
             self.cleanup.callback(http.set_sources, None)
         listening = await self.listen(server, services)
@@ -305,7 +319,9 @@ class BrokerNode:
         """Create the HTTP server first, so that it closes last and reports the state until then."""
         if self.options.http_port is None:
             return None
-        http = BackgroundHttpServer(self.options.http_host, self.options.http_port, self.not_ready)
+        http = BackgroundHttpServer(
+            self.options.http_host, self.options.http_port, self.not_ready, self.http_tls, self.config.http_token_file
+        )
         self.cleanup.push_async_callback(http.close)
         return http
 
@@ -328,7 +344,7 @@ class BrokerNode:
             requests=self.stats,
             server=server.stats,
             quotas=services.quotas,
-            tls=list(self.tls.values()),
+            tls=self.all_tls,
             flusher=flusher,
             flush_durations=flusher.durations,
             not_ready=self.not_ready,

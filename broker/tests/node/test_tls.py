@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import aiohttp
 import kafka
 import pytest
 from cluster_processes import Cluster, in_sync, read_all, running, write
@@ -161,6 +162,8 @@ async def certificate_of(port: int) -> bytes:
         ("ssl.principal.mapping.rules", "RULE:(/x/", "invalid pattern"),
         ("ssl.cipher.suites", "TLS_X", 'unknown cipher suite "TLS_X"'),
         ("inter.broker.listener.name", "IN", 'listener "IN" does not exist'),
+        ("http.certificate.location", "/none.pem", 'cannot read http.certificate.location "/none.pem"'),
+        ("http.client.ca.location", "/none.pem", "set without http.certificate.location; set both"),
     ],
 )
 def test_what_is_not_valid_ends_the_start_before_a_port_opens(
@@ -169,6 +172,24 @@ def test_what_is_not_valid_ends_the_start_before_a_port_opens(
     code, error = refusal(tmp_path, *sets([*files.settings(), f"{setting}={text}"]), listen=LISTEN)
     assert code == 2
     assert message in error
+
+
+async def test_http_is_served_with_tls_and_metrics_tell_when_certificates_expire(up: MakeProcess, files: Files) -> None:
+    http = [
+        f"http.certificate.location={files.write('http', BROKER.pem)}",
+        f"http.token.file={files.write('token', 'x')}",
+    ]
+    listen = ("--listener", "SSL://127.0.0.1:0", "--http-port", "0")
+    process = up(*sets([*files.settings(), *http]), listen=listen)
+    url = f"https://localhost:{process.http_port}/metrics"
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url, ssl=client_context()) as refused:
+            assert refused.status == 401
+        async with session.get(url, ssl=client_context(), headers={"Authorization": "Bearer x"}) as response:
+            text = await response.text()
+    for listener in "SSL", "http":
+        assert f'penstock_tls_certificate_expires_seconds{{listener="{listener}"}} 1' in text
+        assert f'penstock_tls_certificate_outdated{{listener="{listener}"}} 0.0' in text
 
 
 class MutualCluster(Cluster):
