@@ -33,7 +33,12 @@ MAX_QUOTA_ENTITIES = 100_000
 MAX_CONCURRENT_ENTITIES = 256
 """Entities of one request that are changed concurrently."""
 ENTITY_TYPES = (USER, CLIENT_ID, IP)
-WHOLE_NUMBERS = (QuotaKind.PRODUCE, QuotaKind.FETCH, QuotaKind.CONNECTION)
+WHOLE_NUMBERS: dict[str, float] = {
+    QuotaKind.PRODUCE: (1 << 63) - 1,
+    QuotaKind.FETCH: (1 << 63) - 1,
+    QuotaKind.CONNECTION: (1 << 31) - 1,
+}
+"""The quotas that Kafka keeps as integers, with their maximum."""
 
 Entity = Sequence[tuple[str, str | None]]
 """Pairs of entity type and name, None for the default, as a client sent them."""
@@ -173,20 +178,20 @@ def check_address(name: str) -> str:
 
 
 def check_changes(entity: Mapping[str, str | None], changes: Sequence[tuple[str, float | None]]) -> None:
-    """Raise `AdminError` for keys or values that an entity cannot have."""
+    """Raise `AdminError` for keys or values that an entity cannot have. As in Kafka, any key can be removed."""
     kinds = (QuotaKind.CONNECTION,) if IP in entity else CLIENT_KINDS
     if len({key for key, _ in changes}) < len(changes):
         raise invalid("a quota is listed more than once for one entity; remove the duplicate")
     for key, value in changes:
+        if value is None:
+            continue
         if key not in kinds:
             known = ", ".join(kinds)
             raise invalid(f"unknown quota {quoted(key)} for an entity of {' and '.join(entity)}; use {known}")
-        if value is None:
-            continue
         if not math.isfinite(value) or value <= 0:
             raise invalid(f'the quota "{key}" is "{value:g}"; use a number greater than 0, or remove the quota')
-        if key in WHOLE_NUMBERS and not value.is_integer():
-            raise invalid(f'the quota "{key}" is "{value:g}"; use a whole number')
+        if key in WHOLE_NUMBERS and not (value.is_integer() and value <= WHOLE_NUMBERS[key]):
+            raise invalid(f'the quota "{key}" is "{value:g}"; use a whole number up to {WHOLE_NUMBERS[key]}')
 
 
 def check_filters(filters: Sequence[QuotaFilter]) -> None:

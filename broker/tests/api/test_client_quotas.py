@@ -112,17 +112,26 @@ async def test_validate_only_checks_and_writes_nothing(broker: Any) -> None:
         ({"ip": "example.org"}, {"connection_creation_rate": 1}, '"example.org" is not an IP address'),
         ({"ip": "10.0.0.1"}, RATE, "use connection_creation_rate"),
         ({"user": "a"}, {"connection_creation_rate": 1}, "use producer_byte_rate, consumer_byte_rate"),
-        ({"user": "a"}, {"producer_byte_rat": None}, 'unknown quota "producer_byte_rat"'),
+        ({"user": "a"}, {"producer_byte_rat": 1}, 'unknown quota "producer_byte_rat"'),
         ({"user": "a"}, [*RATE.items(), *RATE.items()], "more than once"),
         ({"user": "a"}, {"producer_byte_rate": 0}, '"0"; use a number greater than 0'),
         ({"user": "a"}, {"request_percentage": -1}, '"-1"; use a number greater than 0'),
         ({"user": "a"}, {"request_percentage": math.nan}, '"nan"; use a number greater than 0'),
         ({"user": "a"}, {"consumer_byte_rate": math.inf}, '"inf"; use a number greater than 0'),
         ({"user": "a"}, {"producer_byte_rate": 1.5}, '"1.5"; use a whole number'),
+        ({"user": "a"}, {"consumer_byte_rate": 1e19}, "up to 9223372036854775807"),
+        ({"ip": None}, {"connection_creation_rate": 1 << 31}, "up to 2147483647"),
     ],
 )
 async def test_an_invalid_change_is_refused_with_the_fix(broker: Any, entity: Any, quotas: Any, part: str) -> None:
     assert part in await refusal(broker, entity, quotas)
+
+
+async def test_any_quota_can_be_removed_and_the_largest_can_be_set(broker: Any) -> None:
+    (result,) = await altered(broker, entry({"user": "ana"}, {"unknown": None, "connection_creation_rate": None}))
+    assert (result.error_code, broker.view.security.quotas) == (0, {})
+    (result,) = await altered(broker, entry({"ip": None}, {"connection_creation_rate": (1 << 31) - 1}))
+    assert result.error_code == 0
 
 
 async def test_an_address_is_stored_as_the_server_writes_it(broker: Any) -> None:

@@ -33,7 +33,7 @@ ANONYMOUS: Entity = {"user": "ANONYMOUS"}
 @pytest.fixture
 async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
     async with opened_wire(tmp_path) as opened:
-        opened.now_s = 1000.0
+        opened.now_s, opened.timer_s = 1000.0, 5000.0
         yield opened
 
 
@@ -133,6 +133,12 @@ async def test_a_response_that_exceeds_the_quota_is_sent_and_the_next_ones_are_e
     assert wire.connection.throttles_ms == [10_000, 10_000]
     wire.now_s += 11
     assert read(only(await fetch(wire, version))) == [(0, 2)], "a batch larger than the quota is delivered in the end"
+
+
+async def test_a_client_without_a_quota_on_fetches_may_fetch_at_will(wire: Wire) -> None:
+    await filled(wire, 3)
+    limit(wire, ANONYMOUS, producer_byte_rate=1)
+    assert [(await fetch(wire)).throttle_time_ms for _ in range(2)] == [0, 0]
 
 
 async def test_a_throttled_fetch_does_not_wait_for_data(wire: Wire) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
 from core_kit import CoreBench
 from server_kit import Desk, Run, echo, framed, serving
 
@@ -145,6 +146,7 @@ class SlowAddress:
         return 0.0 if len(self.hosts) == 1 else 3600.0
 
 
+@pytest.mark.integration
 def test_a_connection_above_the_rate_of_its_address_is_not_read_before_its_time(run: Run) -> None:
     async def scenario() -> None:
         desk = Desk(echo)
@@ -169,6 +171,7 @@ def test_a_connection_above_the_rate_of_its_address_is_not_read_before_its_time(
     run(scenario())
 
 
+@pytest.mark.integration
 def test_a_throttled_client_on_a_socket_fills_no_memory_and_is_served_afterwards(run: Run) -> None:
     async def scenario() -> None:
         def throttle(connection: PeerConnection, frame: memoryview) -> None:

@@ -28,8 +28,8 @@ MAX_VERSION = {"EndTxn": 4, "TxnOffsetCommit": 4, "InitProducerId": 5}
 """Last versions that Penstock announces, for APIs with a codec for later ones."""
 READS = frozenset(
     {
-        "ApiVersions", "DescribeCluster", "DescribeConfigs", "DescribeGroups", "DescribeLogDirs", "DescribeProducers",
-        "DescribeQuorum", "DescribeTopicPartitions", "DescribeTransactions", "Fetch", "FindCoordinator",
+        "ApiVersions", "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs", "DescribeGroups", "DescribeLogDirs",
+        "DescribeProducers", "DescribeQuorum", "DescribeTopicPartitions", "DescribeTransactions", "Fetch", "FindCoordinator",
         "ListConfigResources", "ListGroups", "ListOffsets", "ListPartitionReassignments", "ListTransactions",
         "Metadata", "OffsetFetch", "OffsetForLeaderEpoch",
     }

@@ -30,7 +30,7 @@ MAX_DECOMPRESSED_BYTES = 1 << 24
 KEYS = (
     "name", "topic", "topic_name", "topic_id", "partition_index", "partition", "partition_id", "index", "group_id",
     "member_id", "group_instance_id", "transactional_id", "resource_type", "resource_name", "key", "feature",
-    "api_key", "broker_id", "producer_id", "base_offset",
+    "api_key", "broker_id", "producer_id", "base_offset", "entity_type",
 )  # fmt: skip
 """Fields that identify the elements of an array."""
 
@@ -220,6 +220,8 @@ def _key(part: Tree) -> str:
     without = {"topic_id"} if has_name else set()
     if "index" in part:
         without.add("base_offset")
+    if "entity" in part:
+        return ",".join(sorted(f"{one['entity_type']}={one['entity_name']}" for one in part["entity"]))
     names = [name for name in KEYS if name in part and name not in without]
     return ",".join(f"{name}={part[name]}" for name in names)
 

@@ -121,6 +121,7 @@ def test_many_busy_clients_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) 
 
 def test_connections_beyond_the_rate_of_their_address_wait_longer_and_longer() -> None:
     quotas = Quotas()
+    assert [quotas.quotas.connection_delay_s("10.0.0.1") for _ in range(13)] == [0] * 13
     quotas.set({"ip": None}, connection_creation_rate=1)
     quotas.set({"ip": "10.0.0.9"}, connection_creation_rate=1000)
     delays = [quotas.quotas.connection_delay_s("10.0.0.1") for _ in range(13)]
@@ -141,6 +142,7 @@ def test_a_strict_request_is_refused_while_there_is_a_debt_and_counts_nothing() 
     quotas.set({"user": None}, controller_mutation_rate=1)
     first = quotas.quotas.mutation(quotas.client(), is_strict=True)
     assert first is not None
+    assert first.throttle_ms == 0
     first.charge(20)
     assert first.throttle_ms == 0, "the change that takes the last tokens is allowed"
     second = quotas.quotas.mutation(quotas.client(), is_strict=True)

@@ -38,6 +38,6 @@ def family(*apis: str, weight: int = 1, cluster: bool = True) -> Callable[[F], F
 
 def everything() -> dict[str, Family]:
     """Return all families; imports the modules that register them."""
-    from penstock_differential.families import groups, malformed, records, topics, transactions  # noqa: F401
+    from penstock_differential.families import groups, malformed, quotas, records, topics, transactions  # noqa: F401
 
     return FAMILIES
