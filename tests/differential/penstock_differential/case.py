@@ -28,10 +28,10 @@ MAX_VERSION = {"EndTxn": 4, "TxnOffsetCommit": 4, "InitProducerId": 5}
 """Last versions that Penstock announces, for APIs with a codec for later ones."""
 READS = frozenset(
     {
-        "ApiVersions", "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs", "DescribeGroups", "DescribeLogDirs",
-        "DescribeProducers", "DescribeQuorum", "DescribeTopicPartitions", "DescribeTransactions", "Fetch", "FindCoordinator",
-        "ListConfigResources", "ListGroups", "ListOffsets", "ListPartitionReassignments", "ListTransactions",
-        "Metadata", "OffsetFetch", "OffsetForLeaderEpoch",
+        "ApiVersions", "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs", "DescribeGroups",
+        "DescribeLogDirs", "DescribeProducers", "DescribeQuorum", "DescribeTopicPartitions", "DescribeTransactions",
+        "Fetch", "FindCoordinator", "ListConfigResources", "ListGroups", "ListOffsets", "ListPartitionReassignments",
+        "ListTransactions", "Metadata", "OffsetFetch", "OffsetForLeaderEpoch",
     }
 )  # fmt: skip
 """APIs whose requests change nothing: they can be repeated until both sides have caught up."""
