@@ -41,13 +41,19 @@ MOST_AGAIN = 6
 """Maximum of failed tests that are run a second time: more failures have a common cause."""
 
 
-def exceptions_of(name: str, kafka: bool) -> Exceptions:
-    """Return the suite's list. On Apache Kafka the same tests are left out; `lists/NAME.kafka.txt` lists failures."""
+def exceptions_of(name: str, kafka: bool, brokers: int | None = None) -> Exceptions:
+    """Return the suite's list. On Apache Kafka the same tests are left out; `lists/NAME.kafka.txt` lists failures.
+
+    `lists/NAME.several.txt` adds the tests that expect a single broker, if `brokers` chooses several.
+    """
     own = _read(f"{name}.txt")
-    if not kafka:
-        return own
-    theirs = _read(f"{name}.kafka.txt")
-    return dataclasses.replace(theirs, left_out={**own.left_out, **theirs.left_out})
+    if kafka:
+        theirs = _read(f"{name}.kafka.txt")
+        own = dataclasses.replace(theirs, left_out={**own.left_out, **theirs.left_out})
+    several = _read(f"{name}.several.txt") if brokers is not None and brokers > 1 else Exceptions()
+    return Exceptions(
+        {**own.left_out, **several.left_out}, {**own.fails, **several.fails}, {**own.unsteady, **several.unsteady}
+    )
 
 
 def _read(file: str) -> Exceptions:
@@ -58,7 +64,7 @@ def _read(file: str) -> Exceptions:
 def play(suite: Suite, brokers: int | None, kafka: bool, only: Sequence[str], work: Path) -> dict[str, Outcome]:
     """Build the suite, start its cluster, run it; failed tests run once more, and the second outcome counts."""
     sources = suite.build()
-    exceptions = exceptions_of(suite.name, kafka)
+    exceptions = exceptions_of(suite.name, kafka, brokers)
     with running(suite.layout(brokers), work, kafka=kafka) as cluster, suite.around(cluster, work):
         run = Run(sources, cluster, work, list(exceptions.left_out), only)
         outcomes = dict(suite.run(run))
@@ -110,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.exit(2, f"{name}: {error}\n")
         for test, outcome in sorted(outcomes.items()) if chosen.verbose else ():
             print(f"{outcome.result:8} {test}")
-        exceptions = exceptions_of(name, chosen.kafka)
+        exceptions = exceptions_of(name, chosen.kafka, chosen.brokers)
         if chosen.only:
             exceptions = Exceptions(exceptions.left_out)
         found = report(suite, outcomes, exceptions, chosen.kafka)

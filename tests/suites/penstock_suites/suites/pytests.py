@@ -70,8 +70,14 @@ class Aiokafka:
         return nothing_else(cluster, work)
 
     def layout(self, brokers: int | None) -> Layout:
-        settings = {"num.partitions": "2", "auto.create.topics.enable": "true"}
-        return Layout(brokers or 1, first_id=0, settings=settings | {"group.initial.rebalance.delay.ms": "0"})
+        settings = {
+            "num.partitions": "2",
+            "auto.create.topics.enable": "true",
+            "default.replication.factor": "1",  # tests read at once what the leader acknowledged with acks=1
+            "min.insync.replicas": "1",
+            "group.initial.rebalance.delay.ms": "0",
+        }
+        return Layout(brokers or 1, first_id=0, settings=settings)
 
     def build(self) -> Path:
         self._python = python_environment(
