@@ -13,10 +13,13 @@ from typing import Protocol
 from penstock.api.authorization.access import DataAccess
 from penstock.api.exchange import PeerInfo, ResponsePart
 from penstock.api.fetch_sessions import FetchSession, FetchTarget
+from penstock.wire.acl import AclOperation, ResourceType
+from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.fetch_frame import FetchedPartition, encode_fetch_response
 from penstock.wire.messages.fetch import FetchRequest
 
+READ, TOPIC = AclOperation.READ, ResourceType.TOPIC
 CHECKS_PER_SLICE = 256
 """Partitions of waiting requests that are checked before the event loop runs other tasks."""
 
@@ -50,17 +53,18 @@ class FetchRights:
 
     def may_read(self, peer: PeerInfo, target: FetchTarget) -> bool:
         """Return whether the client may read a partition. An unknown topic id is left to the caller."""
-        generation = self.access.authorizer.generation
-        if target.authorized == generation:
+        authorizer = self.access.authorizer
+        if target.authorized == authorizer.generation:
             return True
-        name = self.access.name_of(target.topic)
+        name = target.topic if isinstance(target.topic, str) else self.access.name_of(target.topic)
         if name is None:
             return True
-        if not self.access.may_read(peer, name):
-            target.authorized = 0
-            return False
-        target.authorized = generation
-        return True
+        if authorizer.is_allowed(peer.principal, peer.host, READ, TOPIC, name):
+            target.authorized = authorizer.generation
+            return True
+        target.authorized = 0
+        self.access.deny(peer, READ, TOPIC, name, ApiKey.FETCH)
+        return False
 
     def refresh(self, session: FetchSession) -> None:
         """Make the session read all of its partitions again if the ACLs have changed since its last request."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 USER = "User"
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """A type, which is `User` for all built-in mechanisms, and a name. As text: `User:ana`."""
+class Principal(NamedTuple):
+    """A type, which is `User` for all built-in mechanisms, and a name. As text: `User:ana`.
+
+    A tuple, because authorization decisions are looked up by it.
+    """
 
     kind: str
     name: str

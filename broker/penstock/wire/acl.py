@@ -13,6 +13,8 @@ CLUSTER_NAME = "kafka-cluster"
 class ResourceType(IntEnum):
     """What an ACL protects. UNKNOWN and ANY only occur in filters."""
 
+    __hash__ = int.__hash__  # decisions are looked up by it, and the hash of an enumeration is slow
+
     UNKNOWN = 0
     ANY = 1
     TOPIC = 2
@@ -35,6 +37,8 @@ class PatternType(IntEnum):
 
 class AclOperation(IntEnum):
     """What an ACL allows or denies. ALL covers the others of a resource type."""
+
+    __hash__ = int.__hash__  # as that of ResourceType
 
     UNKNOWN = 0
     ANY = 1

@@ -14,7 +14,9 @@ from penstock.security.principal import Principal
 from penstock.state import keys
 from penstock.state.security_records import AclRecord
 from penstock.state.view import ClusterView
-from penstock.wire.acl import AclOperation, ResourceType
+from penstock.wire.acl import AclOperation, AclPermission, PatternType, ResourceType
+from penstock.wire.acl_binding import AclBinding
+from penstock.wire.acl_matching import AccessRequest, decide
 
 ANA, BOB, ROOT = Principal("User", "ana"), Principal("User", "bob"), Principal("User", "root")
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
@@ -106,6 +108,24 @@ def test_decisions_are_those_of_a_search_through_all_acls_also_after_changes(
             assert cluster.may(operation, name, principal, host) is wanted, "also from the cache"
         assert cluster.may(operation, name, ROOT, host)
     assert not cluster.authorizer.index.by_resource[TOPIC].prefix_lengths, "nothing is left of removed ACLs"
+
+
+@given(st.lists(ACLS, max_size=8), NAMES, HOSTS, OPERATIONS, st.booleans())
+def test_the_command_that_explains_a_decision_decides_the_same(
+    acls: list[AclRecord], name: str, host: str, operation: AclOperation, unprotected: bool
+) -> None:
+    cluster = SecuredCluster(*acls, allows_unprotected=unprotected)
+    request = AccessRequest(str(ANA), host, operation, TOPIC, name)
+    explained = decide(request, [binding(acl) for acl in acls], allow_without_acls=unprotected)
+    assert cluster.may(operation, name, ANA, host) is explained.is_allowed
+
+
+def binding(acl: AclRecord) -> AclBinding:
+    """Return an ACL in the form of the admin client."""
+    return AclBinding(
+        ResourceType[acl.resource_type], PatternType[acl.pattern_type], acl.name, acl.principal, acl.host,
+        AclOperation[acl.operation], AclPermission[acl.permission],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

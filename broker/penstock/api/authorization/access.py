@@ -62,10 +62,6 @@ class DataAccess:
         name = self.name_of(topic)
         return name is None or self.check(peer, AclOperation.WRITE, ResourceType.TOPIC, name, ApiKey.PRODUCE)
 
-    def may_read(self, peer: PeerInfo, topic: str) -> bool:
-        """Return whether a client may fetch from a topic."""
-        return self.check(peer, AclOperation.READ, ResourceType.TOPIC, topic, ApiKey.FETCH)
-
     def may_use_transactional_id(self, peer: PeerInfo, transactional_id: str | None) -> bool:
         """Return whether a client may produce with a transactional id; None requires no right."""
         kind = ResourceType.TRANSACTIONAL_ID
@@ -81,5 +77,9 @@ class DataAccess:
         """Return whether an operation is allowed, and record a denial."""
         if self.authorizer.is_allowed(peer.principal, peer.host, operation, resource, name):
             return True
-        Access(self.authorizer, self.audit, peer, api_key).deny(operation, resource, name)
+        self.deny(peer, operation, resource, name, api_key)
         return False
+
+    def deny(self, peer: PeerInfo, operation: AclOperation, resource: ResourceType, name: str, api_key: ApiKey) -> None:
+        """Record that a client was denied an operation."""
+        Access(self.authorizer, self.audit, peer, api_key).deny(operation, resource, name)
