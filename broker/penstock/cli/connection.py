@@ -17,7 +17,6 @@ import typer
 from penstock.cli.common import ExitCode, fail
 from penstock.cli.passwords import read_password
 from penstock.client import Admin, Security
-from penstock.client.properties import InvalidProperties, Property, read_properties
 from penstock.client.security import security_of
 from penstock.client.security_properties import (
     CA_FILES,
@@ -30,6 +29,7 @@ from penstock.client.security_properties import (
     resolve,
 )
 from penstock.config.addresses import SASL_SCHEMES, TLS_SCHEMES, InvalidAddress, parse_bootstrap, quoted, split_scheme
+from penstock.config.properties import InvalidProperties, Property, read_properties
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_MECHANISM = "SCRAM-SHA-512"

@@ -23,6 +23,8 @@ COMMANDS = {
     "produce": "penstock.cli.produce",
     "consume": "penstock.cli.consume",
     "group": "penstock.cli.group",
+    "acl": "penstock.cli.acl",
+    "quota": "penstock.cli.quota",
     "cluster": "penstock.cli.cluster",
     "broker": "penstock.cli.broker",
     "log": "penstock.cli.log",
@@ -79,7 +81,7 @@ app = make_app(
     no_args_is_help=True,
     epilog=(
         "Exit codes: 0 success · 1 failure · 2 usage error · 3 not found · 4 refused (already exists, in use, not "
-        "confirmed) · 5 no broker reachable · 130 interrupted"
+        "confirmed, not allowed) · 5 no broker reachable · 130 interrupted"
     ),
 )
 
@@ -107,5 +109,5 @@ def root(
     - `penstock consume greetings`
 
     `penstock COMMAND --help` explains each command. All but `up`, `demo`, `log`, `completion` and two of
-    `cluster` take `--bootstrap` (or PENSTOCK_BOOTSTRAP).
+    `cluster` take `--bootstrap` (or PENSTOCK_BOOTSTRAP) and `--config` (or PENSTOCK_CONFIG).
     """

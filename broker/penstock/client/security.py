@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.client.errors import TlsFailed
-from penstock.client.properties import Property
 from penstock.client.security_properties import SaslProperties, SecurityProperties, TlsProperties, resolve
+from penstock.config.properties import Property
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

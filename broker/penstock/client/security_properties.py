@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.client.jaas import InvalidJaas, JaasEntry, parse_jaas
-from penstock.client.properties import InvalidProperties, Property
 from penstock.config.addresses import InvalidAddress, parse_bootstrap, quoted
 from penstock.config.listener_security import SecurityProtocol
+from penstock.config.properties import InvalidProperties, Property
 
 Properties = Mapping[str, Property]
 
@@ -23,7 +23,6 @@ MECHANISM_NAMES = ("sasl.mechanism", "sasl.mechanisms")
 MODULES = {
     "PlainLoginModule": ("PLAIN",),
     "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
-    "OAuthBearerLoginModule": ("OAUTHBEARER",),
 }
 """Mechanisms by login module."""
 MECHANISMS = tuple(mechanism for names in MODULES.values() for mechanism in names)
@@ -64,12 +63,11 @@ class TlsProperties:
 
 @dataclass(frozen=True, slots=True)
 class SaslProperties:
-    """Mechanism and credentials. `options` are those of the login module."""
+    """Mechanism and credentials."""
 
     mechanism: str
-    username: str = ""
-    password: str = field(default="", repr=False)
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    username: str
+    password: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +208,8 @@ def sasl_of(found: Properties) -> SaslProperties:
     options: Mapping[str, str] = {} if module is None else module_of(module, mechanism).options
     username = text(found, "sasl.username") or options.get("username", "")
     password = text(found, "sasl.password") or options.get("password", "")
-    if mechanism != "OAUTHBEARER":
-        check_credentials(chosen, username, password)
-    return SaslProperties(mechanism, username, password, options)
+    check_credentials(chosen, username, password)
+    return SaslProperties(mechanism, username, password)
 
 
 def module_of(given: Property, mechanism: str) -> JaasEntry:

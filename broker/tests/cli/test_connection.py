@@ -63,6 +63,22 @@ async def test_options_give_tls_and_a_user(
     assert broker.authentications > 0
 
 
+async def test_options_give_a_client_certificate(alone: Cli, authority: Authority) -> None:
+    signed, own = authority.sign("strict-broker"), authority.sign("client")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(signed.certificate, signed.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(authority.file)
+    trust = ["--tls-ca", str(authority.file)]
+    async with GuardedBroker(tls=context) as broker:
+        files = ["--tls-cert", str(own.certificate), "--tls-key", str(own.key)]
+        accepted = await topics_at(broker, alone, *trust, *files, "--bootstrap", broker.address)
+        refused = await topics_at(broker, alone, *trust, "--bootstrap", broker.address)
+    assert lists_topics(accepted), accepted
+    assert refused.code != 0
+    assert "certificate" in refused.err
+
+
 async def test_a_properties_file_gives_everything_and_names_what_it_ignores(
     alone: Cli, authority: Authority, server: ssl.SSLContext, tmp_path: Path
 ) -> None:

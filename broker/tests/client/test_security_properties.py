@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client import Sasl, Security, Tls
-from penstock.client.properties import InvalidProperties, parse_properties
 from penstock.client.security_properties import KNOWN, SecurityProperties, resolve
+from penstock.config.properties import InvalidProperties, parse_properties
 
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required username=ana password=topsecret;"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.properties import MAX_FILE_BYTES, InvalidProperties, escape, parse_properties, read_properties
+from penstock.config.properties import MAX_FILE_BYTES, InvalidProperties, escape, parse_properties, read_properties
 
 
 def parsed(text: str) -> dict[str, str]:
