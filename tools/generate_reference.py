@@ -17,6 +17,7 @@ from pathlib import Path
 from prometheus_client import Metric
 
 from penstock.api.acls import MAX_FILTERS
+from penstock.api.authentication_stats import AuthenticationStats
 from penstock.api.authorization import reference
 from penstock.api.authorization.table import TABLE
 from penstock.api.log_dirs import LogDirState
@@ -36,10 +37,11 @@ from penstock.security.acl_filters import MAX_NAME_CHARS
 from penstock.security.audit import DENIAL_INTERVAL_S
 from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
 from penstock.security.quotas.resolution import QuotaKind
+from penstock.security.sasl.exchange import FailureReason
 from penstock.server.stats import CloseReason, ServerStats
 from penstock.state.view import ClusterView
 from penstock.wire.acl import AclOperation, ResourceType
-from penstock.wire.apis import APIS, CLIENT_ONLY, ApiKey
+from penstock.wire.apis import APIS, ApiKey
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "differential"))
 
@@ -317,7 +319,6 @@ def protocol() -> str:
     rows = [
         f"| {int(key)} | {api.name} | {served(key, api.first)} to {UNTIL.get(ApiKey(key), api.last)} |"
         for key, api in sorted(APIS.items())
-        if key not in CLIENT_ONLY
     ]
     return (
         PROTOCOL_HEAD
@@ -412,10 +413,14 @@ async def collected() -> list[Metric]:
     requests, server = RequestStats(), ServerStats()
     requests.observe(ApiKey.PRODUCE, 0.0)
     server.closed[CloseReason.PEER] += 1
+    authentications = AuthenticationStats()
+    authentications.count_success("PLAIN")
+    authentications.count_failure("PLAIN", FailureReason.CREDENTIALS)
     sources = Sources(
         version="",
         clock=SystemClock(),
         requests=requests,
+        authentications=authentications,
         server=server,
         quotas=ClientQuotas(ClusterView(), QuotaWindows(), lambda: 0.0),
         tls=[SampleListenerTls()],

@@ -37,6 +37,10 @@ COPIED_PREFIXES = (
     keys.OFFSETS,
     keys.TRANSACTIONS,
     keys.TXN_OFFSETS,
+    keys.SCRAM_CREDENTIALS,
+    keys.ACLS,
+    keys.CLIENT_QUOTAS,
+    keys.SECURITY,
 )
 """Prefixes of the records that are copied unchanged."""
 DROPPED_PREFIXES = (
@@ -62,6 +66,9 @@ RECORD_KINDS = {
     keys.TRANSACTIONS: "transactional ids",
     keys.TXN_OFFSETS: "offsets in open transactions",
     keys.BROKER_CONFIGS: "brokers' settings",
+    keys.SCRAM_CREDENTIALS: "SCRAM credentials",
+    keys.ACLS: "ACLs",
+    keys.CLIENT_QUOTAS: "client quotas",
 }
 """Names of the record kinds in messages, by prefix, in output order."""
 

@@ -87,6 +87,16 @@ def up(
             "--config", metavar="FILE", help="TOML file of settings (default: ./penstock.toml, if it exists)."
         ),
     ] = None,
+    bootstrap_user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="First administrator: created with SCRAM credentials when the cluster starts first.",
+        ),
+    ] = None,
+    bootstrap_password_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="File that contains the first administrator's password.")
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="Minimum log level.")] = "info",
     log_format: Annotated[
         LogFormat, typer.Option(help="Log format on standard error; auto: text on a terminal, JSON elsewhere.")
@@ -164,6 +174,8 @@ def up(
         etcd_ca_file=etcd_ca,
         etcd_cert_file=etcd_cert,
         etcd_key_file=etcd_key,
+        bootstrap_user=bootstrap_user,
+        bootstrap_password_file=bootstrap_password_file,
         log_level=log_level,
         log_format=log_format,
     )

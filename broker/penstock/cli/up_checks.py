@@ -38,6 +38,7 @@ def set_id(settings: dict[str, str], broker_id: int) -> None:
 def check(options: UpOptions, restart: bool, environment: Mapping[str, str] = os.environ) -> None:
     """Check the options of one broker, single-node or cluster member."""
     directory = Path(options.data_dir)
+    check_bootstrap_user(options)
     if restart:
         refuse("--restart needs --brokers; for a single broker, use the restart policy of systemd or of the container")
     if (directory / "etcd" / "member").is_dir():
@@ -51,6 +52,14 @@ def check(options: UpOptions, restart: bool, environment: Mapping[str, str] = os
             f'data directory "{directory}" was moved into a cluster; start it with --etcd URL and --id, as printed by'
             " `penstock cluster adopt`, or set another --data"
         )
+
+
+def check_bootstrap_user(options: UpOptions) -> None:
+    """Raise `typer.BadParameter` unless the first administrator has a name and a password file, or neither."""
+    if options.bootstrap_user == "":
+        refuse("--bootstrap-user is empty; set it to the name of the first administrator")
+    if (options.bootstrap_user is None) != (options.bootstrap_password_file is None):
+        refuse("--bootstrap-user and --bootstrap-password-file belong together; set both, or leave both out")
 
 
 def check_member(options: UpOptions, directory: Path, environment: Mapping[str, str]) -> None:

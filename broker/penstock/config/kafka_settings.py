@@ -49,17 +49,14 @@ BROKER_ROWS = (
         """,
     ),
     (
-        "SASL is not supported yet; classes, Kerberos and delegation tokens are not supported",
+        "classes, Kerberos, delegation tokens and tokens of this broker are not supported",
         """
-        connection.failed.authentication.delay.ms int 100
-        connections.max.reauth.ms long 0
         delegation.token.expiry.check.interval.ms long 3600000
         delegation.token.expiry.time.ms long 86400000
         delegation.token.max.lifetime.ms long 604800000
         delegation.token.secret.key password
         principal.builder.class class*
         sasl.client.callback.handler.class class
-        sasl.jaas.config password*
         sasl.kerberos.kinit.cmd string* /usr/bin/kinit
         sasl.kerberos.min.time.before.relogin long* 60000
         sasl.kerberos.principal.to.local.rules list* DEFAULT
@@ -90,21 +87,11 @@ BROKER_ROWS = (
         sasl.oauthbearer.assertion.template.file string
         sasl.oauthbearer.client.credentials.client.id string
         sasl.oauthbearer.client.credentials.client.secret password
-        sasl.oauthbearer.clock.skew.seconds int 30
-        sasl.oauthbearer.expected.audience list ''
-        sasl.oauthbearer.expected.issuer string
-        sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000
-        sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
-        sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
-        sasl.oauthbearer.jwks.endpoint.url string
         sasl.oauthbearer.jwt.retriever.class class
         sasl.oauthbearer.jwt.validator.class class
         sasl.oauthbearer.scope string
-        sasl.oauthbearer.scope.claim.name string scope
-        sasl.oauthbearer.sub.claim.name string sub
         sasl.oauthbearer.token.endpoint.url string
         sasl.server.callback.handler.class class
-        sasl.server.max.receive.size int 524288
         security.providers string
         ssl.engine.factory.class class*
         ssl.keymanager.algorithm string* SunX509

@@ -29,6 +29,8 @@ class UpOptions:
     `etcd` lists the endpoints of the etcd that stores the cluster's metadata; if empty, the broker is single-node and
     keeps its metadata in the data directory. TLS files are PEM; `etcd_password_file` contains the password of
     `etcd_user`.
+
+    `bootstrap_user`, with the password in `bootstrap_password_file`, is created when the cluster starts first.
     """
 
     data_dir: str = DEFAULT_DATA_DIR
@@ -46,5 +48,7 @@ class UpOptions:
     etcd_ca_file: str | None = None
     etcd_cert_file: str | None = None
     etcd_key_file: str | None = None
+    bootstrap_user: str | None = None
+    bootstrap_password_file: str | None = None
     log_level: str = "info"
     log_format: LogFormat = "auto"

@@ -20,6 +20,8 @@ from penstock.config.listeners import LISTENER_NAME
 LIST, PASSWORD = SettingType.LIST, SettingType.PASSWORD
 MAX_PEM_CHARS = 1 << 16
 MAX_RULES_CHARS = 1 << 14
+MAX_JAAS_CHARS = 1 << 16
+MAX_MS = (1 << 31) - 1
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 STORE_TYPES = ("PEM", "PKCS12", "JKS")
@@ -29,6 +31,10 @@ INTER_BROKER_LISTENER = "inter.broker.listener.name"
 INTER_BROKER_PROTOCOL = "security.inter.broker.protocol"
 INTER_BROKER_MECHANISM = "sasl.mechanism.inter.broker.protocol"
 ENABLED_MECHANISMS = "sasl.enabled.mechanisms"
+MAX_RECEIVE_SIZE = "sasl.server.max.receive.size"
+FAILURE_DELAY = "connection.failed.authentication.delay.ms"
+AUTHENTICATION_TIMEOUT = "connection.authentication.timeout.ms"
+ALLOWED_URLS = "sasl.oauthbearer.allowed.urls"
 LISTENER_PREFIX = "listener.name."
 PREFIX_NAME = re.compile(r"[a-z0-9_]{1,64}")
 
@@ -171,9 +177,71 @@ SETTINGS = (
         "Whether a broker checks the host name in the certificates of other brokers: https, or empty for no check.",
         allowed=("https", "HTTPS", ""), dynamic=True,
     ),
+    define(
+        "sasl.jaas.config", None,
+        "Login module of a mechanism, as in Kafka, with the prefix of listener and mechanism: users of PLAIN as"
+        " user_NAME=\"PASSWORD\", and username and password with which brokers log in to each other.",
+        kind=PASSWORD, max_chars=MAX_JAAS_CHARS,
+    ),
+    define(
+        MAX_RECEIVE_SIZE, 524_288, "Maximum size of a request before the client is authenticated, in bytes.",
+        minimum=1024,
+    ),
+    define(
+        FAILURE_DELAY, 100, "Time after which a failed authentication is answered and the connection closed, in ms.",
+        maximum=60_000,
+    ),
+    define(
+        AUTHENTICATION_TIMEOUT, 30_000,
+        "Time in which a client must authenticate, in ms. Connections that do not are closed.", minimum=100,
+        maximum=600_000,
+    ),
+    define(
+        "connections.max.reauth.ms", 0,
+        "Maximum time between two authentications of a connection, in ms; it is closed at its next request if the"
+        " client has not authenticated again (KIP-368). 0 for no limit but that of a token.",
+        kind=SettingType.LONG, maximum=MAX_MS,
+    ),
+    define(
+        ALLOWED_URLS, "",
+        "Addresses that sasl.oauthbearer.jwks.endpoint.url may have. Empty for none. Kafka's equivalent is the system"
+        " property org.apache.kafka.sasl.oauthbearer.allowed.urls.",
+        kind=LIST,
+    ),
+    define(
+        "sasl.oauthbearer.jwks.endpoint.url", None,
+        "Address of the identity provider's keys, https://HOST/PATH or file:///PATH; OAUTHBEARER requires it.",
+    ),
+    define(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms", 3_600_000, "Time after which the keys are fetched again, in ms.",
+        kind=SettingType.LONG, minimum=1000, maximum=MAX_MS,
+    ),
+    define(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", 100,
+        "Time after a failed fetch of the keys until the next, in ms; doubles with each failure.",
+        kind=SettingType.LONG, minimum=1, maximum=MAX_MS,
+    ),
+    define(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", 10_000,
+        "Maximum of that time, and minimum time between fetches for unknown key ids, in ms.",
+        kind=SettingType.LONG, minimum=1, maximum=MAX_MS,
+    ),
+    define("sasl.oauthbearer.expected.audience", "", "Audiences of which a token must name one.", kind=LIST),
+    define("sasl.oauthbearer.expected.issuer", None, "Issuer that a token must name."),
+    define(
+        "sasl.oauthbearer.clock.skew.seconds", 30,
+        "Difference between the clocks of broker and identity provider that is tolerated, in seconds.", maximum=3600,
+    ),
+    define("sasl.oauthbearer.sub.claim.name", "sub", "Claim of a token that has the principal's name."),
+    define("sasl.oauthbearer.scope.claim.name", "scope", "Claim of a token that has its scopes."),
 )  # fmt: skip
 SECURITY_SETTINGS: dict[str, Setting] = {known.name: known for known in SETTINGS}
-BROKER_WIDE = frozenset({PROTOCOL_MAP, INTER_BROKER_LISTENER, INTER_BROKER_PROTOCOL, INTER_BROKER_MECHANISM})
+BROKER_WIDE = frozenset(
+    {
+        PROTOCOL_MAP, INTER_BROKER_LISTENER, INTER_BROKER_PROTOCOL, INTER_BROKER_MECHANISM, MAX_RECEIVE_SIZE,
+        FAILURE_DELAY, AUTHENTICATION_TIMEOUT, ALLOWED_URLS,
+    }
+)  # fmt: skip
 LISTENER_SETTINGS = frozenset(SECURITY_SETTINGS) - BROKER_WIDE
 """Names that may have a listener's prefix."""
 MECHANISM_SETTINGS = frozenset(

@@ -78,6 +78,11 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
         for (operation, resource), n in sources.denials.items()
     ]
     closed: list[Value] = [({"reason": reason.value}, n) for reason, n in server.closed.items()]
+    authentications = sources.authentications
+    succeeded: list[Value] = [({"mechanism": name}, n) for name, n in authentications.successes.items()]
+    rejected: list[Value] = [
+        ({"mechanism": name, "reason": reason.value}, n) for (name, reason), n in authentications.failures.items()
+    ]
     return Snapshot(
         counters=[
             *tls_counters(sources),
@@ -99,6 +104,13 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
                 by_quota(sources.quotas.throttled_s),
             ),
             ("penstock_authorization_denials", "Operations denied to clients.", denials),
+            ("penstock_authentications", "Successful SASL authentications, by mechanism.", succeeded),
+            ("penstock_authentication_failures", "Failed SASL authentications, by mechanism and reason.", rejected),
+            (
+                "penstock_expired_sessions",
+                "Connections closed because the client did not re-authenticate in time.",
+                single(authentications.expired_sessions),
+            ),
             ("penstock_flush_rounds", "Flush rounds (group commits).", single(flusher.rounds)),
             ("penstock_flushed_files", "Files synced to disk.", single(flusher.synced_files)),
             ("penstock_loop_stalls", "Event loop stalls of more than 50 ms.", single(heartbeat.stalls)),

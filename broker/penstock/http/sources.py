@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from penstock.api.authentication_stats import AuthenticationStats
 from penstock.api.log_dirs import LogDirState
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.clock import Clock
@@ -138,6 +139,7 @@ class Sources:
     version: str
     clock: Clock
     requests: RequestStats
+    authentications: AuthenticationStats
     server: ServerStats
     quotas: ClientQuotas
     tls: Sequence[ListenerTlsSource]

@@ -15,9 +15,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock import __version__
+from penstock.api.authentication_stats import AuthenticationStats
+from penstock.api.dispatch import Dispatcher
 from penstock.config.definition import InvalidSetting
 from penstock.config.listeners import ListenerAddress, advertised_listeners
 from penstock.config.options import UpOptions
+from penstock.control.bootstrap_user import ensure_security
 from penstock.control.config_describe import record_identity
 from penstock.control.membership import ensure_cluster
 from penstock.control.topic_admin import TopicService
@@ -27,6 +30,7 @@ from penstock.http.sources import Sources
 from penstock.log.log_dir import LogDirectory
 from penstock.log.types import LogError
 from penstock.node import log_recovery
+from penstock.node.authentication import Accept, ListenerAuthentication, bootstrap_user_of, sasl_of
 from penstock.node.authorization import check_brokers_are_authorized, make_authorizer
 from penstock.node.composition import BrokerComposition, CompositionContext
 from penstock.node.environment import ClosableStore, NodeEnvironment
@@ -36,6 +40,7 @@ from penstock.node.remote_lag import RemoteLeaders
 from penstock.node.settings import (
     StartError,
     configured_advertised,
+    credentials_of,
     inter_broker_of,
     listeners_of,
     load_config,
@@ -90,6 +95,12 @@ class BrokerNode:
         self.inter_broker_listener = inter_broker_of(self.config, self.security, environment.is_clustered)
         if environment.is_clustered:
             check_brokers_are_authorized(self.config, self.security[self.inter_broker_listener])
+        self.credentials = credentials_of(
+            self.config, self.security, self.inter_broker_listener, environment.is_clustered
+        )
+        self.sasl = sasl_of(self.config, self.security)
+        self.bootstrap_user = bootstrap_user_of(options)
+        self.authentications = AuthenticationStats()
         self.view = ClusterView()
         self.files = environment.make_files(self.config.log_tail_cache_bytes)
         self.stats = RequestStats()
@@ -175,8 +186,9 @@ class BrokerNode:
         self.services = services = await self.make_services(log_dir)
         dispatcher = make_dispatcher(services, asyncio.get_running_loop().time)
         self.cleanup.push_async_callback(dispatcher.close)
+        accept = await self.start_authentication(dispatcher)
         limits, bind = server_limits(self.config), self.environment.bind
-        server = Server(dispatcher, limits, executor, bind, services.quotas, self.tls)
+        server = Server(dispatcher, limits, executor, bind, services.quotas, self.tls, accept)
         if self.all_tls:
             from penstock.node.listener_tls import start_reloader
 
@@ -237,6 +249,7 @@ class BrokerNode:
             self.environment,
             self.inter_broker_listener,
             self.peer_tls,
+            self.credentials,
             self.on_membership_lost,
             self.cleanup,
         )
@@ -286,6 +299,16 @@ class BrokerNode:
             ClientQuotas(view, quota_windows(config), asyncio.get_running_loop().time),
             make_authorizer(config, view), AuditLog(asyncio.get_running_loop().time)
         )  # fmt: skip
+
+    async def start_authentication(self, dispatcher: Dispatcher) -> dict[str, Accept]:
+        """Create the first administrator if necessary, and what begins the authentication of connections."""
+        if not self.sasl and self.bootstrap_user is None:
+            return {}
+        secret, revision = await ensure_security(self.composition.store, self.bootstrap_user)
+        if revision:
+            await self.composition.watcher.applied(revision)
+        listeners = ListenerAuthentication(self.config, self.sasl, self.authentications, self.clock, self.cleanup)
+        return listeners.start(self.view, secret, dispatcher)
 
     def make_replicas(self, log_dir: LogDirectory) -> ReplicaManager:
         """Create this broker's replicas and schedule their close."""
@@ -342,6 +365,7 @@ class BrokerNode:
             version=__version__,
             clock=self.clock,
             requests=self.stats,
+            authentications=self.authentications,
             server=server.stats,
             quotas=services.quotas,
             tls=self.all_tls,

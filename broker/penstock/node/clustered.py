@@ -57,7 +57,7 @@ class ClusteredComposition(BrokerComposition):
         self.store = GuardedStore(context.own_store)
         self.restored = RestoreGuard(self.store, context.open_store, self.log_dir, self.view, clock)
         self.watcher = Watcher(self.store, self.view, config, self.restored.gate)
-        self.peers = Peers(self.view, config, context.listener, context.peer_tls)
+        self.peers = Peers(self.view, config, context.listener, context.peer_tls, context.credentials)
         self.member = ClusterMember(
             self.store,
             self.view,

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from penstock.api.leaderships import Leaderships
 from penstock.config.broker import BrokerConfig
+from penstock.config.listener_sasl import BrokerCredentials
 from penstock.config.listeners import ListenerAddress
 from penstock.control.broker_availability import AvailabilitySource
 from penstock.group.offset_loading import OffsetLoaderFactory
@@ -46,9 +47,9 @@ class PeerChannels(MarkerChannel, VerificationChannel, EndsChannel, Protocol):
 class CompositionContext:
     """What a composition is made of.
 
-    `open_store` opens another client of the store. `listener` is the name of the brokers' listener for each other, and
-    `peer_tls` returns the TLS context of these connections. `on_lost` is called with the reason when the cluster has
-    ended the membership. Closes are scheduled on `cleanup`.
+    `open_store` opens another client of the store. `listener` is the name of the brokers' listener for each other,
+    `peer_tls` returns the TLS context of these connections, and `credentials` are how they log in there. `on_lost` is
+    called with the reason when the cluster has ended the membership. Closes are scheduled on `cleanup`.
     """
 
     own_store: ClosableStore
@@ -59,6 +60,7 @@ class CompositionContext:
     environment: NodeEnvironment
     listener: str
     peer_tls: Callable[[], ssl.SSLContext | None]
+    credentials: BrokerCredentials | None
     on_lost: Callable[[str], None]
     cleanup: contextlib.AsyncExitStack
 

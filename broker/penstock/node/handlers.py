@@ -30,6 +30,8 @@ from penstock.api.quorum import QuorumApi
 from penstock.api.reassignments import ReassignmentsApi
 from penstock.api.replica_fetch import ReplicaFetchApi
 from penstock.api.routes import Route
+from penstock.api.sasl import UnexpectedSaslApi
+from penstock.api.scram_credentials import ScramCredentialsApi
 from penstock.api.topics import TopicsApi
 from penstock.api.transaction_parts import TransactionPartsApi
 from penstock.api.transactions import TransactionsApi
@@ -41,6 +43,7 @@ from penstock.control.config_admin import ConfigService
 from penstock.control.controller.reassignment_requests import ReassignmentRequests
 from penstock.control.features import Features
 from penstock.control.membership import FEATURE_LEVEL
+from penstock.control.scram_admin import ScramAdmin
 from penstock.control.topic_admin import TopicService
 from penstock.group.coordinator import GroupCoordinator
 from penstock.log.log_dir import LogDirectory
@@ -118,6 +121,8 @@ def make_apis(services: BrokerServices) -> list[ApiHandler]:
         ClientQuotasApi(ClientQuotaService(store, view, watcher)),
         ClusterApi(view),
         AclsApi(view, AclService(store, view, watcher), services.authorizer),
+        ScramCredentialsApi(ScramAdmin(store, view, watcher)),
+        UnexpectedSaslApi(),
         ReassignmentsApi(view, ReassignmentRequests(store, view, watcher, services.clock, config)),
         QuorumApi(store, view, services.clock),
         LogDirsApi(view, LogDirSizes(services.log_dir)),

@@ -16,7 +16,9 @@ from uuid import UUID
 
 from penstock.client.connection import ClientConnection
 from penstock.client.errors import ClientError
+from penstock.client.security import Sasl
 from penstock.config.broker import BrokerConfig
+from penstock.config.listener_sasl import BrokerCredentials
 from penstock.node.tcp_prober import endpoint_of
 from penstock.replica.fetcher import FetchChannel
 from penstock.state.view import BrokerEndpoint, ClusterView
@@ -54,11 +56,12 @@ class PeerClient:
         broker_id: int,
         listener: str,
         tls: Callable[[], ssl.SSLContext | None],
+        sasl: Sasl | None,
         client_id: str,
         wait_ms: float = 0.0,
     ) -> None:
         self.view, self.broker_id, self.listener, self.client_id = view, broker_id, listener, client_id
-        self.tls = tls
+        self.tls, self.sasl = tls, sasl
         self.timeout_ms = REQUEST_TIMEOUT_MS + wait_ms
         self.connection: ClientConnection | None = None
         self.connected_to: BrokerEndpoint | None = None
@@ -79,8 +82,11 @@ class PeerClient:
         endpoint = endpoint_of(broker, self.listener) if broker is not None else None
         if endpoint is None or self.closed:
             raise PeerUnreachable(f"broker {self.broker_id} is not registered")
-        if self.connection is not None and not self.connection.closed and endpoint == self.connected_to:
-            return self.connection
+        connection = self.connection
+        if connection is not None and not connection.closed and endpoint == self.connected_to:
+            if not connection.expiring:
+                return connection
+            await self.retire()
         await self.drop()
         self.connection = await ClientConnection.open(
             endpoint.host,
@@ -90,9 +96,16 @@ class PeerClient:
             request_timeout_ms=self.timeout_ms,
             max_used_versions={},
             tls=self.tls(),
+            sasl=self.sasl,
         )
         self.connected_to = endpoint
         return self.connection
+
+    async def retire(self) -> None:
+        """Close the connection once all calls on it are answered: its session ends soon (KIP-368)."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            await connection.retire()
 
     async def drop(self) -> None:
         """Close the connection; the next call opens another."""
@@ -122,8 +135,11 @@ class FetchPeer:
 
 
 class Peers:
-    """Calls to other brokers. `listener` is the name of the listener that is used on them, and `tls` returns the TLS
-    context for it, None without TLS: certificates may be reloaded between two connections."""
+    """Calls to other brokers. `listener` is the name of the listener that is used on them.
+
+    `tls` returns the TLS context for it, None without TLS: certificates may be reloaded between two connections.
+    `credentials` are how this broker logs in there, None without SASL.
+    """
 
     def __init__(
         self,
@@ -131,8 +147,12 @@ class Peers:
         config: BrokerConfig,
         listener: str,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        credentials: BrokerCredentials | None = None,
     ) -> None:
         self.view, self.config, self.listener, self.tls = view, config, listener, tls
+        self.sasl = None
+        if credentials is not None:
+            self.sasl = Sasl(credentials.mechanism, credentials.username, credentials.password)
         self.others: dict[tuple[int, str], PeerClient] = {}
 
     def fetch_from(self, broker_id: int) -> FetchChannel:
@@ -141,7 +161,7 @@ class Peers:
 
     def _peer(self, broker_id: int, purpose: str, wait_ms: float = 0.0) -> PeerClient:
         name = f"penstock-{purpose}-{self.config.node_id}"
-        return PeerClient(self.view, broker_id, self.listener, self.tls, name, wait_ms)
+        return PeerClient(self.view, broker_id, self.listener, self.tls, self.sasl, name, wait_ms)
 
     async def _call(self, broker_id: int, request: Payload, response: type[R], purpose: str = "broker") -> R:
         peer = self.others.get((broker_id, purpose))

@@ -10,6 +10,7 @@ from penstock.config import sources
 from penstock.config.addresses import InvalidAddress, parse_host
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
+from penstock.config.listener_sasl import BrokerCredentials, broker_credentials
 from penstock.config.listener_security import (
     ListenerSecurity,
     check_listener_names,
@@ -19,6 +20,7 @@ from penstock.config.listener_security import (
 )
 from penstock.config.listeners import ListenerAddress, advertised_listeners, parse_listeners
 from penstock.config.options import UpOptions
+from penstock.config.security_settings import AUTHENTICATION_TIMEOUT, SECURITY_SETTINGS
 from penstock.runtime.linux import raise_descriptor_limit
 from penstock.security.quotas.client_quotas import QuotaWindows
 from penstock.server.limits import ServerLimits
@@ -98,6 +100,16 @@ def inter_broker_of(config: BrokerConfig, security: dict[str, ListenerSecurity],
     return name
 
 
+def credentials_of(
+    config: BrokerConfig, security: dict[str, ListenerSecurity], listener: str, is_clustered: bool
+) -> BrokerCredentials | None:
+    """Return how this broker logs in to others on their `listener`; None without SASL. Raises `StartError`."""
+    try:
+        return broker_credentials(config, security[listener]) if is_clustered else None
+    except InvalidSetting as e:
+        raise StartError(str(e)) from e
+
+
 def configured_advertised(options: UpOptions, config: BrokerConfig) -> str | None:
     """Return the advertised listeners as text; None if not set."""
     return ",".join(options.advertise) or config.advertised_listeners
@@ -110,6 +122,7 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
         max_request_bytes=config.socket_request_max_bytes,
         max_receive_bytes=config.queued_max_request_bytes,
         idle_s=config.connections_max_idle_ms / 1000,
+        handshake_s=broker_number(config, AUTHENTICATION_TIMEOUT) / 1000,
         max_connections=min(config.max_connections, max(left, MIN_CONNECTIONS)),
         max_connections_per_ip=config.max_connections_per_ip,
     )
@@ -123,6 +136,15 @@ def quota_windows(config: BrokerConfig) -> QuotaWindows:
         config.controller_quota_window_num,
         config.controller_quota_window_size_seconds,
     )
+
+
+def broker_number(config: BrokerConfig, setting: str) -> int:
+    """Return the value of a number among the security settings that all listeners share."""
+    known = SECURITY_SETTINGS[setting]
+    text = config.text(setting)
+    value = known.parse(known.default or "" if text is None else text)
+    assert isinstance(value, int), f"{setting} is a number with a default"
+    return value
 
 
 def etcd_of(options: UpOptions) -> EtcdOptions | None:

@@ -23,6 +23,8 @@ MAX_RETAINED_BYTES = 8 << 20
 MAX_RETAINED_BUFFER_BYTES = 4 << 20
 DEFAULT_TRUSTED_BYTES = 64 << 20
 FRAME_SIZE = struct.Struct(">i")
+MAX_FRAME_SETTING = "socket.request.max.bytes"
+"""The setting of the usual limit."""
 HTTP_VIOLATION = "the client speaks HTTP; this port is for Kafka clients, the HTTP port is 8080 by default"
 HTTP_BODY = b"This is a port for Kafka clients. Health and metrics are on the HTTP port (8080 by default).\n"
 HTTP_RESPONSE = (
@@ -31,8 +33,11 @@ HTTP_RESPONSE = (
 )
 
 
-def frame_size_violation(size: int, max_frame_bytes: int) -> ProtocolViolation:
-    """Return the error for an invalid frame size, whose bytes may be the start of another protocol."""
+def frame_size_violation(size: int, max_frame_bytes: int, setting: str = MAX_FRAME_SETTING) -> ProtocolViolation:
+    """Return the error for an invalid frame size, whose bytes may be the start of another protocol.
+
+    `setting` sets the limit.
+    """
     foreign = foreign_protocol(size)
     if foreign is ForeignProtocol.HTTP:
         return ProtocolViolation(HTTP_VIOLATION, HTTP_RESPONSE)
@@ -40,9 +45,7 @@ def frame_size_violation(size: int, max_frame_bytes: int) -> ProtocolViolation:
         return ProtocolViolation(
             f"the client speaks {foreign.value}; this listener speaks the Kafka protocol without TLS"
         )
-    return ProtocolViolation(
-        f'request size "{size}" is not in 0 to {max_frame_bytes}; socket.request.max.bytes sets the limit'
-    )
+    return ProtocolViolation(f'request size "{size}" is not in 0 to {max_frame_bytes}; {setting} sets the limit')
 
 
 class BufferPool:
@@ -100,6 +103,7 @@ class RequestReader:
         "held_bytes",
         "largest_frame_bytes",
         "max_frame_bytes",
+        "max_frame_setting",
         "needed",
         "pool",
         "start",
@@ -120,6 +124,7 @@ class RequestReader:
         self.held_bytes = 0
         self.largest_frame_bytes = 0
         self.max_frame_bytes = pool.max_request_bytes
+        self.max_frame_setting = MAX_FRAME_SETTING
 
     def get_buffer(self) -> memoryview:
         """Return the buffer to receive the next bytes into."""
@@ -159,7 +164,7 @@ class RequestReader:
         assert view is not None, "available bytes are in a buffer"
         (size,) = FRAME_SIZE.unpack_from(view, start - 4)
         if not 0 <= size <= self.max_frame_bytes:
-            raise frame_size_violation(size, self.max_frame_bytes)
+            raise frame_size_violation(size, self.max_frame_bytes, self.max_frame_setting)
         stop = start + size
         if stop > self.end:
             self.needed = size + 4

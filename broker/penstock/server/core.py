@@ -6,8 +6,9 @@ surroundings through `ConnectionTransport`, `ResponseOutput` and `ConnectionHub`
 callbacks of asyncio. A whole response leaves in one call of `ResponseOutput.send`.
 
 Extension points, see docs/decisions/0035: `stage` dispatches each frame and may be replaced between two frames, for
-example by a handshake; `peer` is replaced as a whole when more is known about the peer; `pause` takes any further bit
-as a reason to read and dispatch nothing until `resume`, while completed responses are still sent.
+example by a handshake (`begin_handshake`, `end_handshake`); `peer` is replaced as a whole when more is known about the
+peer; `pause` takes any further bit as a reason to read and dispatch nothing until `resume`, while completed responses
+are still sent.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from penstock.api.exchange import Callback, FrameHandler, PeerInfo, ProtocolViol
 from penstock.log.types import LogSlice
 from penstock.runtime.logging import get_logger
 from penstock.security.quotas.request_meter import RequestMeter
-from penstock.server.buffers import BufferPool, RequestReader
+from penstock.server.buffers import MAX_FRAME_SETTING, BufferPool, RequestReader
 from penstock.server.limits import ServerLimits
 from penstock.server.stats import CloseReason, ServerStats
 from penstock.wire.primitives import Buffer
@@ -85,6 +86,12 @@ class ConnectionHub(Protocol):
 
     def flush_soon(self, connection: ConnectionCore) -> None:
         """Call the connection's `flush` from the event loop."""
+
+    def watch_handshake(self, connection: ConnectionCore) -> None:
+        """Close the connection if `end_handshake` is not called in time."""
+
+    def unwatch_handshake(self, connection: ConnectionCore) -> None:
+        """The handshake is complete."""
 
     def record_activity(self, connection: ConnectionCore, now: float) -> None:
         """Set the connection's `last_active` and `activity_stale_at`."""
@@ -323,6 +330,27 @@ class ConnectionCore:
         if exchange is self.head and not self.dispatching:
             self.hub.flush_soon(self)
 
+    # -- handshakes
+
+    def begin_handshake(self, stage: FrameHandler, max_frame_bytes: int, setting: str) -> None:
+        """Let `stage` dispatch the next frames, and close the connection if no `end_handshake` follows in time.
+
+        Frames are limited to `max_frame_bytes`, by the setting of this name.
+        """
+        self.stage = stage
+        reader = self.reader
+        reader.max_frame_bytes = min(max_frame_bytes, self.hub.pool.max_request_bytes)
+        reader.max_frame_setting = setting
+        self.produce_template = None
+        self.hub.watch_handshake(self)
+
+    def end_handshake(self, peer: PeerInfo, stage: FrameHandler) -> None:
+        """Let `stage` dispatch the next frames, of usual size, from the client that `peer` describes."""
+        self.peer, self.stage = peer, stage
+        reader = self.reader
+        reader.max_frame_bytes, reader.max_frame_setting = self.hub.pool.max_request_bytes, MAX_FRAME_SETTING
+        self.hub.unwatch_handshake(self)
+
     # -- responses
 
     def flush(self) -> None:
@@ -433,6 +461,11 @@ class ConnectionCore:
         """Close the connection behind the completed responses, for a request that must not get a response."""
         self.hub.log_peer_warning("connection aborted", self.peer, reason)
         self.close(CloseReason.ABORTED)
+
+    def reject(self, event: str, why: str) -> None:
+        """Log `event`, and close the connection behind the completed responses: the client is not authenticated."""
+        self.hub.log_peer_warning(event, self.peer, why)
+        self.close(CloseReason.AUTHENTICATION)
 
     def close(self, reason: CloseReason) -> None:
         """Close the connection; discard the responses that the socket does not accept at once."""

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from penstock.api.exchange import FrameHandler, PeerInfo
 from penstock.runtime.logging import get_logger
 from penstock.server.buffers import BufferPool
 from penstock.server.core import ConnectionCore
+from penstock.server.handshakes import HandshakeWatch
 from penstock.server.idle import IdleWatch
 from penstock.server.limits import ServerLimits
 from penstock.server.pressure import MemoryPressure
@@ -23,6 +25,7 @@ log = get_logger(__name__)
 
 MAX_WARNINGS_PER_PERIOD = 20
 WARNING_PERIOD_S = 10.0
+NO_HANDSHAKES: Mapping[str, Callable[[ConnectionCore], None]] = {}
 
 
 class ConnectionQuotas(Protocol):
@@ -44,13 +47,18 @@ class Hub:
         limits: ServerLimits,
         executor: Executor | None,
         quotas: ConnectionQuotas | None = None,
+        accept: Mapping[str, Callable[[ConnectionCore], None]] = NO_HANDSHAKES,
     ) -> None:
+        """Create the hub. `accept` begins the handshake of a new connection, by the name of its listener."""
+        self.accept = accept
         self.handler, self.limits, self.executor = handler, limits, executor
         self.loop = asyncio.get_running_loop()
         self.stats = ServerStats()
         self.pool = BufferPool(limits.max_request_bytes, limits.max_receive_bytes // 2)
         self.connections: dict[int, ConnectionCore] = {}
         self.idle = IdleWatch(self.loop, limits.idle_s)
+        self.handshakes = HandshakeWatch(self.loop, limits.handshake_s)
+        self.watch_handshake, self.unwatch_handshake = self.handshakes.add, self.handshakes.remove
         self.pressure = MemoryPressure(self.loop, limits, self.pool, self.connections)
         self.throttled = ThrottledConnections(self.loop)
         self.quotas = quotas
@@ -76,6 +84,7 @@ class Hub:
         await self.wait_empty(None)
         self.idle.cancel()
         self.throttled.cancel()
+        self.handshakes.cancel()
 
     async def wait_empty(self, timeout_s: float | None) -> None:
         """Wait until all connections are closed, at most `timeout_s` seconds; None waits without a limit."""
@@ -103,6 +112,9 @@ class Hub:
             self.idle.add(connection)
             if self.quotas is not None and self.quotas.limits_connections:
                 self.delay_new(connection, self.quotas)
+            begin = self.accept.get(connection.peer.listener)
+            if begin is not None:
+                begin(connection)
 
     def delay_new(self, connection: ConnectionCore, quotas: ConnectionQuotas) -> None:
         """Do not read a new connection before its address may open one."""
@@ -124,6 +136,7 @@ class Hub:
         self.stats.connections -= 1
         self.stats.closed[connection.reason or CloseReason.PEER] += 1
         self.idle.remove(connection)
+        self.handshakes.remove(connection)
         self.pressure.remove(connection)
         self.throttled.remove(connection)
         if self.empty is not None and not self.connections:

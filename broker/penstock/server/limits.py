@@ -28,6 +28,8 @@ class ServerLimits:
     max_memory_wait_s: float = 30.0
     """How long a connection may be paused for lack of that memory before it is closed."""
     idle_s: float = 600.0
+    handshake_s: float = 30.0
+    """How long a client may take to authenticate."""
     max_connections: int = 100_000
     max_connections_per_ip: int = 100_000
     backlog: int = 4096

@@ -18,7 +18,8 @@ from penstock.api.exchange import FrameHandler
 from penstock.config.listeners import ListenerAddress
 from penstock.runtime.linux import disable_pacing
 from penstock.server.connection import ServerConnection
-from penstock.server.hub import ConnectionQuotas, Hub
+from penstock.server.core import ConnectionCore
+from penstock.server.hub import NO_HANDSHAKES, ConnectionQuotas, Hub
 from penstock.server.limits import ServerLimits
 from penstock.server.stats import ServerStats
 
@@ -45,12 +46,14 @@ class Server:
         bind: Bind | None = None,
         quotas: ConnectionQuotas | None = None,
         tls: Mapping[str, ListenerTls] | None = None,
+        accept: Mapping[str, Callable[[ConnectionCore], None]] = NO_HANDSHAKES,
     ) -> None:
         """Create a server. `bind` opens the sockets of an address; the default binds to addresses of this machine.
 
-        `tls` has the listeners with TLS by their names.
+        `tls` has the listeners with TLS by their names. `accept` begins the authentication of a new connection, by the
+        name of its listener; listeners without one serve requests at once.
         """
-        self.hub = Hub(handler, limits, executor, quotas)
+        self.hub = Hub(handler, limits, executor, quotas, accept)
         self.bind = bind or bind_sockets
         self.tls = tls or {}
         self.servers: list[asyncio.Server] = []

@@ -44,6 +44,8 @@ REPORTS = ROOT + "reports/"
 
 ADOPTION = ROOT + "adoption"
 """Exists while a single broker is being adopted into this store: there is no cluster until it is complete."""
+SECURITY = ROOT + "security"
+"""What all brokers need for authentication: a secret, and whether the first administrator was created."""
 ENROLLED = ROOT + "enrolled"
 """The broker that registered last: a transaction that depends on all brokers compares it."""
 PRODUCER_IDS = ROOT + "producer-ids"

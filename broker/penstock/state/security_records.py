@@ -51,6 +51,24 @@ class ScramCredentialRecord(StoredRecord, frozen=True, kw_only=True):
         return None
 
 
+class SecurityRecord(StoredRecord, frozen=True, kw_only=True):
+    """What all brokers need for authentication.
+
+    `secret` makes up the same credentials of unknown users on each broker. `bootstrap_user` is the first administrator,
+    who is created once; empty while there was none.
+    """
+
+    secret: bytes
+    bootstrap_user: str = ""
+
+    def __repr__(self) -> str:
+        return f"SecurityRecord(bootstrap_user={self.bootstrap_user!r})"  # without the secret
+
+    def contradiction(self) -> str | None:
+        """Return what makes the fields inconsistent with each other; None if they are consistent."""
+        return None if len(self.secret) >= 16 else "the secret is shorter than 16 bytes"
+
+
 class AclRecord(StoredRecord, frozen=True, kw_only=True):
     """An access control list entry (KIP-11, KIP-290)."""
 

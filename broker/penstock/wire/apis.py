@@ -9,16 +9,12 @@ from penstock.wire.api_table import APIS, OTHER_APIS, ApiDescription, ApiKey
 
 __all__ = [
     "APIS",
-    "CLIENT_ONLY",
     "ApiDescription",
     "ApiKey",
     "api_name",
     "request_header_version",
     "response_header_version",
 ]
-
-CLIENT_ONLY = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-"""APIs that the client uses and the broker does not serve."""
 
 
 def api_name(api_key: int) -> str:

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.api.authentication_stats import AuthenticationStats
 from penstock.api.log_dirs import LogDirState
 from penstock.http import metrics
 from penstock.http.app import HttpServer
@@ -129,10 +130,12 @@ class Broker:
         self.tls: list[TlsOfListener] = []
         self.denials: Denials = Counter()
         self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
+        self.authentications = AuthenticationStats()
         self.sources = Sources(
             version="1.2.3",
             clock=FixedClock(),
             requests=self.requests,
+            authentications=self.authentications,
             server=self.server,
             quotas=self.quotas,
             tls=self.tls,

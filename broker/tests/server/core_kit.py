@@ -48,6 +48,7 @@ class CoreBench:
         self.ending: str | None = None
         self.activity: list[float] = []
         self.memory_reliefs = 0
+        self.is_handshaking = False
         self.warnings: list[tuple[str, str]] = []
         self.core = ConnectionCore(self)
         self.core.peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 5)
@@ -110,6 +111,12 @@ class CoreBench:
     def record_activity(self, connection: ConnectionCore, now: float) -> None:
         self.activity.append(now)
         connection.last_active, connection.activity_stale_at = now, now + ACTIVITY_RESOLUTION_S
+
+    def watch_handshake(self, connection: ConnectionCore) -> None:
+        self.is_handshaking = True
+
+    def unwatch_handshake(self, connection: ConnectionCore) -> None:
+        self.is_handshaking = False
 
     def relieve_memory(self) -> None:
         self.memory_reliefs += 1

@@ -49,6 +49,7 @@ KINDS = {
     keys.shard_fence(15): records.ShardFenceRecord,
     keys.shard_cleaned(15): records.ShardCleanedRecord,
     keys.PRODUCER_IDS: records.ProducerIdsRecord,
+    keys.SECURITY: security_records.SecurityRecord,
     keys.ENROLLED: None,
     keys.ADOPTION: AdoptionRecord,
     keys.report(1): BrokerReport,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from penstock.wire.apis import APIS, CLIENT_ONLY
+from penstock.wire.apis import APIS
 from penstock.wire.errors import ErrorCode
 from penstock_differential.codec import api_key
 
-SERVED = [api.name for key, api in sorted(APIS.items()) if key not in CLIENT_ONLY]
+SERVED = [api.name for _, api in sorted(APIS.items())]
 
 
 class Coverage:
