@@ -126,6 +126,13 @@ def up(
     etcd_key: Annotated[
         str | None, typer.Option(metavar="FILE", help="Private key of the client certificate (PEM).", **CLUSTER)
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Serve TLS with passwords only: generate certificates and an administrator in the data directory.",
+        ),
+    ] = False,
     brokers: Annotated[
         int | None,
         typer.Option(min=1, max=MAX_BROKERS, help="Run a local cluster with this many brokers and one etcd.", **LOCAL),
@@ -139,6 +146,9 @@ def up(
     Once the broker serves requests, it prints one line to standard output: `ready kafka=HOST:PORT http=HOST:PORT`.
     SIGTERM and Ctrl-C shut it down cleanly. Only one process can use a data directory at a time.
 
+    With `--secure`, clients need TLS and a password, and may do what ACLs allow. The broker writes the settings of its
+    administrator to DIR/client.properties (and DIR/client-java.properties), and logs their paths.
+
     With `--etcd` the broker joins a cluster and needs an `--id`. With `--brokers 3`, three brokers and an etcd run
     until SIGTERM or Ctrl-C, for development: ports count up from --port and --http-port, data is stored in DIR/1,
     DIR/2, DIR/3 and DIR/etcd, and the ready line adds `bootstrap=` and `etcd=`.
@@ -150,6 +160,7 @@ def up(
 
     - `penstock up`
     - `penstock up --data /var/lib/penstock --set num.partitions=6 --set log.retention.hours=48`
+    - `penstock up --secure --data DIR`, then `penstock status --config DIR/client.properties`
     - `penstock up --port 0 --http-port 0` (picks free ports; see the ready line)
     - `penstock up --listener IN://:92 --listener OUT://:93 --set listener.security.protocol.map=IN:PLAINTEXT,OUT:SSL`
     - `penstock up --etcd http://10.0.0.1:2379 --id 1 --data /var/lib/penstock --host 10.0.0.11`
@@ -179,10 +190,12 @@ def up(
         log_level=log_level,
         log_format=log_format,
     )
+    if secure:
+        up_checks.check_secure(options, brokers)
     if brokers is not None:
         run_local_cluster(options, brokers, restart)
     up_checks.check(options, restart)
-    exec_broker(options)
+    exec_broker(make_secure(options) if secure else options)
 
 
 def run_local_cluster(options: UpOptions, brokers: int, restart: bool) -> NoReturn:
@@ -197,6 +210,18 @@ def run_local_cluster(options: UpOptions, brokers: int, restart: bool) -> NoRetu
         raise typer.Exit(command.run(LocalCluster(options, brokers, restart)))
     except CommandError as e:
         fail(str(e), e.code)
+
+
+def make_secure(options: UpOptions) -> UpOptions:
+    """Return the options of a secured broker, whose certificates and administrator are in the data directory."""
+    # Imported here: other brokers start without these.
+    from penstock.cli.secure.setup import secure_options
+
+    try:
+        return secure_options(options)
+    except OSError as e:
+        print(f"penstock up: cannot use the data directory {quoted(options.data_dir)}: {e}", file=sys.stderr)
+        raise typer.Exit(1) from None
 
 
 def exec_broker(options: UpOptions) -> NoReturn:

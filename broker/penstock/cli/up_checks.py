@@ -62,6 +62,18 @@ def check_bootstrap_user(options: UpOptions) -> None:
         refuse("--bootstrap-user and --bootstrap-password-file belong together; set both, or leave both out")
 
 
+def check_secure(options: UpOptions, brokers: int | None) -> None:
+    """Raise `typer.BadParameter` if `--secure` is used for more than one broker, or with another administrator."""
+    if options.etcd or brokers is not None:
+        other = "--brokers" if brokers is not None else "--etcd"
+        refuse(
+            f"--secure cannot be used with {other}: it secures a single broker; for a cluster, set the listeners' `ssl`"
+            " and `sasl` settings"
+        )
+    if options.bootstrap_user is not None:
+        refuse("--bootstrap-user cannot be used with --secure, whose administrator is `admin`; leave one out")
+
+
 def check_member(options: UpOptions, directory: Path, environment: Mapping[str, str]) -> None:
     """Check the options of a broker that joins a cluster."""
     if (directory / STATE_FILE).exists():

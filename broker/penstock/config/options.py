@@ -31,6 +31,8 @@ class UpOptions:
     `etcd_user`.
 
     `bootstrap_user`, with the password in `bootstrap_password_file`, is created when the cluster starts first.
+
+    With `secure`, the data directory has the files of `secure_files`, and the broker writes those of clients.
     """
 
     data_dir: str = DEFAULT_DATA_DIR
@@ -50,5 +52,6 @@ class UpOptions:
     etcd_key_file: str | None = None
     bootstrap_user: str | None = None
     bootstrap_password_file: str | None = None
+    secure: bool = False
     log_level: str = "info"
     log_format: LogFormat = "auto"

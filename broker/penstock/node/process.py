@@ -16,6 +16,7 @@ from penstock.config.addresses import join_host_port
 from penstock.config.listeners import ListenerAddress
 from penstock.config.options import UpOptions
 from penstock.node.broker import BrokerNode
+from penstock.node.client_files import write_client_files
 from penstock.node.environment import SystemEnvironment
 from penstock.node.settings import StartError, etcd_of
 from penstock.runtime import assertions, logging
@@ -72,7 +73,10 @@ async def serve(node: BrokerNode) -> None:
     listeners, http_port = started
     first = listeners[0]
     http = "off" if http_port is None else join_host_port(node.options.http_host or ANY_HOST, http_port)
-    print(f"ready kafka={join_host_port(first.host or ANY_HOST, first.port)} http={http}", flush=True)  # noqa: T201
+    address = join_host_port(first.host or ANY_HOST, first.port)
+    if node.options.secure:
+        write_client_files(node.options, address)
+    print(f"ready kafka={address} http={http}", flush=True)  # noqa: T201
     freeze_startup_objects()
     while await wait_ended(stop, node.lost):
         log.warning("restarting the broker as a new incarnation", reason=node.lost_reason)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -94,13 +94,18 @@ class Programs:
     def __init__(self) -> None:
         self.penstock = typer.main.get_command(app)
         self.spark = spark_command()
-        self._before = up_module.exec_broker, local_cluster.run
+        self._before = up_module.exec_broker, up_module.make_secure, local_cluster.run
+        self._folder = tempfile.TemporaryDirectory()
+        make_secure = up_module.make_secure
         up_module.exec_broker = check_node  # type: ignore[assignment]
+        # Drawn names of data directories would be created in the current directory.
+        up_module.make_secure = lambda options: make_secure(replace(options, data_dir=self._folder.name))
         local_cluster.run = lambda cluster: 0
 
     def close(self) -> None:
         """Restore the functions that start brokers."""
-        up_module.exec_broker, local_cluster.run = self._before
+        up_module.exec_broker, up_module.make_secure, local_cluster.run = self._before
+        self._folder.cleanup()
 
     def run(self, path: Sequence[str], arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> Ended:
         """Run `penstock PATH ARGUMENTS`."""
