@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.client.jaas import InvalidJaas, JaasEntry, parse_jaas
 from penstock.config.addresses import InvalidAddress, parse_bootstrap, quoted
+from penstock.config.definition import InvalidSetting
+from penstock.config.jaas import LoginModule, parse_jaas
 from penstock.config.listener_security import SecurityProtocol
 from penstock.config.properties import InvalidProperties, Property
 
@@ -212,16 +213,17 @@ def sasl_of(found: Properties) -> SaslProperties:
     return SaslProperties(mechanism, username, password)
 
 
-def module_of(given: Property, mechanism: str) -> JaasEntry:
+def module_of(given: Property, mechanism: str) -> LoginModule:
     """Return the login module. Raises `InvalidProperties` if it does not fit the mechanism."""
     try:
-        entry = parse_jaas(given.value)
-    except InvalidJaas as e:
-        raise invalid(given, str(e), True) from None
-    if mechanism not in MODULES.get(entry.module, ()):
+        module = parse_jaas(given.value, given.name)
+    except InvalidSetting as e:
+        raise InvalidProperties(f"{where(given)}{e}") from None
+    name = module.name.rpartition(".")[2]
+    if mechanism not in MODULES.get(name, ()):
         fitting = next(module for module, mechanisms in MODULES.items() if mechanism in mechanisms)
-        raise invalid(given, f'login module "{entry.module}" is not for {mechanism}; use {fitting}', True)
-    return entry
+        raise invalid(given, f"login module {quoted(name)} is not for {mechanism}; use {fitting}", True)
+    return module
 
 
 def check_credentials(chosen: Property, username: str, password: str) -> None:

@@ -98,7 +98,7 @@ WRONG = [
     (SASL, "sasl.username is missing for SCRAM-SHA-512; set it, or sasl.jaas.config"),
     (SASL + "sasl.username=ana", "sasl.password is missing for SCRAM-SHA-512; set it, or sasl.jaas.config"),
     (SASL + "sasl.jaas.config=A required password=topsecret;", 'login module "A" is not for SCRAM-SHA-512; use Scram'),
-    (SASL + "sasl.jaas.config=topsecret", "invalid sasl.jaas.config: it does not start with a login module"),
+    (SASL + "sasl.jaas.config=topsecret", "invalid value of sasl.jaas.config: it does not begin with a login module"),
     ("security.protocol=SSL\nssl.ca.location=/nowhere/ca.pem", 'invalid ssl.ca.location "/nowhere/ca.pem": the file'),
     ("security.protocol=SSL\nssl.ca.location=/dev/null", "the file is not PEM; convert it with `openssl"),
     ("security.protocol=SSL\nssl.truststore.type=JKS", "only PEM is supported; convert it with `keytool"),
