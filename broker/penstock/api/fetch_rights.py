@@ -80,17 +80,23 @@ class FetchRights:
 
     async def check_waiting(self) -> None:
         """Complete the waiting requests that have lost a right, until the ACLs do not change meanwhile."""
-        authorizer, checked, work = self.access.authorizer, 0, 0
-        while checked != authorizer.generation:
-            checked = authorizer.generation
-            for fetch in list(self.waiting):
-                if fetch not in self.waiting:
-                    continue
+        authorizer, checked = self.access.authorizer, 0
+        try:
+            while checked != authorizer.generation:
+                checked = authorizer.generation
+                await self.check_all(list(self.waiting))
+        finally:
+            self.task = None
+
+    async def check_all(self, fetches: list[RestrictedFetch]) -> None:
+        """Check requests that were waiting; those that were completed meanwhile are left out."""
+        work = 0
+        for fetch in fetches:
+            if fetch in self.waiting:
                 work += self.check_one(fetch)
-                if work >= CHECKS_PER_SLICE:
-                    work = 0
-                    await asyncio.sleep(0)
-        self.task = None
+            if work >= CHECKS_PER_SLICE:
+                work = 0
+                await asyncio.sleep(0)
 
     def check_one(self, fetch: RestrictedFetch) -> int:
         """Complete a waiting request if it has lost a right. Returns the number of partitions checked."""

@@ -133,8 +133,10 @@ async def test_a_fetch_session_does_not_outlive_its_right(broker: AuthorizedBrok
     assert not again.responses, "both partitions are idle"
     await broker.revoke_all()
     await broker.allow(READ, TOPIC, "u")
+    told = await fetch(client, fetch_request(broker, session_id=first.session_id, session_epoch=2))
+    assert fetched(told) == {"t": (DENIED, False)}, "also without new records"
     await produced(broker.client(ROOT), 9, "t", "u")
-    last = await fetch(client, fetch_request(broker, session_id=first.session_id, session_epoch=2))
+    last = await fetch(client, fetch_request(broker, session_id=first.session_id, session_epoch=3))
     assert fetched(last) == {"t": (DENIED, False), "u": (0, True)}
 
 

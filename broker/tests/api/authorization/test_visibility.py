@@ -147,6 +147,7 @@ def bits(*operations: AclOperation) -> int:
 async def test_authorized_operations_are_those_of_the_client(broker: AuthorizedBroker) -> None:
     client = broker.client()
     await broker.acls.create([acl(AclOperation.WRITE, TOPIC, "open"), acl(AclOperation.DELETE, GROUP, "g")])
+    await broker.allow(AclOperation.CREATE, CLUSTER, CLUSTER_NAME)
     topics = [MetadataRequestTopic(name=name) for name in ("open", "secret")]
     request = MetadataRequest(
         topics=topics, include_topic_authorized_operations=True, include_cluster_authorized_operations=True
@@ -154,11 +155,11 @@ async def test_authorized_operations_are_those_of_the_client(broker: AuthorizedB
     answer = await client.ask(request, MetadataResponse, 9)
     expected = {"open": bits(AclOperation.WRITE, DESCRIBE), "secret": NO_OPERATIONS}
     assert {t.name: t.topic_authorized_operations for t in answer.topics} == expected
-    assert answer.cluster_authorized_operations == 0
+    assert answer.cluster_authorized_operations == 0, "they are shown to clients with DESCRIBE"
     groups = DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
     group = (await client.ask(groups, DescribeGroupsResponse, 5)).groups[0]
     assert group.authorized_operations == bits(AclOperation.DELETE, DESCRIBE)
-    await broker.acls.create([acl(o, CLUSTER, CLUSTER_NAME) for o in (DESCRIBE, AclOperation.CREATE)])
+    await broker.allow(DESCRIBE, CLUSTER, CLUSTER_NAME)
     cluster = DescribeClusterRequest(include_cluster_authorized_operations=True)
     described = await client.ask(cluster, DescribeClusterResponse, 0)
     assert described.cluster_authorized_operations == bits(DESCRIBE, AclOperation.CREATE)
