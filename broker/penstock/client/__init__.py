@@ -51,6 +51,7 @@ from penstock.client.errors import (
 )
 from penstock.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from penstock.client.security import Sasl, Security, Tls
+from penstock.client.tokens import ClientCredentials, ProvidedTokens, TokenFile
 from penstock.client.types import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -110,6 +111,7 @@ __all__ = [
     "BrokerVersion",
     "BufferFull",
     "ClientConnection",
+    "ClientCredentials",
     "ClientError",
     "ClientIdentity",
     "ClientQuota",
@@ -155,6 +157,7 @@ __all__ = [
     "Producer",
     "ProducerFenced",
     "ProducerSession",
+    "ProvidedTokens",
     "RangeFetch",
     "Reassignment",
     "RebalanceListener",
@@ -170,6 +173,7 @@ __all__ = [
     "SkippedBatch",
     "Tls",
     "TlsFailed",
+    "TokenFile",
     "TopicAdminClient",
     "TopicDeleted",
     "TopicInfo",

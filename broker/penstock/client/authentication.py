@@ -43,8 +43,8 @@ async def authenticate(connection: SaslTransport, sasl: Sasl) -> int:
     address = connection.address
     if not (connection.serves(SaslHandshakeRequest) and connection.serves(SaslAuthenticateRequest)):
         raise AuthenticationFailed(f"{address}: the broker does not support SASL; connect without credentials")
+    exchange = start_exchange(sasl, "" if sasl.tokens is None else await sasl.tokens.token())
     await _select_mechanism(connection, sasl)
-    exchange = start_exchange(sasl)
     lifetime_ms = 0
     try:
         token: bytes | None = exchange.first_message()
@@ -81,6 +81,8 @@ async def _select_mechanism(connection: SaslTransport, sasl: Sasl) -> None:
 def _reason(response: SaslAuthenticateResponse, sasl: Sasl) -> str:
     if response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED:
         reason = response.error_message or "authentication failed"
+        if sasl.tokens is not None:
+            return f"{sasl.mechanism} rejected the token: {reason[:300]}; check its issuer, audience and expiry"
         hint = f"check name and password, and that the user has credentials for {sasl.mechanism}"
         return f'{sasl.mechanism} rejected user "{sasl.username}": {reason[:300]}; {hint}'
     return str(BrokerError(response.error_code, sasl.mechanism, response.error_message))

@@ -1,4 +1,5 @@
-"""SASL mechanisms, without I/O: PLAIN (RFC 4616), SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677).
+"""SASL mechanisms, without I/O: PLAIN (RFC 4616), SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), OAUTHBEARER
+(RFC 7628).
 
 `authentication` exchanges the messages. User names and passwords are UTF-8 and, as on Kafka brokers, not normalised
 with SASLprep.
@@ -39,8 +40,10 @@ class SaslExchange(Protocol):
         """Return the response to a challenge; None if there is none."""
 
 
-def start_exchange(sasl: Sasl) -> SaslExchange:
-    """Return a new exchange for the configured mechanism."""
+def start_exchange(sasl: Sasl, token: str = "") -> SaslExchange:
+    """Return a new exchange for the configured mechanism; `token` is that of OAUTHBEARER."""
+    if sasl.mechanism == "OAUTHBEARER":
+        return OauthBearer(token)
     if sasl.mechanism == "PLAIN":
         return Plain(sasl)
     return Scram(sasl, sasl.mechanism.removeprefix("SCRAM-").replace("-", "").lower())
@@ -62,6 +65,25 @@ class Plain:
 
     def respond(self, challenge: bytes) -> bytes | None:
         """Mark the exchange as finished."""
+        self.finished = True
+        return None
+
+
+class OauthBearer:
+    """The OAUTHBEARER mechanism (RFC 7628). A response with content is an error."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self.finished = False
+
+    def first_message(self) -> bytes:
+        """Return the token."""
+        return f"n,,\x01auth=Bearer {self._token}\x01\x01".encode()
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        """Mark the exchange as finished, or acknowledge an error, which the server then repeats as its failure."""
+        if challenge:
+            return b"\x01"
         self.finished = True
         return None
 

@@ -13,10 +13,11 @@ from typing import Literal
 
 from penstock.client.errors import TlsFailed
 from penstock.client.security_properties import SaslProperties, SecurityProperties, TlsProperties, resolve
+from penstock.client.tokens import TokenSource
 from penstock.config.properties import Property
 
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +91,22 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Sasl:
-    """SASL mechanism and credentials. PLAIN sends the password in plain text: use it with TLS only."""
+    """SASL mechanism and credentials. PLAIN sends the password, and OAUTHBEARER the token, in plain text: use them with
+    TLS only.
+
+    `tokens` is where the tokens of OAUTHBEARER come from: a `TokenFile`, `ProvidedTokens` or `ClientCredentials`.
+    """
 
     mechanism: str
-    username: str
-    password: str = field(repr=False)
+    username: str = ""
+    password: str = field(default="", repr=False)
+    tokens: TokenSource | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
             raise ValueError(f'unknown SASL mechanism "{self.mechanism}"; use one of {", ".join(MECHANISMS)}')
+        if (self.mechanism == "OAUTHBEARER") != (self.tokens is not None):
+            raise ValueError("OAUTHBEARER needs tokens, and other mechanisms a user name and a password")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from node_kit import DEADLINE_S, Client, Process
 
-from penstock.client import Admin, AuthenticationFailed, Sasl, Security
+from penstock.client import Admin, AuthenticationFailed, ProvidedTokens, Sasl, Security
 from penstock.client.connection import ClientConnection
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -143,6 +143,19 @@ async def test_penstock_client(broker: Secured, mechanism: str) -> None:
         await broker.connect(mechanism, "admin", WRONG)
     with pytest.raises(AuthenticationFailed, match="Authentication failed"):
         await broker.connect(mechanism, "stranger", PASSWORD)
+
+
+async def test_penstock_client_with_tokens(broker: Secured) -> None:
+    async def connect(given: str) -> ClientConnection:
+        sasl = Sasl("OAUTHBEARER", tokens=ProvidedTokens(lambda: given))
+        return await ClientConnection.open("127.0.0.1", broker.ports["SASL_PLAINTEXT"], sasl=sasl)
+
+    connection = await connect(token())
+    assert await groups(connection) == ErrorCode.NONE
+    await connection.close()
+    for given in (token(aud="another"), "not.a.token"):
+        with pytest.raises(AuthenticationFailed, match="rejected the token"):
+            await connect(given)
 
 
 def confluent_produces(configuration: dict[str, Any]) -> str:
