@@ -56,7 +56,7 @@ def up(
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen on; 0.0.0.0 for all interfaces (there is no authentication: restrict access).",
+            help="Address to listen on; 0.0.0.0 for all interfaces (without --secure, restrict access).",
             callback=check_host_option,
         ),
     ] = DEFAULT_HOST,
