@@ -36,8 +36,6 @@ class CertificateReloader:
     ) -> None:
         self.listeners, self.settings_of, self.executor, self.interval_s = listeners, settings_of, executor, interval_s
         self.changed = asyncio.Event()
-        self.rejected: dict[str, object] = {}
-        """The settings and sources that were rejected last, by listener, so that each is logged once."""
         self.polling: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -80,7 +78,6 @@ class CertificateReloader:
         if error is not None:
             self.report_failure(tls, error)
             return
-        self.rejected.pop(tls.listener, None)
         if found is None:
             if tls.reload_error is not None:
                 tls.reload_error = None
@@ -98,11 +95,8 @@ class CertificateReloader:
             sources = read_sources(settings)
             if settings == tls.settings and sources == tls.sources:
                 return None, None
-            if self.rejected.get(tls.listener) == (settings, sources):
-                return None, tls.reload_error
             if sources != read_sources(settings):  # files are being replaced
                 return None, tls.reload_error
-            self.rejected[tls.listener] = (settings, sources)  # until it is known to be valid
             return (settings, sources, tls.rebuilt(settings, sources)), None
         except InvalidSetting as e:
             return None, str(e)

@@ -259,6 +259,38 @@ def test_a_client_that_never_reads_holds_bounded_memory_and_gets_everything_late
     run(scenario())
 
 
+def test_what_was_received_before_a_pause_is_processed_after_it(run: Run) -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        async with serving_tls(desk, loaded(), ServerLimits(max_in_flight=1)) as service:
+            client = await service.connect_tls()
+            for size in range(150_000, 400_000, 10_000):  # so that a receive buffer ends with the first of two requests
+                desk.open.clear()
+                desk.requests.clear()
+                client.send(b"x" * size, b"second")
+                for number in range(2):
+                    await desk.received(number + 1)
+                    desk.open[number].reply([framed(b"%d" % number)])
+                    assert await client.receive() == b"%d" % number
+
+    run(scenario())
+
+
+def test_the_bytes_of_a_handshake_are_limited(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(connection_module, "MAX_HANDSHAKE_BYTES", 200)
+        async with serving_tls(Desk(echo), loaded()) as service:
+            client = await service.connect()
+            client.writer.write(hello())
+            await client.closed()
+            await until(lambda: service.server.stats.closed[CloseReason.TLS] == 1)
+        assert "the client sent more than 200 bytes" in capsys.readouterr().out
+
+    run(scenario())
+
+
 def test_responses_in_progress_are_sent_before_the_server_ends(run: Run) -> None:
     async def scenario() -> None:
         desk = Desk()
