@@ -9,6 +9,8 @@ from penstock.api.authorization.rules import ApiRules, ElementRule, Facts
 from penstock.wire.errors import ErrorCode
 from penstock.wire.schema import Message
 
+ANY = "(any)"
+"""Stands for the names that a filter without a name matches."""
 MAX_INSPECTED_RESULTS = 1_000
 """Results of a response whose errors are logged."""
 
@@ -17,7 +19,8 @@ def audited_names(rules: ApiRules, request: Any, version: int, facts: Facts) -> 
     """Return the names of the resources that a request concerns."""
     if rules.logged is not None:
         elements, name = rules.logged
-        return [str(getattr(element, name)) for element in getattr(request, elements) or ()]
+        values = (getattr(element, name) for element in getattr(request, elements) or ())
+        return [ANY if value is None else str(value) for value in values]
     names = [request.group_id] if hasattr(request, "group_id") else []
     for rule in rules.rules:
         if isinstance(rule, ElementRule) and rule.applies(request, version):

@@ -15,6 +15,7 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import delete_topics as deletion
 from penstock.wire.messages import describe_topic_partitions as partitions
 from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from penstock.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 from penstock.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from penstock.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -198,18 +199,15 @@ async def test_denials_and_administrative_actions_are_audited_but_filtered_names
         await metadata(broker)
         await metadata(broker, "secret")
         await broker.create_topics("more")
+        filters = [DeleteAclsFilter(resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1)]
+        await broker.client(ROOT).ask(DeleteAclsRequest(filters=filters), DeleteAclsResponse, 3)
     audited = [event for event in events if event["source"] == "penstock.audit"]
     assert [(event["event"], event["principal"]) for event in audited] == [
         ("denied", str(ANA)),
         ("administrative action", str(ROOT)),
+        ("administrative action", str(ROOT)),
     ]
-    assert (audited[0]["resource"], audited[0]["operation"], audited[0]["request"]) == (
-        "secret",
-        "DESCRIBE",
-        "Metadata",
-    )
-    assert (audited[1]["operation"], audited[1]["resources"], audited[1]["outcome"]) == (
-        "CreateTopics",
-        ["more"],
-        "NONE",
-    )
+    denied, action, deleted = audited
+    assert (denied["resource"], denied["operation"], denied["request"]) == ("secret", "DESCRIBE", "Metadata")
+    assert (action["operation"], action["resources"], action["outcome"]) == ("CreateTopics", ["more"], "NONE")
+    assert (deleted["operation"], deleted["resources"]) == ("DeleteAcls", ["(any)"])
