@@ -199,9 +199,7 @@ Unsupported APIs:
 
 | APIs | reason |
 |---|---|
-| SaslHandshake, SaslAuthenticate, ACLs, SCRAM users, delegation tokens | listener security is not \
-| SaslHandshake, SaslAuthenticate, quotas, SCRAM users, delegation tokens | listener security is not \
-implemented yet |
+| delegation tokens | clients authenticate with SCRAM, OAUTHBEARER or certificates instead |
 | ConsumerGroupHeartbeat, ConsumerGroupDescribe (KIP-848), share groups | all clients support the classic group \
 protocol today |
 | Vote and the other controller APIs | there is no KRaft quorum; DescribeQuorum reports the controller, \
