@@ -210,8 +210,7 @@ def merge_options(properties: Iterable[Property], options: ConnectionFlags) -> l
     if options.user is not None:
         password = read_password(options.user, options.password_file)
         replace(merged, CREDENTIAL_NAMES, {"sasl.username": options.user, "sasl.password": password}, "--user")
-        if not any(name in merged for name in MECHANISM_NAMES):
-            merged["sasl.mechanism"] = Property("sasl.mechanism", DEFAULT_MECHANISM)
+        choose_mechanism(merged)
     elif options.password_file is not None:
         raise InvalidProperties(f"--password-file {quoted(options.password_file)} needs --user; set --user NAME")
     files = (options.tls_ca, options.tls_cert, options.tls_key)
@@ -220,6 +219,13 @@ def merge_options(properties: Iterable[Property], options: ConnectionFlags) -> l
     if has_tls or has_sasl:
         raise_protocol(merged, has_tls, has_sasl)
     return list(merged.values())
+
+
+def choose_mechanism(merged: dict[str, Property]) -> None:
+    """Use the default mechanism for a user and a password, unless another one of them is set."""
+    given = next((merged[name] for name in MECHANISM_NAMES if name in merged), None)
+    if given is None or given.value.strip().upper() == "OAUTHBEARER":
+        replace(merged, MECHANISM_NAMES, {"sasl.mechanism": DEFAULT_MECHANISM}, "--user")
 
 
 def replace(merged: dict[str, Property], names: Iterable[str], values: Mapping[str, str | None], source: str) -> None:

@@ -12,8 +12,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.client.errors import TlsFailed
-from penstock.client.security_properties import SaslProperties, SecurityProperties, TlsProperties, resolve
-from penstock.client.tokens import TokenSource
+from penstock.client.security_properties import (
+    SaslProperties,
+    SecurityProperties,
+    TlsProperties,
+    TokenProperties,
+    resolve,
+)
+from penstock.client.tokens import ClientCredentials, TokenFile, TokenSource
 from penstock.config.properties import Property
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -151,4 +157,14 @@ def tls_of(tls: TlsProperties | None) -> Tls | None:
 
 def sasl_of(sasl: SaslProperties | None) -> Sasl | None:
     """Return the SASL settings of properties; None without SASL."""
-    return None if sasl is None else Sasl(sasl.mechanism, sasl.username, sasl.password)
+    if sasl is None:
+        return None
+    tokens = None if sasl.tokens is None else token_source(sasl.tokens)
+    return Sasl(sasl.mechanism, sasl.username, sasl.password, tokens)
+
+
+def token_source(tokens: TokenProperties) -> TokenSource:
+    """Return the source of tokens that properties name."""
+    if tokens.file is not None:
+        return TokenFile(tokens.file)
+    return ClientCredentials(tokens.endpoint, tokens.client_id, tokens.client_secret, tokens.scope, tokens.ca_file)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from penstock.config.addresses import InvalidAddress, parse_bootstrap, quoted
 from penstock.config.definition import InvalidSetting
@@ -24,6 +25,7 @@ MECHANISM_NAMES = ("sasl.mechanism", "sasl.mechanisms")
 MODULES = {
     "PlainLoginModule": ("PLAIN",),
     "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "OAuthBearerLoginModule": ("OAUTHBEARER",),
 }
 """Mechanisms by login module."""
 MECHANISMS = tuple(mechanism for names in MODULES.values() for mechanism in names)
@@ -35,6 +37,14 @@ KEY_TEXTS = ("ssl.key.pem", "ssl.keystore.key")
 STORE_TYPES = ("ssl.truststore.type", "ssl.keystore.type")
 HOST_CHECK = "ssl.endpoint.identification.algorithm"
 VERIFICATION = "enable.ssl.certificate.verification"
+ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+CLIENT_IDS = ("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id")
+CLIENT_SECRETS = ("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret")
+TOKEN_NAMES = (
+    ENDPOINT, *CLIENT_IDS, *CLIENT_SECRETS, "sasl.oauthbearer.scope", "sasl.oauthbearer.method",
+    "https.ca.location",
+)  # fmt: skip
+"""The names of OAUTHBEARER. `sasl.oauthbearer.method` is not needed."""
 OTHERS = (
     "security.protocol", "sasl.username", "sasl.password", "sasl.jaas.config", "ssl.key.location", "ssl.key.password",
     "ssl.keystore.password", "ssl.truststore.password", HOST_CHECK, VERIFICATION,
@@ -42,7 +52,7 @@ OTHERS = (
 KNOWN = frozenset(
     {
         *BOOTSTRAP_NAMES, *MECHANISM_NAMES, *CA_FILES, *CA_TEXTS, *CERTIFICATE_FILES, *CERTIFICATE_TEXTS, *KEY_TEXTS,
-        *STORE_TYPES, *OTHERS,
+        *STORE_TYPES, *TOKEN_NAMES, *OTHERS,
     }
 )  # fmt: skip
 """The names that are used; others are ignored."""
@@ -63,12 +73,25 @@ class TlsProperties:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenProperties:
+    """Where tokens come from: a file, or an https token endpoint for a client id and its secret."""
+
+    file: str | None
+    endpoint: str
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    scope: str | None = None
+    ca_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SaslProperties:
-    """Mechanism and credentials."""
+    """Mechanism and credentials: a user name and a password, or `tokens` for OAUTHBEARER."""
 
     mechanism: str
-    username: str
-    password: str = field(repr=False)
+    username: str = ""
+    password: str = field(default="", repr=False)
+    tokens: TokenProperties | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +230,50 @@ def sasl_of(found: Properties) -> SaslProperties:
         raise invalid(chosen, f"it is not a supported mechanism; use one of {', '.join(MECHANISMS)}")
     module = first(found, ("sasl.jaas.config",))
     options: Mapping[str, str] = {} if module is None else module_of(module, mechanism).options
+    if mechanism == "OAUTHBEARER":
+        return SaslProperties(mechanism, tokens=tokens_of(found, chosen, options))
     username = text(found, "sasl.username") or options.get("username", "")
     password = text(found, "sasl.password") or options.get("password", "")
     check_credentials(chosen, username, password)
     return SaslProperties(mechanism, username, password)
+
+
+def tokens_of(found: Properties, chosen: Property, options: Mapping[str, str]) -> TokenProperties:
+    """Return where the tokens of OAUTHBEARER come from."""
+    endpoint = first(found, (ENDPOINT,))
+    if endpoint is None:
+        raise InvalidProperties(
+            f"{where(chosen)}{ENDPOINT} is missing for OAUTHBEARER; set it to https://HOST/PATH or file:///PATH"
+        )
+    url = endpoint.value.strip()
+    parts = split_url(endpoint, url)
+    if parts.scheme == "file":
+        return TokenProperties(unquote(parts.path), url)
+    client_id, secret = first(found, CLIENT_IDS), first(found, CLIENT_SECRETS)
+    scope = text(found, "sasl.oauthbearer.scope") or options.get("scope", "")
+    values = (
+        client_id.value if client_id else options.get("clientId", ""),
+        secret.value if secret else options.get("clientSecret", ""),
+    )
+    for name, value in zip((CLIENT_IDS[0], CLIENT_SECRETS[0]), values, strict=True):
+        if not value:
+            raise InvalidProperties(f"{where(chosen)}{name} is missing for OAUTHBEARER; set it")
+    ca_file = pem_file(first(found, ("https.ca.location",)))
+    return TokenProperties(None, url, *values, scope or None, ca_file)
+
+
+def split_url(given: Property, url: str) -> SplitResult:
+    """Return the parts of a token endpoint's URL."""
+    try:
+        parts = urlsplit(url)
+        is_valid = (parts.scheme == "https" and bool(parts.hostname) and not parts.username) or (
+            parts.scheme == "file" and not parts.netloc and parts.path.startswith("/")
+        )
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise invalid(given, "it is not a token endpoint; use https://HOST/PATH, or file:///PATH for a token's file")
+    return parts
 
 
 def module_of(given: Property, mechanism: str) -> LoginModule:

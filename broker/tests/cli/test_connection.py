@@ -124,6 +124,20 @@ async def test_options_take_precedence_over_the_file(
     assert lists_topics(outcome), outcome
 
 
+async def test_a_user_replaces_the_tokens_of_the_file(alone: Cli, tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "client.properties",
+        "security.protocol=SASL_PLAINTEXT",
+        "sasl.mechanism=OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url=file:///nowhere/token",
+    )
+    password = write(tmp_path / "password", "secret")
+    async with GuardedBroker(mechanisms=("SCRAM-SHA-512",)) as broker:
+        options = ["--user", "alice", "--password-file", password, "--bootstrap", broker.address]
+        outcome = await topics_at(broker, alone, "--config", path, *options)
+    assert lists_topics(outcome), outcome
+
+
 async def test_a_prefix_of_the_address_asks_for_tls(alone: Cli, server: ssl.SSLContext) -> None:
     async with GuardedBroker(tls=server) as broker:
         outcome = await topics_at(broker, alone, "--bootstrap", f"SSL://{broker.address}")

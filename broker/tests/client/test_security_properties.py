@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.client import Sasl, Security, Tls
 from penstock.client.security_properties import KNOWN, SecurityProperties, resolve
+from penstock.client.tokens import ClientCredentials, TokenFile
 from penstock.config.properties import InvalidProperties, parse_properties
 
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
@@ -82,6 +83,47 @@ def test_certificates_and_keys_may_be_texts() -> None:
         assert found.tls == Tls(ca_data=PEM, certificate_data=PEM, key_data=key)
 
 
+def oauth(**properties: str) -> Sasl:
+    found = security(security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER", **properties).sasl
+    assert found is not None
+    return found
+
+
+def test_tokens_come_from_an_endpoint_by_the_names_of_both_clients(pem: str) -> None:
+    url = "https://id.example/token"
+    expected = (url, "ana", "topsecret", "read")
+    for found in (
+        oauth(
+            sasl_oauthbearer_token_endpoint_url=url,
+            sasl_oauthbearer_client_credentials_client_id="ana",
+            sasl_oauthbearer_client_credentials_client_secret="topsecret",
+            sasl_oauthbearer_scope="read",
+        ),
+        oauth(
+            sasl_oauthbearer_method="oidc",
+            sasl_oauthbearer_token_endpoint_url=url,
+            sasl_oauthbearer_client_id="ana",
+            sasl_oauthbearer_client_secret="topsecret",
+            sasl_oauthbearer_scope="read",
+            https_ca_location=pem,
+        ),
+        oauth(
+            sasl_oauthbearer_token_endpoint_url=url,
+            sasl_jaas_config="a.OAuthBearerLoginModule required clientId=ana clientSecret=topsecret scope=read;",
+        ),
+    ):
+        tokens = found.tokens
+        assert isinstance(tokens, ClientCredentials)
+        assert (tokens.url, tokens.client_id, tokens.client_secret, tokens.scope) == expected
+        assert tokens.ca_file in (None, pem)
+        assert "topsecret" not in repr(found)
+
+
+def test_tokens_come_from_a_file() -> None:
+    found = oauth(sasl_oauthbearer_token_endpoint_url="file:///var/run/my%20token")
+    assert found.tokens == TokenFile("/var/run/my token")
+
+
 def test_names_that_do_not_concern_connections_are_reported() -> None:
     assert of("acks=all\nsecurity.protocol=PLAINTEXT\nsasl.kerberos.service.name=k").ignored == (
         "acks",
@@ -90,7 +132,14 @@ def test_names_that_do_not_concern_connections_are_reported() -> None:
 
 
 SASL = "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n"
+OAUTH = "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
+ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 WRONG = [
+    (OAUTH, f"{ENDPOINT} is missing for OAUTHBEARER; set it to https://HOST/PATH or file:///PATH"),
+    (OAUTH + f"{ENDPOINT}=http://h/", f'invalid {ENDPOINT} "http://h/": it is not a token endpoint; use https'),
+    (OAUTH + f"{ENDPOINT}=https://[", "it is not a token endpoint"),
+    (OAUTH + f"{ENDPOINT}=file://h/x", "it is not a token endpoint"),
+    (OAUTH + f"{ENDPOINT}=https://h/", "sasl.oauthbearer.client.credentials.client.id is missing for OAUTHBEARER"),
     ("security.protocol=TLS", 'invalid security.protocol "TLS": it is not a protocol; use one of PLAINTEXT, SSL'),
     ("bootstrap.servers=a:b", 'bootstrap.servers: invalid bootstrap server "a:b"'),
     ("security.protocol=SASL_SSL", "sasl.mechanism is missing; set it to one of PLAIN, SCRAM-SHA-256"),
@@ -129,7 +178,23 @@ def test_without_a_file_the_error_starts_with_the_name() -> None:
 
 
 values = st.text(max_size=20) | st.sampled_from(
-    ["SASL_SSL", "SSL", "PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", SCRAM, PEM, "/dev/null", "/", "PEM", "a:1", "true"]
+    [
+        "SASL_SSL",
+        "SSL",
+        "PLAIN",
+        "SCRAM-SHA-512",
+        "OAUTHBEARER",
+        SCRAM,
+        PEM,
+        "https://h/t",
+        "file:///x",
+        "https://[",
+        "/dev/null",
+        "/",
+        "PEM",
+        "a:1",
+        "true",
+    ]
 )
 
 
