@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,12 +28,16 @@ from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from node_kit import DEADLINE_S, Client, Process
 
-from penstock.client import Admin, AuthenticationFailed, ProvidedTokens, Sasl, Security
+from penstock.client import Admin, AuthenticationFailed, ProvidedTokens, Sasl, Security, Tls
 from penstock.client.connection import ClientConnection
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from penstock.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from penstock.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "security"))
+
+from cryptography_kit import server_context
 
 PASSWORD, PLAIN_PASSWORD, WRONG = "admin-pw-7f3a", "svc-pw-91be", "wrong-pw-55c2"
 ISSUER, AUDIENCE = "https://id.example/", "penstock"
@@ -49,16 +54,20 @@ def token(key: ECKey = KEY, **changes: Any) -> str:
 
 
 class Secured:
-    """A broker with listeners SASL_PLAINTEXT, SHORT (with short sessions) and PLAINTEXT."""
+    """A broker with listeners SASL_PLAINTEXT, SASL_SSL, SHORT (with short sessions) and PLAINTEXT."""
 
     def __init__(self, home: Path) -> None:
         keys = home / "keys.json"
         keys.write_text(json.dumps({"keys": [KEY.as_dict(private=False)]}))
         password = home / "password"
         password.write_text(PASSWORD + "\n")
-        self.ports = {name: free_port() for name in ("SASL_PLAINTEXT", "SHORT", "PLAINTEXT")}
+        self.ports = {name: free_port() for name in ("SASL_PLAINTEXT", "SASL_SSL", "SHORT", "PLAINTEXT")}
+        server_context(home)
+        self.certificate = str(home / "server.pem")
         settings = {
-            "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,SHORT:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,"
+            "SHORT:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "ssl.keystore.location": self.certificate,
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
             "listener.name.short.connections.max.reauth.ms": str(SESSION_MS),
@@ -175,6 +184,17 @@ def confluent_produces(configuration: dict[str, Any]) -> str:
 def test_confluent_kafka(broker: Secured, mechanism: str) -> None:
     assert confluent_produces(broker.confluent(mechanism, "admin", PASSWORD)) == ""
     assert "Authentication failed" in confluent_produces(broker.confluent(mechanism, "admin", WRONG))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_all_clients_with_tls(broker: Secured, mechanism: str) -> None:
+    tls = {"bootstrap.servers": broker.servers("SASL_SSL"), "security.protocol": "SASL_SSL"}
+    tls |= {"ssl.ca.location": broker.certificate, "ssl.endpoint.identification.algorithm": "none"}
+    assert confluent_produces({**broker.confluent(mechanism, "admin", PASSWORD), **tls}) == ""
+    assert "Authentication failed" in confluent_produces({**broker.confluent(mechanism, "admin", WRONG), **tls})
+    security = Security(Tls(ca_file=broker.certificate, check_hostname=False), Sasl(mechanism, "admin", PASSWORD))
+    async with Admin(broker.servers("SASL_SSL"), security=security) as admin:
+        assert await admin.list_topics() is not None
 
 
 def test_a_user_of_the_jaas_configuration(broker: Secured) -> None:
