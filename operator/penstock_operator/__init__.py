@@ -1,3 +1,3 @@
-"""Kubernetes operator: reconciles `Cluster`, `Topic` and `ConsumerGroup` resources with Kubernetes and the brokers."""
+"""Kubernetes operator: reconciles `Cluster`, `Topic`, `ConsumerGroup` and `User` objects with the brokers."""
 
 __version__ = "0.1.0"

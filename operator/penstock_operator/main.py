@@ -42,6 +42,7 @@ from penstock_operator.kube.events import EventRecorder
 from penstock_operator.kube.http import Requests, configuration
 from penstock_operator.ports.kube import CLUSTERS, SERVICES, Kube, KubeError
 from penstock_operator.topics.controller import TopicController
+from penstock_operator.users.controller import UserController
 
 LEASE_NAME = "penstock-operator"
 EXIT_FAILED = 1
@@ -53,7 +54,7 @@ log = get_logger("operator")
 
 @app.callback()
 def about() -> None:
-    """Kubernetes operator for Penstock: reconciles Cluster, Topic and ConsumerGroup objects."""
+    """Kubernetes operator for Penstock: reconciles Cluster, Topic, ConsumerGroup and User objects."""
 
 
 @app.command()
@@ -192,9 +193,10 @@ def build_controllers(
     topics = TopicController(kube, cache, connections, queue)
     clusters = ClusterController(kube, cache, connections, queue, image=options.image)
     groups = GroupController(kube, cache, connections, clock, views, pacing)
+    users = UserController(kube, cache, connections, queue)
     discovery = Discovery(kube, cache, connections, queue, clock, views, options.max_discovered_groups)
     return ControllerSet(
-        controllers={"Cluster": clusters, "Topic": topics, "ConsumerGroup": groups},
+        controllers={"Cluster": clusters, "Topic": topics, "ConsumerGroup": groups, "User": users},
         background={"topics' health": topics.watch, "groups": discovery.run},
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, NODES, TOPICS, KubeResource, Object
+from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, NODES, TOPICS, USERS, KubeResource, Object
 
 CLUSTER_LABEL = "penstock.io/cluster"
 Change = Literal["changed", "deleted"]
@@ -219,7 +219,7 @@ def name_of(body: Object) -> Name:
 
 def cluster_of(resource: KubeResource, body: Object) -> str:
     """Return the name of an object's `Cluster`, or ""."""
-    if resource in (TOPICS, CONSUMER_GROUPS):
+    if resource in (TOPICS, CONSUMER_GROUPS, USERS):
         return str(body.get("spec", {}).get("clusterRef", {}).get("name") or "")
     return str(_labels(body).get(CLUSTER_LABEL) or "")
 

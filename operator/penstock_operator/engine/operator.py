@@ -33,12 +33,13 @@ from penstock_operator.ports.kube import (
     SERVICES,
     STATEFUL_SETS,
     TOPICS,
+    USERS,
     Kube,
     KubeError,
     KubeResource,
 )
 
-OURS: tuple[KubeResource, ...] = (CLUSTERS, TOPICS, CONSUMER_GROUPS)
+OURS: tuple[KubeResource, ...] = (CLUSTERS, TOPICS, CONSUMER_GROUPS, USERS)
 OWNED: tuple[KubeResource, ...] = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, PODS, CLAIMS, BUDGETS)
 """Watched by the label `penstock.io/cluster`."""
 STUCK_S = 400.0

@@ -21,7 +21,7 @@ class Objects(Protocol):
         """Return the objects of one namespace, or of all."""
 
     def in_cluster(self, resource: KubeResource, namespace: str, cluster: str) -> Sequence[Object]:
-        """Return topics or groups by clusterRef, and owned objects by the label `penstock.io/cluster`."""
+        """Return topics, groups or users by clusterRef, and owned objects by the label `penstock.io/cluster`."""
 
     def is_listed(self, resource: KubeResource) -> bool:
         """Whether the first complete list was received; before that, absence means nothing."""

@@ -8,15 +8,20 @@ from penstock_operator.engine.object_cache import Change, ObjectCache, cluster_o
 from penstock_operator.engine.ports import Queue
 from penstock_operator.engine.queue import Lane
 from penstock_operator.model.common import Kind, ObjectKey
-from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, NODES, TOPICS, KubeResource, Object
+from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, NODES, TOPICS, USERS, KubeResource, Object
 
-KINDS: dict[KubeResource, Kind] = {CLUSTERS: "Cluster", TOPICS: "Topic", CONSUMER_GROUPS: "ConsumerGroup"}
+KINDS: dict[KubeResource, Kind] = {
+    CLUSTERS: "Cluster",
+    TOPICS: "Topic",
+    CONSUMER_GROUPS: "ConsumerGroup",
+    USERS: "User",
+}
 RESOURCES: dict[Kind, KubeResource] = {kind: resource for resource, kind in KINDS.items()}
 
 
 class Routing:
     """Cache listener that queues keys: a custom resource queues itself, an owned object its Cluster, a node all
-    Clusters, and a Cluster that appears, disappears or changes its readiness its topics and groups."""
+    Clusters, and a Cluster that appears, disappears or changes its readiness its topics, groups and users."""
 
     def __init__(self, cache: ObjectCache, queue: Queue) -> None:
         self._copies, self._queue = cache, queue
@@ -24,7 +29,7 @@ class Routing:
         """Whether this process is the leader. A standby queues nothing, because its queue would grow forever; `put_all`
         fills the queue when it becomes leader."""
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
-        """UID and readiness of each Cluster when its topics and groups were last queued."""
+        """UID and readiness of each Cluster when its topics, groups and users were last queued."""
         cache.listen(self.changed)
 
     def changed(self, resource: KubeResource, change: Change, body: Object) -> None:
@@ -58,7 +63,7 @@ class Routing:
             return
         else:
             self._known[cluster_key] = now
-        for resource in (TOPICS, CONSUMER_GROUPS):
+        for resource in (TOPICS, CONSUMER_GROUPS, USERS):
             for child in self._copies.in_cluster(resource, namespace, name):
                 self._put(_key(KINDS[resource], child))
 

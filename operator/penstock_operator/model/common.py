@@ -12,8 +12,13 @@ GROUP = "penstock.io"
 VERSION = "v1beta1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
-Kind = Literal["Cluster", "Topic", "ConsumerGroup"]
-PLURALS: dict[Kind, str] = {"Cluster": "clusters", "Topic": "topics", "ConsumerGroup": "consumergroups"}
+Kind = Literal["Cluster", "Topic", "ConsumerGroup", "User"]
+PLURALS: dict[Kind, str] = {
+    "Cluster": "clusters",
+    "Topic": "topics",
+    "ConsumerGroup": "consumergroups",
+    "User": "users",
+}
 
 DeletionPolicy = Literal["Retain", "Delete"]
 LISTS_WITHOUT = 2
@@ -73,7 +78,7 @@ class ClusterRef(Model, frozen=True, kw_only=True):
     rules = (
         Rule(
             "self.name == oldSelf.name",
-            "clusterRef cannot be changed: delete this object (deletionPolicy Retain keeps the topic or group)"
+            "clusterRef cannot be changed: delete this object (deletionPolicy Retain keeps the topic, group or user)"
             " and create one for the other Cluster",
         ),
     )

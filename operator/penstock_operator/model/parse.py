@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, overload
 import msgspec
 
 from penstock.config.internal_topics import INTERNAL_TOPICS
+from penstock_operator.model.access import OPERATIONS, UserAcl
 from penstock_operator.model.cluster import Cluster, ClusterSpec, ClusterStatus
 from penstock_operator.model.common import API_VERSION, TOPIC_NAME, Kind, Model, ObjectMeta
 from penstock_operator.model.etcd import Etcd
@@ -19,8 +20,9 @@ from penstock_operator.model.fields import description
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus, OffsetReset
 from penstock_operator.model.settings import InexactNumber, normalised
 from penstock_operator.model.topic import Topic, TopicSpec, TopicStatus
+from penstock_operator.model.user import USER_NAME, User, UserSpec, UserStatus
 
-Resource = Cluster | Topic | ConsumerGroup
+Resource = Cluster | Topic | ConsumerGroup | User
 T = TypeVar("T")
 S = TypeVar("S", bound=Model)
 
@@ -39,6 +41,8 @@ def parse(kind: Literal["Cluster"], object_: Mapping[str, Any]) -> Cluster: ...
 def parse(kind: Literal["Topic"], object_: Mapping[str, Any]) -> Topic: ...
 @overload
 def parse(kind: Literal["ConsumerGroup"], object_: Mapping[str, Any]) -> ConsumerGroup: ...
+@overload
+def parse(kind: Literal["User"], object_: Mapping[str, Any]) -> User: ...
 @overload
 def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource: ...
 
@@ -72,9 +76,13 @@ def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
             if group.reset is not None:
                 _check_reset(context, group.reset)
             return ConsumerGroup(metadata=meta, spec=group, status=_status(status, ConsumerGroupStatus))
+        case "User":
+            user = User(metadata=meta, spec=context.convert(spec, UserSpec, "spec"), status=_status(status, UserStatus))
+            _check_user(context, user)
+            return user
 
 
-def status_of(kind: Kind, object_: Mapping[str, Any]) -> ClusterStatus | TopicStatus | ConsumerGroupStatus:
+def status_of(kind: Kind, object_: Mapping[str, Any]) -> ClusterStatus | TopicStatus | ConsumerGroupStatus | UserStatus:
     """Return the status of an object whose spec may be invalid; an empty status if it cannot be parsed."""
     status = object_.get("status") or {}
     match kind:
@@ -84,6 +92,8 @@ def status_of(kind: Kind, object_: Mapping[str, Any]) -> ClusterStatus | TopicSt
             return _status(status, TopicStatus)
         case "ConsumerGroup":
             return _status(status, ConsumerGroupStatus)
+        case "User":
+            return _status(status, UserStatus)
 
 
 def as_object(resource: Resource) -> dict[str, Any]:
@@ -147,6 +157,34 @@ def _check_etcd(context: _ObjectContext, etcd: Etcd) -> None:
 def _check_topic_name(context: _ObjectContext, field: str, name: str) -> None:
     if re.fullmatch(TOPIC_NAME.rstrip("$"), name) is None or name in (".", ".."):
         raise context.invalid(field, f"\"{name[:100]}\" is not a topic name: use letters, digits, '.', '_' and '-'")
+
+
+def _check_user(context: _ObjectContext, user: User) -> None:
+    name = user.user_name
+    if re.fullmatch(USER_NAME.strip("^$"), name) is None or name == "*":
+        raise context.invalid("spec.userName", "use a name without control characters and outer spaces, and not *")
+    if user.spec.principal_type == "Group" and (user.mechanism is not None or user.spec.quotas is not None):
+        raise context.invalid(
+            "spec.principalType", "Group requires authentication.type oauth or external, and no quotas"
+        )
+    for index, acl in enumerate(user.spec.acls):
+        _check_acl(context, f"spec.acls[{index}]", acl)
+
+
+def _check_acl(context: _ObjectContext, path: str, acl: UserAcl) -> None:
+    resources = {
+        "topic": acl.topic, "group": acl.group, "transactionalId": acl.transactional_id, "cluster": acl.cluster or None,
+    }  # fmt: skip
+    given = [field for field, value in resources.items() if value is not None]
+    if len(given) != 1:
+        raise context.invalid(path, f"set exactly one of {', '.join(resources)}")
+    foreign = [operation for operation in acl.operations if operation not in OPERATIONS[given[0]]]
+    if foreign:
+        raise context.invalid(
+            f"{path}.operations", f'"{foreign[0]}" is not an operation of {given[0]}: {", ".join(OPERATIONS[given[0]])}'
+        )
+    if acl.prefix and given == ["cluster"]:
+        raise context.invalid(f"{path}.prefix", "prefix does not apply to cluster: remove one of them")
 
 
 def _check_reset(context: _ObjectContext, reset: OffsetReset) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
+from penstock_operator.ports.access import AccessGateway
+
 OWNER = "penstock.owner"
 """Topic and group setting: UID of the owning object."""
 DELETION_POLICY = "penstock.deletion.policy"
@@ -114,7 +116,7 @@ class ConfigPatch:
     settings: Mapping[str, str | None]
 
 
-class BrokerGateway(Protocol):
+class BrokerGateway(AccessGateway, Protocol):
     """Operations on one cluster. Batch operations return None or an error per item. All operations have a timeout and
     raise `BrokersError` if no broker answers."""
 

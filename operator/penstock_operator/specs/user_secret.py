@@ -1,0 +1,112 @@
+"""The Secret of a User: user name, password, and files for clients. Used by `reconcile.user`.
+
+The files have the names of librdkafka (`client.properties`), of Java clients (`client-java.properties`) and of Spark
+sources (`spark.options`). The last two are Java properties, the first one has no escapes.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+
+from penstock_operator.model.common import API_VERSION
+from penstock_operator.model.user import ROTATE_PASSWORD, User
+from penstock_operator.ports.kube import Object
+
+USERNAME, PASSWORD, CA = "username", "password", "ca.crt"
+FINGERPRINT_KEY = "fingerprint-key"
+JAAS, LIBRDKAFKA, JAVA, SPARK = "sasl.jaas.config", "client.properties", "client-java.properties", "spark.options"
+LOGIN_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+MAX_PASSWORD_BYTES = 256
+MANAGED_BY = {"app.kubernetes.io/managed-by": "penstock-operator"}
+
+
+def password_problem(password: bytes) -> str | None:
+    """Return why clients cannot use a password in all of the files; None if they can. Does not contain the password."""
+    try:
+        text = password.decode()
+    except UnicodeDecodeError:
+        return "it is not UTF-8"
+    if not text:
+        return "it is empty"
+    if len(password) > MAX_PASSWORD_BYTES:
+        return f"it is longer than {MAX_PASSWORD_BYTES} bytes"
+    if any(not character.isprintable() for character in text):
+        return "it contains a line break or another control character"
+    return "it starts or ends with a space" if text != text.strip() else None
+
+
+def secret_data(user: User, password: str, key: bytes, bootstrap: str, ca: bytes | None) -> dict[str, bytes]:
+    """Return the content of the Secret by key. `ca`: the cluster's CA certificates, None without TLS."""
+    assert user.mechanism is not None, "only users with a password have a Secret"
+    name, mount = user.user_name, user.spec.authentication.mount_path.rstrip("/")
+    jaas = f'{LOGIN_MODULE} required username="{in_quotes(name)}" password="{in_quotes(password)}";'
+    protocol = "SASL_PLAINTEXT" if ca is None else "SASL_SSL"
+    common = {"security.protocol": protocol, "sasl.mechanism": user.mechanism}
+    librdkafka = {
+        "bootstrap.servers": bootstrap,
+        **common,
+        "sasl.username": name,
+        "sasl.password": password,
+        **({} if ca is None else {"ssl.ca.location": f"{mount}/{CA}"}),
+    }
+    trust = {} if ca is None else {"ssl.truststore.type": "PEM", "ssl.truststore.location": f"{mount}/{CA}"}
+    java = {**common, **trust, JAAS: jaas}
+    data = {
+        USERNAME: name,
+        PASSWORD: password,
+        JAAS: jaas,
+        LIBRDKAFKA: "".join(f"{key}={value}\n" for key, value in librdkafka.items()),
+        JAVA: java_properties({"bootstrap.servers": bootstrap, **java}),
+        SPARK: java_properties({f"kafka.{key}": value for key, value in java.items()}),
+    }
+    encoded = {name: text.encode() for name, text in data.items()} | {FINGERPRINT_KEY: key}
+    return encoded if ca is None else encoded | {CA: ca}
+
+
+def removed_keys(before: Mapping[str, bytes], data: Mapping[str, bytes]) -> set[str]:
+    """Return the keys of the operator that `data` no longer has. Keys that a user added stay."""
+    return {CA} & (before.keys() - data.keys())
+
+
+def is_same(before: Mapping[str, bytes], data: Mapping[str, bytes]) -> bool:
+    """Whether a Secret has the data, whatever other keys a user added."""
+    return not removed_keys(before, data) and all(before.get(name) == value for name, value in data.items())
+
+
+def secret_object(user: User, data: Mapping[str, bytes], rotation: str) -> Object:
+    """Return the Secret, which is deleted with the User. `rotation`: text of the last rotation's annotation."""
+    meta = user.metadata
+    owner = {"apiVersion": API_VERSION, "kind": "User", "name": meta.name, "uid": meta.uid, "controller": True}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {
+            "name": user.secret_name,
+            "namespace": meta.namespace,
+            "labels": dict(MANAGED_BY),
+            "annotations": {ROTATE_PASSWORD: rotation},
+            "ownerReferences": [owner],
+        },
+        "data": {name: base64.b64encode(value).decode() for name, value in data.items()},
+    }
+
+
+def in_quotes(text: str) -> str:
+    """Return text for the inside of double quotes in `sasl.jaas.config`."""
+    return re.sub(r'(["\\])', r"\\\1", text)
+
+
+def java_properties(entries: Mapping[str, str]) -> str:
+    """Return lines `key=value` in the format of `java.util.Properties`, as ASCII."""
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in entries.items())
+
+
+def _escaped(value: str) -> str:
+    escaped = value.replace("\\", "\\\\")
+    units = escaped.encode("utf-16-be", "surrogatepass")
+    codes = [int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2)]
+    text = "".join(chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}" for code in codes)
+    return f"\\{text}" if text.startswith(" ") else text

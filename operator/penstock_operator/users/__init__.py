@@ -1,0 +1,1 @@
+"""The `User` controller: observes in batches, plans each user with `reconcile.user`, executes by part."""

@@ -1,0 +1,248 @@
+"""Reconciles many users of one cluster together: observe, plan, execute. Used by `controller` and `orphans`.
+
+After actions it observes again, so that the status written contains their results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock_operator.engine.absence import KeptOwners, is_being_torn_down
+from penstock_operator.engine.ports import Objects
+from penstock_operator.ports.access import SECURITY_DISABLED, AclEntry
+from penstock_operator.ports.brokers import BrokerGateway, BrokersError
+from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError, Object
+from penstock_operator.reconcile.user import deletion
+from penstock_operator.reconcile.user.reconcile import reconcile
+from penstock_operator.reconcile.user.types import NewSecrets, ObservedUser, UserOwner
+from penstock_operator.specs.user_secret import CA
+from penstock_operator.users.action_runner import UserActionRunner, from_kube
+from penstock_operator.users.observation import (
+    ClusterKey,
+    DesiredUsers,
+    UserObservation,
+    bootstrap_of,
+    desired_users,
+    final_policy,
+    owner_absence,
+    read_secret,
+)
+from penstock_operator.users.problems import UserOutages
+from penstock_operator.users.records import OwnerRecords
+
+ROUNDS = 3
+"""Maximum number of observe-plan-execute rounds."""
+MAX_CONCURRENT_USERS = 8
+PASSWORD_BYTES, KEY_BYTES = 24, 32
+"""Sizes of random values. 24 bytes are a password of 32 characters."""
+REFUSED_RETRY_S = 60.0
+UNREACHABLE_RETRY_S = 15.0
+PROBLEM_RETRY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class UserContext:
+    """What all batches of a process share. `timestamp` returns the current time, RFC 3339. `absences`: by owner UID,
+    the number of consecutive complete lists without it; empty while lists are inconclusive."""
+
+    kube: Kube
+    objects: Objects
+    outages: UserOutages
+    kept_owners: KeptOwners
+    timestamp: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSnapshot:
+    """Credentials, ACLs and quotas of the principals of a batch. `acls` None: the brokers have no authorizer."""
+
+    credentials: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    acls: Mapping[str, frozenset[AclEntry]] | None = field(default_factory=dict)
+    quotas: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+class UserBatch:
+    """One reconciliation of users of one cluster."""
+
+    def __init__(
+        self, context: UserContext, cluster: ClusterKey, brokers: BrokerGateway | None, absences: Mapping[str, int]
+    ) -> None:
+        self._context, self._cluster, self._brokers, self._absences = context, cluster, brokers, absences
+        self._known: DesiredUsers = desired_users(context.objects, cluster)
+        self._records: Mapping[str, UserOwner] = {}
+        self._ca: bytes | None = None
+        self._ca_failure: BrokersError | None = None
+        self._may_delete: bool | None = None
+        self._deletion_check_error: str | None = None
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_USERS)
+
+    async def run(self, observations: list[UserObservation]) -> None:
+        """Reconcile all observations and set their results. Broker and API server errors do not raise."""
+        await self._check_deletions(observations)
+        body = self._context.objects.get(CLUSTERS, *self._cluster)
+        if self._brokers is None or body is None:
+            for observation in observations:
+                self._plan(observation, ObservedUser(observation.principal, "", _NO_SECRETS, "", has_cluster=False))
+            return
+        records = OwnerRecords(self._context.kube, body)
+        try:
+            await self._rounds(self._brokers, body, records, observations)
+        except BrokersError as error:
+            self._plan_unreachable(observations, error)
+        except KubeError as error:
+            for observation in observations:
+                observation.error = f"cannot read the ConfigMap with the owners of users: {error}"
+
+    async def _check_deletions(self, observations: list[UserObservation]) -> None:
+        """Check on the DELETED event whether the object was deleted with its namespace or CRD, before brokers are
+        contacted: once these are recreated, the deletion would look like a user's request."""
+        for observation in observations:
+            if observation.desired is not None or observation.is_orphan:
+                continue
+            if final_policy(observation.body) == "Delete":
+                await self._check_deletion()
+                if self._may_delete is not False:
+                    observation.error = self._deletion_check_error
+                    continue
+            self._context.kept_owners.add(str(observation.body["metadata"].get("uid") or ""))
+
+    async def _check_deletion(self) -> None:
+        if self._may_delete is not None or self._deletion_check_error is not None:
+            return
+        try:
+            self._may_delete = not await is_being_torn_down(self._context.kube, "User", *self._cluster)
+        except KubeError as error:
+            self._deletion_check_error = f"cannot check whether the namespace or the CRD is being deleted: {error}"
+
+    def _plan_unreachable(self, observations: list[UserObservation], error: BrokersError) -> None:
+        is_lasting = self._context.outages.record_failure(self._cluster)
+        message = f'no broker of Cluster "{self._cluster[1]}" reports its users; the status shows the last known state'
+        for observation in observations:
+            if observation.desired is None:
+                observation.error = str(error)
+                continue
+            observed = ObservedUser(
+                observation.principal, "", _NO_SECRETS, "", unreachable=message,
+                rivals=self._known.rivals(observation.desired),
+            )  # fmt: skip
+            self._plan(observation, observed)
+            observation.is_transient_problem = not is_lasting and bool(observation.desired.status.conditions)
+            observation.requeue_after_s = UNREACHABLE_RETRY_S if is_lasting else PROBLEM_RETRY_S
+
+    async def _rounds(
+        self, brokers: BrokerGateway, body: Object, records: OwnerRecords, observations: list[UserObservation]
+    ) -> None:
+        await self._read_ca()
+        runner = UserActionRunner(brokers, self._context.kube, records, self._cluster[0])
+        left = observations
+        for number in range(ROUNDS):
+            self._records = await records.read()
+            snapshot = await describe(brokers, left)
+            self._context.outages.record_answer(self._cluster)
+            await self._each(left, lambda one, found=snapshot: self._observe_and_plan(one, body, found))
+            acting = [one for one in left if one.plan is not None and one.plan.actions]
+            if number == ROUNDS - 1:
+                for observation in acting:
+                    observation.error = f'user "{observation.principal}": the brokers do not report the change yet'
+                return
+            await self._each(acting, runner.carry_out)
+            left = [one for one in acting if one.desired is not None or one.failures]
+
+    async def _each(
+        self, observations: Iterable[UserObservation], work: Callable[[UserObservation], Awaitable[None]]
+    ) -> None:
+        async def limited(observation: UserObservation) -> None:
+            async with self._slots:
+                await work(observation)
+
+        await asyncio.gather(*map(limited, observations))
+
+    async def _read_ca(self) -> None:
+        try:
+            secret = await read_secret(self._context.kube, self._cluster[0], f"{self._cluster[1]}-ca")
+        except KubeError as error:
+            self._ca_failure = from_kube(error, "Secret")
+        else:
+            self._ca = None if secret is None else secret.data.get(CA)
+
+    async def _observe_and_plan(self, observation: UserObservation, body: Object, snapshot: AccessSnapshot) -> None:
+        principal, name = observation.principal, observation.user_name
+        is_user = principal.startswith("User:")
+        observed = ObservedUser(
+            principal,
+            name,
+            NewSecrets(secrets.token_urlsafe(PASSWORD_BYTES), secrets.token_bytes(KEY_BYTES)),
+            self._context.timestamp(),
+            bootstrap=bootstrap_of(body),
+            ca=self._ca,
+            record=self._records.get(principal),
+            credentials=snapshot.credentials.get(name, {}) if is_user else {},
+            acls=None if snapshot.acls is None else snapshot.acls.get(principal, frozenset()),
+            quotas=snapshot.quotas.get(name, {}) if is_user else {},
+            applied=observation.applied,
+        )
+        observed = replace(observed, **self._ownership(observation, observed.record))
+        if deletion.decide_deletion(observed) == "check":
+            await self._check_deletion()
+            observed = replace(observed, **self._ownership(observation, observed.record))
+            observation.error = observation.error or self._deletion_check_error
+        observed = await self._with_secrets(observation, observed)
+        self._plan(observation, replace(observed, failures=dict(observation.failures)))
+
+    def _ownership(self, observation: UserObservation, record: UserOwner | None) -> dict[str, object]:
+        objects, kept = self._context.objects, self._context.kept_owners
+        absence = owner_absence(record, self._known, objects, self._absences, kept)
+        if absence is not None:
+            absence = replace(absence, may_delete=self._may_delete)
+        if observation.desired is None:
+            return {"absence": absence, "has_owner": bool(self._known.by_principal.get(observation.principal))}
+        has_owner = record is not None and self._known.specifies(record.principal, record.uid)
+        return {"absence": absence, "has_owner": has_owner, "rivals": self._known.rivals(observation.desired)}
+
+    async def _with_secrets(self, observation: UserObservation, observed: ObservedUser) -> ObservedUser:
+        """Add the Secrets of a user with a password. A Secret that cannot be read is a failure of this part."""
+        user = observation.desired
+        if user is None or user.mechanism is None:
+            return observed
+        reference, namespace = user.spec.authentication.password_secret_ref, user.metadata.namespace
+        try:
+            if self._ca_failure is not None:
+                raise self._ca_failure
+            secret = await read_secret(self._context.kube, namespace, user.secret_name)
+            referenced = None if reference is None else await read_secret(self._context.kube, namespace, reference.name)
+        except KubeError as error:
+            observation.failures["authentication"] = from_kube(error, "Secret")
+        except BrokersError as error:
+            observation.failures["authentication"] = error
+        else:
+            return replace(observed, secret=secret, referenced=referenced)
+        return observed
+
+    def _plan(self, observation: UserObservation, observed: ObservedUser) -> None:
+        plan = reconcile(observation.desired, observed)
+        observation.plan = plan
+        observation.requeue_after_s = plan.requeue_after_s
+        for failure in observation.failures.values():
+            if failure.is_passing:
+                observation.error = str(failure)
+            else:
+                observation.requeue_after_s = REFUSED_RETRY_S
+
+
+_NO_SECRETS = NewSecrets("", b"")
+
+
+async def describe(brokers: BrokerGateway, observations: Sequence[UserObservation]) -> AccessSnapshot:
+    """Return credentials, ACLs and quotas of the principals. Raises `BrokersError`."""
+    principals = sorted({observation.principal for observation in observations})
+    users = [principal.partition(":")[2] for principal in principals if principal.startswith("User:")]
+    try:
+        acls = await brokers.acls(principals)
+    except BrokersError as error:
+        if error.code != SECURITY_DISABLED:
+            raise
+        acls = None
+    return AccessSnapshot(await brokers.credentials(users), acls, await brokers.quotas(users))
