@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from penstock.client import Admin, ClientError, OffsetAndMetadata, TopicPartition
 from penstock.client.admin.types import ConfigEntry, GroupDescription, GroupLag
-from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.errors import outcomes
+from penstock_operator.brokers.gateway_access import AccessClient
 from penstock_operator.brokers.settings import alterations
 from penstock_operator.ports.brokers import BrokersError, ConfigPatch, ObservedGroupState, ObservedOffset
 
@@ -18,11 +18,8 @@ DEAD = "Dead"
 """State of a group that does not exist."""
 
 
-class GroupGateway:
+class GroupGateway(AccessClient):
     """Consumer group operations of `ports.brokers.BrokerGateway`."""
-
-    def __init__(self, connection: AdminConnection) -> None:
-        self._connection = connection
 
     async def group_ids(self) -> dict[str, str]:
         """Return the state of each group by id."""

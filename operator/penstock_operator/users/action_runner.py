@@ -42,7 +42,7 @@ class UserActionRunner:
             except BrokersError as error:
                 failures[part] = error
             except KubeError as error:
-                failures[part] = from_kube(error, "Secret" if part == "authentication" else "record of the owner")
+                failures[part] = from_kube(error, "secrets" if part == "authentication" else "configmaps")
             else:
                 observation.events += [action.event] if action.event is not None else []
 
@@ -83,9 +83,9 @@ class UserActionRunner:
             raise KubeError(409, "Conflict", "the Secret was deleted")
 
 
-def from_kube(error: KubeError, what: str) -> BrokersError:
+def from_kube(error: KubeError, plural: str) -> BrokersError:
     """Return the error of the API server without its message, which may contain the rejected Secret."""
-    message = f"{what}: the API server answered {error.reason} ({error.status})"
+    message = f"the API server rejected a request for {plural}: {error.reason} ({error.status})"
     if error.status == 403:
-        message += "; grant the operator's Role get, create and patch on secrets in this namespace"
+        message += f"; grant the operator's Role get, create and patch on {plural} in this namespace"
     return BrokersError(message, code=error.reason, is_passing=error.is_passing)

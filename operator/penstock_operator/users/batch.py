@@ -164,7 +164,7 @@ class UserBatch:
         try:
             secret = await read_secret(self._context.kube, self._cluster[0], f"{self._cluster[1]}-ca")
         except KubeError as error:
-            self._ca_failure = from_kube(error, "Secret")
+            self._ca_failure = from_kube(error, "secrets")
         else:
             self._ca = None if secret is None else secret.data.get(CA)
 
@@ -214,7 +214,7 @@ class UserBatch:
             secret = await read_secret(self._context.kube, namespace, user.secret_name)
             referenced = None if reference is None else await read_secret(self._context.kube, namespace, reference.name)
         except KubeError as error:
-            observation.failures["authentication"] = from_kube(error, "Secret")
+            observation.failures["authentication"] = from_kube(error, "secrets")
         except BrokersError as error:
             observation.failures["authentication"] = error
         else:

@@ -7,14 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-import msgspec
-
 from penstock_operator.engine.absence import KeptOwners, are_lists_conclusive
 from penstock_operator.engine.invalid_objects import report_invalid
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue, ReconcileResult
-from penstock_operator.model.common import ObjectKey, with_conditions
+from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import InvalidResource, parse
-from penstock_operator.ports.kube import CLUSTERS, USERS, Kube, KubeError
+from penstock_operator.ports.kube import CLUSTERS, USERS, Kube
 from penstock_operator.users.batch import UserBatch, UserContext
 from penstock_operator.users.observation import (
     ClusterKey,
@@ -26,6 +24,7 @@ from penstock_operator.users.observation import (
 )
 from penstock_operator.users.orphans import OrphanedUsers
 from penstock_operator.users.problems import UserOutages
+from penstock_operator.users.status_writer import UserStatusWriter
 
 BATCH = 100
 RESYNC_USERS = 1_000
@@ -52,7 +51,8 @@ class UserController:
         self._absences: dict[str, int] = {}
         """By owner UID: number of consecutive complete lists without it."""
         self._context = UserContext(kube, objects, UserOutages(now), KeptOwners(), self._timestamp)
-        self._orphans = OrphanedUsers(self._context, connections, self._absences, queue.put, wall)
+        self._orphans = OrphanedUsers(self._context, connections, self._absences, self._put, wall)
+        self._status_writer = UserStatusWriter(kube, now, self._timestamp)
         self._next = 0
 
     async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
@@ -75,7 +75,7 @@ class UserController:
         if users:
             part = min(RESYNC_USERS, len(users))
             for index in range(self._next, self._next + part):
-                self._queue.put(key_of(users[index % len(users)]))
+                self._put(key_of(users[index % len(users)]))
             self._next = (self._next + part) % len(users)
         await self._orphans.revoke_orphans()
 
@@ -93,7 +93,11 @@ class UserController:
         try:
             desired = parse("User", body)
         except InvalidResource as error:
+            self._status_writer.forget(key)
             return await report_invalid(self._kube, USERS, body, error, self._timestamp())
+        echo = self._status_writer.echo(key, desired)
+        if echo is not None:
+            return echo
         observation = UserObservation(key, desired.principal, desired, body)
         by_cluster.setdefault(cluster_of(body), []).append(observation)
         return None
@@ -106,7 +110,7 @@ class UserController:
         batch = UserBatch(self._context, cluster, self._connections.gateway_for(*cluster), absences)
         await batch.run(observations)
         self._requeue_rivals(cluster, observations)
-        results = await asyncio.gather(*map(self._publish, observations))
+        results = await asyncio.gather(*map(self._status_writer.publish, observations))
         return dict(zip([observation.key for observation in observations], results, strict=True))
 
     def _requeue_rivals(self, cluster: ClusterKey, observations: list[UserObservation]) -> None:
@@ -114,34 +118,11 @@ class UserController:
         for observation in observations:
             if observation.desired is None:
                 for body in desired_users(self._objects, cluster).by_principal.get(observation.principal, ()):
-                    self._queue.put(key_of(body))
+                    self._put(key_of(body))
 
-    async def _publish(self, observation: UserObservation) -> ReconcileResult:
-        """Write status and Events of an observation. Return the result for the queue."""
-        error = await self._write_status(observation)
-        events = list(observation.events)
-        if observation.plan is not None and not observation.is_transient_problem:
-            events += [event for event in observation.plan.events if event not in events]
-        if events and error is None:
-            await self._kube.record_events(observation.body, events)
-        error = observation.error or error
-        return ReconcileResult(error=error) if error is not None else ReconcileResult(observation.requeue_after_s)
-
-    async def _write_status(self, observation: UserObservation) -> str | None:
-        """Write the status if it changed. Return the error, or None."""
-        user, plan = observation.desired, observation.plan
-        if user is None or plan is None or observation.is_transient_problem:
-            return None
-        conditions = with_conditions(user.status.conditions, plan.status.conditions, self._timestamp())
-        status = msgspec.structs.replace(plan.status, conditions=conditions)
-        if status == user.status:
-            return None
-        meta = user.metadata
-        try:
-            await self._kube.patch_status(USERS, meta.namespace, meta.name, msgspec.to_builtins(status), meta.uid)
-        except KubeError as error:
-            return f"failed to write the status: {error}"
-        return None
+    def _put(self, key: ObjectKey) -> None:
+        self._status_writer.forget(key)
+        self._queue.put(key)
 
     def _timestamp(self) -> str:
         return datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -8,11 +8,12 @@ the Cluster. At about 150 bytes per user, its limit of 1 MiB suffices for 5,000 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import msgspec
 
 from penstock_operator.model.common import API_VERSION
-from penstock_operator.ports.kube import CONFIG_MAPS, Kube, Object
+from penstock_operator.ports.kube import CONFIG_MAPS, Kube, KubeError, Object
 from penstock_operator.reconcile.user.types import UserOwner
 from penstock_operator.specs.user_secret import MANAGED_BY
 
@@ -43,12 +44,22 @@ class OwnerRecords:
     async def put(self, owner: UserOwner) -> None:
         """Create or replace the entry of a principal."""
         entry = {entry_key(owner.principal): _ENCODER.encode(owner).decode()}
-        if await self._kube.patch(CONFIG_MAPS, self._namespace, self._name, {"data": entry}) is None:
+        if await self._patch(entry):
+            return
+        try:
             await self._kube.create(CONFIG_MAPS, self._namespace, self._body(entry))
+        except KubeError as error:
+            # Another user of the same batch created it meanwhile.
+            if error.status != 409 or not await self._patch(entry):
+                raise
 
     async def remove(self, principal: str) -> None:
         """Remove the entry of a principal."""
-        await self._kube.patch(CONFIG_MAPS, self._namespace, self._name, {"data": {entry_key(principal): None}})
+        await self._patch({entry_key(principal): None})
+
+    async def _patch(self, data: Mapping[str, str | None]) -> bool:
+        """Change entries. Return whether the ConfigMap exists."""
+        return await self._kube.patch(CONFIG_MAPS, self._namespace, self._name, {"data": dict(data)}) is not None
 
     def _body(self, data: dict[str, str]) -> Object:
         name, uid = self._cluster["metadata"]["name"], self._cluster["metadata"]["uid"]

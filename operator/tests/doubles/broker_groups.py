@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from doubles.broker_failures import Failures, refused
+from doubles.broker_access import Access
+from doubles.broker_failures import refused
 
 from penstock_operator.ports.brokers import BrokersError, ConfigPatch, ObservedGroupState, ObservedOffset
 
@@ -35,7 +36,7 @@ class Group:
         return self.state or ("Stable" if self.members else "Empty")
 
 
-class Groups(Failures):
+class Groups(Access):
     """Groups of the double. Tests fill `groups_by_id`, `logs` and `group_settings`; settings alone make no group
     visible."""
 

@@ -31,9 +31,11 @@ from penstock_operator.ports.kube import (
     LEASES,
     NODES,
     PODS,
+    SECRETS,
     SERVICES,
     STATEFUL_SETS,
     TOPICS,
+    USERS,
     KubeError,
     KubeEvent,
     KubeResource,
@@ -45,9 +47,9 @@ Place = tuple[KubeResource, str, str]
 KINDS = {
     CLUSTERS: "Cluster", TOPICS: "Topic", CONSUMER_GROUPS: "ConsumerGroup", STATEFUL_SETS: "StatefulSet",
     SERVICES: "Service", CONFIG_MAPS: "ConfigMap", PODS: "Pod", CLAIMS: "PersistentVolumeClaim",
-    BUDGETS: "PodDisruptionBudget", NODES: "Node", LEASES: "Lease",
+    BUDGETS: "PodDisruptionBudget", NODES: "Node", LEASES: "Lease", USERS: "User", SECRETS: "Secret",
 }  # fmt: skip
-WITH_STATUS = {CLUSTERS, TOPICS, CONSUMER_GROUPS, STATEFUL_SETS, PODS, NODES}
+WITH_STATUS = {CLUSTERS, TOPICS, CONSUMER_GROUPS, USERS, STATEFUL_SETS, PODS, NODES}
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
