@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from penstock_operator.engine.absence import KeptOwners, is_being_torn_down
 from penstock_operator.engine.ports import Objects
@@ -142,7 +143,7 @@ class UserBatch:
             self._records = await records.read()
             snapshot = await describe(brokers, left)
             self._context.outages.record_answer(self._cluster)
-            await self._each(left, lambda one, found=snapshot: self._observe_and_plan(one, body, found))
+            await self._each(left, partial(self._observe_and_plan, body, snapshot))
             acting = [one for one in left if one.plan is not None and one.plan.actions]
             if number == ROUNDS - 1:
                 for observation in acting:
@@ -168,7 +169,7 @@ class UserBatch:
         else:
             self._ca = None if secret is None else secret.data.get(CA)
 
-    async def _observe_and_plan(self, observation: UserObservation, body: Object, snapshot: AccessSnapshot) -> None:
+    async def _observe_and_plan(self, body: Object, snapshot: AccessSnapshot, observation: UserObservation) -> None:
         principal, name = observation.principal, observation.user_name
         is_user = principal.startswith("User:")
         observed = ObservedUser(
@@ -184,23 +185,24 @@ class UserBatch:
             quotas=snapshot.quotas.get(name, {}) if is_user else {},
             applied=observation.applied,
         )
-        observed = replace(observed, **self._ownership(observation, observed.record))
+        observed = self._with_ownership(observation, observed)
         if deletion.decide_deletion(observed) == "check":
             await self._check_deletion()
-            observed = replace(observed, **self._ownership(observation, observed.record))
+            observed = self._with_ownership(observation, observed)
             observation.error = observation.error or self._deletion_check_error
         observed = await self._with_secrets(observation, observed)
         self._plan(observation, replace(observed, failures=dict(observation.failures)))
 
-    def _ownership(self, observation: UserObservation, record: UserOwner | None) -> dict[str, object]:
-        objects, kept = self._context.objects, self._context.kept_owners
-        absence = owner_absence(record, self._known, objects, self._absences, kept)
+    def _with_ownership(self, observation: UserObservation, observed: ObservedUser) -> ObservedUser:
+        """Add what is known about the recorded owner and about other objects for the principal."""
+        record, user, known = observed.record, observation.desired, self._known
+        absence = owner_absence(record, known, self._context.objects, self._absences, self._context.kept_owners)
         if absence is not None:
             absence = replace(absence, may_delete=self._may_delete)
-        if observation.desired is None:
-            return {"absence": absence, "has_owner": bool(self._known.by_principal.get(observation.principal))}
-        has_owner = record is not None and self._known.specifies(record.principal, record.uid)
-        return {"absence": absence, "has_owner": has_owner, "rivals": self._known.rivals(observation.desired)}
+        if user is None:
+            return replace(observed, absence=absence, has_owner=bool(known.by_principal.get(observation.principal)))
+        has_owner = record is not None and known.specifies(record.principal, record.uid)
+        return replace(observed, absence=absence, has_owner=has_owner, rivals=known.rivals(user))
 
     async def _with_secrets(self, observation: UserObservation, observed: ObservedUser) -> ObservedUser:
         """Add the Secrets of a user with a password. A Secret that cannot be read is a failure of this part."""

@@ -77,7 +77,7 @@ async def test_it_waits_until_the_api_server_serves_them_and_names_those_that_it
 
 def test_the_crds_of_this_tree_are_all_there_with_their_version() -> None:
     names = {d["metadata"]["name"] for d in read_definitions(ROOT / "crds")}
-    assert names == {f"{plural}.penstock.io" for plural in ("clusters", "topics", "consumergroups")}
+    assert names == {f"{plural}.penstock.io" for plural in ("clusters", "topics", "consumergroups", "users")}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def kubectl() -> Iterator[Kubectl]:
         kubectl.must("apply", "--server-side", "--force-conflicts", "-f", str(path))
     kubectl.must(
         "wait", "--for=condition=Established", "--timeout=30s", "crd/clusters.penstock.io", "crd/topics.penstock.io",
-        "crd/consumergroups.penstock.io",
+        "crd/consumergroups.penstock.io", "crd/users.penstock.io",
     )  # fmt: skip
     kubectl.must("create", "namespace", namespace)
     yield kubectl

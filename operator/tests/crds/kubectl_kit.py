@@ -47,6 +47,7 @@ BASES: dict[str, Object] = {
     "Cluster": {"etcd": {"endpoints": ["http://etcd:2379"]}},
     "Topic": {"clusterRef": {"name": "main"}},
     "ConsumerGroup": {"clusterRef": {"name": "main"}},
+    "User": {"clusterRef": {"name": "main"}},
 }
 
 

@@ -10,12 +10,14 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from penstock_operator.model.access import OPERATIONS, RESOURCE_FIELDS, UserAcl
 from penstock_operator.model.cluster import Cluster, ClusterSpec
 from penstock_operator.model.common import ObjectMeta
 from penstock_operator.model.fields import unwrapped
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec
 from penstock_operator.model.parse import Resource
 from penstock_operator.model.topic import Topic, TopicSpec
+from penstock_operator.model.user import User, UserSpec
 
 Strategy = st.SearchStrategy[Any]
 
@@ -24,14 +26,18 @@ AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from([1
 
 # Rules of the CRDs and of Kubernetes beyond the types.
 FIELDS: dict[str, Strategy] = {
+    "acls": st.deferred(lambda: st.lists(struct_of(UserAcl), max_size=5)),
     "affinity": st.just({"nodeAffinity": {"anything": [1]}}),
     "annotations": LABELS,
     "class_name": st.from_regex(r"[a-z]{1,20}", fullmatch=True),
     "endpoints": st.lists(st.sampled_from(["http://a:2379", "http://b.c:1/", "http://[::1]"]), unique=True, min_size=1),
     "host": st.from_regex(r"[A-Za-z0-9.:-]{1,50}", fullmatch=True),
     "image_pull_secrets": st.lists(st.just({"name": "a"}), max_size=2),
+    "key": st.from_regex(r"[-._a-zA-Z0-9]{1,30}", fullmatch=True),
+    "mount_path": st.from_regex(r"/[a-z/]{0,30}", fullmatch=True),
     "name": st.from_regex(r"[a-z][a-z0-9]{5,20}", fullmatch=True).filter(lambda n: n not in ("plaintext", "internal")),
     "node_selector": LABELS,
+    "operations": st.lists(st.sampled_from(OPERATIONS["topic"]), unique=True, min_size=1),
     "pod_annotations": LABELS,
     "pod_labels": LABELS,
     "port": st.integers(10_000, 20_000),
@@ -44,6 +50,7 @@ FIELDS: dict[str, Strategy] = {
     ),
     "topics": st.lists(st.from_regex(r"[a-zA-Z0-9._-]{3,40}", fullmatch=True), unique=True, min_size=1, max_size=5),
     "partitions": st.integers(1, 10_000),
+    "user_name": st.from_regex(r"[a-zA-Z0-9=,.]([a-zA-Z0-9=,. ]{0,100}[a-z])?", fullmatch=True),
 }
 CONFIGS: dict[type, Strategy] = {
     TopicSpec: st.fixed_dictionaries(
@@ -118,17 +125,44 @@ def settled_reset(made: dict[str, Any]) -> dict[str, Any]:
     return made | ({"partitions": [0, 3]} if len(made.get("topics", ())) == 1 else {})
 
 
+def settled_acl(made: dict[str, Any]) -> dict[str, Any]:
+    """Keep one resource, and the operations that it has."""
+    given = [field for field in RESOURCE_FIELDS if field in made]
+    field = given[0] if given else "topic"
+    made = {k: v for k, v in made.items() if k not in RESOURCE_FIELDS} | {field: made.get(field, "orders")}
+    if field == "cluster":
+        made |= {"cluster": True, "prefix": False}
+    operations = [operation for operation in made["operations"] if operation in OPERATIONS[field]]
+    return made | {"operations": operations or ["All"]}
+
+
+def settled_authentication(made: dict[str, Any]) -> dict[str, Any]:
+    if made.get("type", "scram-sha-512").startswith("scram"):
+        return made
+    return {k: v for k, v in made.items() if k not in ("passwordSecretRef", "secretName")}
+
+
+def settled_user(made: dict[str, Any]) -> dict[str, Any]:
+    if made.get("principalType") == "Group":
+        made = {k: v for k, v in made.items() if k != "quotas"} | {"authentication": {"type": "oauth"}}
+    return made
+
+
 SETTLED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "Etcd": settled_etcd,
     "ClusterSpec": settled_cluster,
     "ExternalListener": settled_external,
     "OffsetReset": settled_reset,
+    "UserAcl": settled_acl,
+    "UserAuthentication": settled_authentication,
+    "UserSpec": settled_user,
 }
 
 SPECS: dict[type[Resource], type[msgspec.Struct]] = {
     Cluster: ClusterSpec,
     Topic: TopicSpec,
     ConsumerGroup: ConsumerGroupSpec,
+    User: UserSpec,
 }
 
 

@@ -17,10 +17,33 @@ from penstock_operator.model.common import PLURALS
 from penstock_operator.model.group import ConsumerGroup
 from penstock_operator.model.parse import as_object, parse
 from penstock_operator.model.topic import Topic
+from penstock_operator.model.user import User
 
 EXAMPLES = sorted((ROOT / "docs" / "reference" / "examples").glob("*.yaml"))
 
 VALID: dict[str, tuple[str, dict[str, Any]]] = {
+    "the smallest user": ("User", {}),
+    "a user with all that a user can have": (
+        "User",
+        {
+            "userName": "CN=Ana Österreich,O=shop",
+            "authentication": {"type": "scram-sha-256", "passwordSecretRef": {"name": "a"}, "mountPath": "/run/user"},
+            "acls": [
+                {"topic": "*", "operations": ["All"], "host": "10.0.0.0/8", "deny": True},
+                {"transactionalId": "a", "prefix": True, "operations": ["Write", "Describe"]},
+                {"cluster": True, "operations": ["IdempotentWrite"]},
+            ],
+            "quotas": {"producerByteRate": 1, "requestPercentage": 50},
+        },
+    ),
+    "as many ACLs as a user can have": (
+        "User",
+        {"acls": [{"topic": f"{i:0249}", "operations": ["Read", "Write", "Describe"]} for i in range(200)]},
+    ),
+    "a group of a provider": (
+        "User",
+        {"principalType": "Group", "userName": "/Data/Ops", "authentication": {"type": "oauth"}},
+    ),
     "the smallest topic": ("Topic", {}),
     "a topic of Kafka's names": ("Topic", {"topicName": "Orders_EU.v1", "partitions": 10_000, "replicas": 32}),
     "settings as numbers and texts": (
@@ -227,6 +250,12 @@ SHOWN: dict[str, tuple[dict[str, Any], dict[str, Any], list[str], list[str]]] = 
         ["NAME", "CLUSTER", "STATE", "MEMBERS", "LAG", "LAG-SECONDS", "TOPICS", "AGE"],
         ["main", "Stable", "2", "0", "0", "a,b"],
     ),
+    "User": (
+        {},
+        {"acls": 3, "principal": "User:ana", "conditions": [READY]},
+        ["NAME", "READY", "AUTHENTICATION", "ACLS", "ROTATED", "AGE"],
+        ["True", "scram-sha-512", "3"],
+    ),
 }  # fmt: skip
 
 
@@ -235,7 +264,7 @@ def test_kubectl_get_prints_the_columns(kubectl: Kubectl, name: str, kind: Any) 
     changes, status, head, cells = SHOWN[kind]
     kubectl.apply(manifest(kind, name, changes))
     set_status(kubectl, PLURALS[kind], name, status)
-    short = {"Cluster": Cluster, "Topic": Topic, "ConsumerGroup": ConsumerGroup}[kind].kind_info.short
+    short = {"Cluster": Cluster, "Topic": Topic, "ConsumerGroup": ConsumerGroup, "User": User}[kind].kind_info.short
     lines = [line.split() for line in kubectl.must("get", short, name).splitlines()]
     assert lines[0] == head
     assert lines[1][1:-1] == cells

@@ -17,6 +17,43 @@ RESET = {"reset.id": "a"}
 Case = tuple[str, dict[str, Any], str]
 
 CASES: dict[str, Case] = {
+    "an ACL of two resources": (
+        "User",
+        {"acls": [{"topic": "a", "group": "b", "operations": ["Read"]}]},
+        "set exactly one of topic, group, transactionalId, cluster; use one entry per resource",
+    ),
+    "an ACL of no resource": ("User", {"acls": [{"operations": ["Read"]}]}, "set exactly one of topic"),
+    "an operation of another resource": (
+        "User",
+        {"acls": [{"group": "a", "operations": ["Write"]}]},
+        "operations of group are All, Read, Delete",
+    ),
+    "an unknown operation": ("User", {"acls": [{"topic": "a", "operations": ["Look"]}]}, "Unsupported value"),
+    "an ACL without operations": ("User", {"acls": [{"topic": "a", "operations": []}]}, "at least 1 items"),
+    "a prefix of the cluster": (
+        "User",
+        {"acls": [{"cluster": True, "prefix": True, "operations": ["Alter"]}]},
+        "prefix does not apply to cluster",
+    ),
+    "a password of a user with a certificate": (
+        "User",
+        {"authentication": {"type": "tls", "passwordSecretRef": {"name": "a"}}},
+        "require the type scram-sha-512 or scram-sha-256",
+    ),
+    "a Secret that is read and written": (
+        "User",
+        {"authentication": {"secretName": "a", "passwordSecretRef": {"name": "a"}}},
+        "choose another name than that of passwordSecretRef",
+    ),
+    "a group with a password": ("User", {"principalType": "Group"}, "requires authentication.type oauth or external"),
+    "a group with quotas": (
+        "User",
+        {"principalType": "Group", "authentication": {"type": "oauth"}, "quotas": {"producerByteRate": 1}},
+        "quotas apply to users only",
+    ),
+    "every user as a user": ("User", {"userName": "*"}, "set the name of one user"),
+    "a user name with a line break": ("User", {"userName": "a\nb"}, "should match"),
+    "a quota of nothing": ("User", {"quotas": {"producerByteRate": 0}}, "greater than or equal to 1"),
     "more partitions than there can be": ("Topic", {"partitions": 10_001}, "partitions must be 1 to 10000"),
     "fewer than no partitions": ("Topic", {"partitions": -1}, "omit it to use the brokers' default"),
     "no replicas": ("Topic", {"replicas": 0}, "replicas must be 1 to 32, and at most the number of brokers"),

@@ -24,14 +24,16 @@ from penstock_operator.model.group import ConsumerGroup
 from penstock_operator.model.parse import Resource, as_object, parse
 from penstock_operator.model.settings import OWNED_BY_OPERATOR, broker_settings, topic_settings
 from penstock_operator.model.topic import Topic
+from penstock_operator.model.user import User
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "reference" / "resources.md").read_text()
-KINDS: dict[str, type[Resource]] = {"Cluster": Cluster, "Topic": Topic, "ConsumerGroup": ConsumerGroup}
+KINDS: dict[str, type[Resource]] = {"Cluster": Cluster, "Topic": Topic, "ConsumerGroup": ConsumerGroup, "User": User}
 SMALLEST: dict[str, dict[str, Any]] = {
     "Cluster": {"etcd": {"endpoints": ["http://etcd:2379"]}},
     "Topic": {"clusterRef": {"name": "main"}},
     "ConsumerGroup": {"clusterRef": {"name": "main"}},
+    "User": {"clusterRef": {"name": "main"}},
 }
 
 every_kind = pytest.mark.parametrize("kind", list(KINDS))
@@ -185,7 +187,7 @@ def test_each_column_shows_a_field_that_there_is(kind: str) -> None:
 def test_the_scale_subresource_points_at_fields_that_there_are() -> None:
     scale = version("Cluster")["subresources"]["scale"]
     assert set(scale.values()) <= set(fields_of_model("Cluster"))
-    for other in ("Topic", "ConsumerGroup"):
+    for other in ("Topic", "ConsumerGroup", "User"):
         assert version(other)["subresources"] == {"status": {}}
 
 
