@@ -1,18 +1,18 @@
 {{/* Permissions of the operator in a watched namespace. */}}
 {{- define "penstock.rules" -}}
-# The custom resources. The operator creates ConsumerGroups for discovered groups. It creates Topics only as a dry run, to
-# check whether the namespace or the CRD is being deleted.
+# The custom resources. The operator creates ConsumerGroups for discovered groups. It creates Topics and Users only as a
+# dry run, to check whether the namespace or the CRD is being deleted.
 - apiGroups: [penstock.io]
-  resources: [clusters, topics, consumergroups]
+  resources: [clusters, topics, consumergroups, users]
   verbs: [get, list, watch]
 - apiGroups: [penstock.io]
-  resources: [topics]
+  resources: [topics, users]
   verbs: [create]
 - apiGroups: [penstock.io]
   resources: [consumergroups]
   verbs: [create, patch, delete]
 - apiGroups: [penstock.io]
-  resources: [clusters/status, topics/status, consumergroups/status]
+  resources: [clusters/status, topics/status, consumergroups/status, users/status]
   verbs: [patch]
 # The objects of a Cluster. A StatefulSet is deleted with orphaned pods to expand volumes, a Service with its broker.
 - apiGroups: [apps]
@@ -37,4 +37,12 @@
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+{{- end -}}
+
+{{/* Permissions on Secrets, always in a Role of one namespace. */}}
+{{- define "penstock.secretRules" -}}
+# The Secrets of Users: written, and read by name. Without list and watch, the operator cannot enumerate Secrets.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create, patch]
 {{- end -}}
