@@ -6,10 +6,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
-from penstock.wire.acl_binding import AclBinding, AclFilter
-
 from penstock.client import Admin, BrokerError
 from penstock.wire.acl import AclOperation, AclPermission, PatternType, ResourceType
+from penstock.wire.acl_binding import AclBinding, AclFilter
 from penstock.wire.errors import ErrorCode
 from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.ports.access import AclEntry

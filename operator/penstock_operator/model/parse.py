@@ -20,7 +20,7 @@ from penstock_operator.model.fields import description
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus, OffsetReset
 from penstock_operator.model.settings import InexactNumber, normalised
 from penstock_operator.model.topic import Topic, TopicSpec, TopicStatus
-from penstock_operator.model.user import USER_NAME, User, UserSpec, UserStatus
+from penstock_operator.model.user import PLAIN_TEXT, USER_NAME, User, UserSpec, UserStatus
 
 Resource = Cluster | Topic | ConsumerGroup | User
 T = TypeVar("T")
@@ -163,6 +163,8 @@ def _check_user(context: _ObjectContext, user: User) -> None:
     name = user.user_name
     if re.fullmatch(USER_NAME.strip("^$"), name) is None or name == "*":
         raise context.invalid("spec.userName", "use a name without control characters and outer spaces, and not *")
+    if user.mechanism is not None and re.fullmatch(PLAIN_TEXT, name) is None:
+        raise context.invalid("spec.userName", "a user with a password has a name of printable ASCII without backslash")
     if user.spec.principal_type == "Group" and (user.mechanism is not None or user.spec.quotas is not None):
         raise context.invalid(
             "spec.principalType", "Group requires authentication.type oauth or external, and no quotas"

@@ -23,6 +23,8 @@ MAX_USER_NAME = 255
 USER_NAME = "^[^\\x00-\\x20\\x7f]([^\\x00-\\x1f\\x7f]*[^\\x00-\\x20\\x7f])?$"
 MAX_SECRET_NAME = 253
 SECRET_KEY = "^[-._a-zA-Z0-9]+$"  # noqa: S105 - a pattern, not a secret
+PLAIN_TEXT = "[\\x20-\\x5b\\x5d-\\x7e]+"
+"""Printable ASCII without backslash: what all clients read alike from property files."""
 MOUNT_PATH = "^/[^\\x00-\\x20\\x7f]*$"
 MAX_KEPT = 100
 """Kept ACLs that the status shows."""
@@ -107,6 +109,12 @@ class UserSpec(Model, frozen=True, kw_only=True):
             "!has(self.principalType) || self.principalType == 'User' || (has(self.authentication) &&"
             " self.authentication.type in ['oauth', 'external'])",
             "principalType Group requires authentication.type oauth or external",
+        ),
+        Rule(
+            "!has(self.userName) || !has(self.authentication) ||"
+            " !(self.authentication.type in ['scram-sha-512', 'scram-sha-256']) ||"
+            " self.userName.matches('^" + PLAIN_TEXT.replace("\\", "\\\\") + "$')",
+            "userName of a user with a password must be printable ASCII without backslash",
         ),
         Rule(
             "!has(self.principalType) || self.principalType == 'User' || !has(self.quotas)",

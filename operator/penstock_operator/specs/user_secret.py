@@ -1,7 +1,8 @@
 """The Secret of a User: user name, password, and files for clients. Used by `reconcile.user`.
 
 The files have the names of librdkafka (`client.properties`), of Java clients (`client-java.properties`) and of Spark
-sources (`spark.options`). The last two are Java properties, the first one has no escapes.
+sources (`spark.options`). User names and passwords are printable ASCII without backslash, because clients differ in how
+they read other characters.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Mapping
 
 from penstock_operator.model.common import API_VERSION
-from penstock_operator.model.user import ROTATE_PASSWORD, User
+from penstock_operator.model.user import PLAIN_TEXT, ROTATE_PASSWORD, User
 from penstock_operator.ports.kube import Object
 
 USERNAME, PASSWORD, CA = "username", "password", "ca.crt"
@@ -23,17 +24,14 @@ MANAGED_BY = {"app.kubernetes.io/managed-by": "penstock-operator"}
 
 
 def password_problem(password: bytes) -> str | None:
-    """Return why clients cannot use a password in all of the files; None if they can. Does not contain the password."""
-    try:
-        text = password.decode()
-    except UnicodeDecodeError:
-        return "it is not UTF-8"
-    if not text:
+    """Return why some clients cannot read a password from the files; None if all can. Does not contain the password."""
+    if not password:
         return "it is empty"
     if len(password) > MAX_PASSWORD_BYTES:
         return f"it is longer than {MAX_PASSWORD_BYTES} bytes"
-    if any(not character.isprintable() for character in text):
-        return "it contains a line break or another control character"
+    text = password.decode("ascii", "replace")
+    if re.fullmatch(PLAIN_TEXT, text) is None:
+        return "it has a line break, a backslash, or a character that is not printable ASCII"
     return "it starts or ends with a space" if text != text.strip() else None
 
 
@@ -57,9 +55,9 @@ def secret_data(user: User, password: str, key: bytes, bootstrap: str, ca: bytes
         USERNAME: name,
         PASSWORD: password,
         JAAS: jaas,
-        LIBRDKAFKA: "".join(f"{key}={value}\n" for key, value in librdkafka.items()),
-        JAVA: java_properties({"bootstrap.servers": bootstrap, **java}),
-        SPARK: java_properties({f"kafka.{key}": value for key, value in java.items()}),
+        LIBRDKAFKA: properties(librdkafka),
+        JAVA: properties({"bootstrap.servers": bootstrap, **java}),
+        SPARK: properties({f"kafka.{key}": value for key, value in java.items()}),
     }
     encoded = {name: text.encode() for name, text in data.items()} | {FINGERPRINT_KEY: key}
     return encoded if ca is None else encoded | {CA: ca}
@@ -99,14 +97,6 @@ def in_quotes(text: str) -> str:
     return re.sub(r'(["\\])', r"\\\1", text)
 
 
-def java_properties(entries: Mapping[str, str]) -> str:
-    """Return lines `key=value` in the format of `java.util.Properties`, as ASCII."""
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in entries.items())
-
-
-def _escaped(value: str) -> str:
-    escaped = value.replace("\\", "\\\\")
-    units = escaped.encode("utf-16-be", "surrogatepass")
-    codes = [int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2)]
-    text = "".join(chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}" for code in codes)
-    return f"\\{text}" if text.startswith(" ") else text
+def properties(entries: Mapping[str, str]) -> str:
+    """Return lines `key=value` in the format of `java.util.Properties`. Values are ASCII and start with no space."""
+    return "".join(f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in entries.items())
