@@ -27,7 +27,7 @@ TEXTS = st.text(CHARACTERS, min_size=1, max_size=40).map(str.strip).filter(bool)
 def mount(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the path at which a pod has mounted the Secret."""
     path: Path = tmp_path_factory.mktemp("user")
-    (path / "ca.crt").write_text("PEM")
+    (path / "ca.crt").write_text("-----BEGIN CERTIFICATE-----")
     return str(path)
 
 

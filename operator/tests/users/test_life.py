@@ -1,4 +1,4 @@
-"""A User gets its Secret, credential, ACLs and quotas, and keeps them, whoever changes them."""
+"""A User gets its Secret, credential, ACLs and quotas, and keeps them while other clients change them."""
 
 from __future__ import annotations
 
