@@ -102,12 +102,12 @@ def test_the_lease_is_as_it_is_said() -> None:
 
 # Reasons
 
-CONDITIONS = {"Ready", "Healthy", "Progressing", "Scaled", "Rolled", "Storage", "Synced"}
+CONDITIONS = {"Ready", "Healthy", "Progressing", "Scaled", "Rolled", "Storage", "Synced", "Authentication", "Authorization", "Quotas"}
 OTHER_WORDS = {
     "True", "False", "Unknown", "Normal", "Warning",  # of conditions and Events
-    "Cluster", "Topic", "ConsumerGroup", "Delete", "Retain", "NodePort",  # of the resources
+    "Cluster", "Topic", "ConsumerGroup", "User", "Delete", "Retain", "NodePort",  # of the resources
     "Dead", "Empty",  # of groups
-    "Bound", "ContainerCreating", "Lost", "Pending", "PodInitializing", "PodScheduled",  # of Kubernetes
+    "Bound", "ConfigMap", "ContainerCreating", "Lost", "Pending", "PodInitializing", "PodScheduled",  # of Kubernetes
     "Reset",  # start of Events; a phase follows
 }  # fmt: skip
 """Strings in the code that look like reasons."""
@@ -115,6 +115,7 @@ ROOMS = {
     "Cluster": ("reconcile/cluster/*.py", "clusters/*.py"),
     "Topic": ("reconcile/topic/*.py", "topics/*.py"),
     "ConsumerGroup": ("reconcile/group/*.py", "groups/*.py"),
+    "User": ("reconcile/user/*.py", "users/*.py"),
 }
 SHARED = ("reconcile/invalid_status.py", "engine/invalid_objects.py")
 
