@@ -102,7 +102,18 @@ def test_the_lease_is_as_it_is_said() -> None:
 
 # Reasons
 
-CONDITIONS = {"Ready", "Healthy", "Progressing", "Scaled", "Rolled", "Storage", "Synced", "Authentication", "Authorization", "Quotas"}
+CONDITIONS = {
+    "Ready",
+    "Healthy",
+    "Progressing",
+    "Scaled",
+    "Rolled",
+    "Storage",
+    "Synced",
+    "Authentication",
+    "Authorization",
+    "Quotas",
+}
 OTHER_WORDS = {
     "True", "False", "Unknown", "Normal", "Warning",  # of conditions and Events
     "Cluster", "Topic", "ConsumerGroup", "User", "Delete", "Retain", "NodePort",  # of the resources

@@ -13,6 +13,7 @@ from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import parse
 from penstock_operator.model.user import User
 from penstock_operator.ports.access import AclEntry
+from penstock_operator.ports.brokers import BrokerGateway
 from penstock_operator.ports.kube import CLUSTERS, CONFIG_MAPS, SECRETS, USERS, Object
 from penstock_operator.users.controller import UserController
 
@@ -32,7 +33,7 @@ class UserWorld:
         self.time = 1000.0
         self.kube = FakeKube(now=lambda: self.time)
         self.brokers = InMemoryBrokers()
-        self.gateways: dict[tuple[str, str], InMemoryBrokers] = {(NS, CLUSTER): self.brokers}
+        self.gateways: dict[tuple[str, str], BrokerGateway] = {(NS, CLUSTER): self.brokers}
         self.due: dict[ObjectKey, float] = {}
         self.routing = Routing(self.kube.objects, self)
         self.errors: list[str] = []
@@ -44,7 +45,7 @@ class UserWorld:
         at = self.time + delay_s
         self.due[key] = min(at, self.due.get(key, at))
 
-    def gateway_for(self, namespace: str, cluster: str) -> InMemoryBrokers | None:
+    def gateway_for(self, namespace: str, cluster: str) -> BrokerGateway | None:
         """Implement `engine.ports.ConnectionPool`."""
         return self.gateways.get((namespace, cluster))
 
