@@ -92,15 +92,14 @@ class OrphanedUsers:
         if not owners:
             return
         bodies = await self._context.kube.list(USERS, cluster[0])
-        uids = {str(body["metadata"].get("uid")) for body in bodies}
-        # An object that no watch has reported yet, such as a restored one, adopts its principal.
+        # Also an object that no watch has reported yet, such as a restored one, owns its principal.
         specified = {principal_of(body) for body in bodies}
         is_conclusive = is_list_conclusive(bodies, self._wall())
         self._log_kept(cluster[0], is_conclusive, owners)
         due = []
         for principal, owner in owners.items():
             is_proof = is_conclusive or owner.uid in self._context.kept_owners
-            if not is_proof or owner.uid in uids or principal in specified:
+            if not is_proof or principal in specified:
                 self._absences.pop(owner.uid, None)
                 continue
             self._absences[owner.uid] = self._absences.get(owner.uid, 0) + 1

@@ -99,9 +99,11 @@ async def test_lists_do_not_count_while_the_cluster_is_young_or_missing() -> Non
     world.restart()
     for _ in range(4):
         await world.resync()
+    world.time = 700.0
+    await world.resync()
     assert has_access(world)
-    world.time += 3600
-    world.kube.remove(CLUSTERS, NS, CLUSTER)
+    world.kube.hold()  # the cache still has the Cluster
+    await world.kube.delete(CLUSTERS, NS, CLUSTER, orphan=True)
     for _ in range(4):
         await world.resync()
     assert has_access(world)
@@ -160,6 +162,33 @@ async def test_nothing_is_revoked_with_the_namespace_or_the_resource_definition(
         assert has_access(world)
 
 
+@pytest.mark.parametrize("why", ["the namespace is terminating", "the final policy is Retain"])
+async def test_a_decision_to_retain_is_kept_while_no_broker_answers(why: str) -> None:
+    world = await ready()
+    world.brokers.unreachable = timed_out()
+    if why == "the namespace is terminating":
+        world.kube.terminating.add(NS)
+    else:
+        world.apply("ana", acls=[READ_ORDERS], quotas={"producerByteRate": 1}, deletionPolicy="Retain")
+    world.delete("ana")
+    await world.run()
+    world.kube.terminating.clear()
+    world.time += 3600
+    world.brokers.mend()
+    for _ in range(4):
+        await world.resync()
+    assert has_access(world)
+
+
+async def test_an_event_that_is_older_than_the_cluster_proves_no_more_than_a_list() -> None:
+    world = await ready()
+    world.delete("ana")
+    await world.kube.delete(CLUSTERS, NS, CLUSTER, orphan=True)
+    world.kube.put(CLUSTERS, {"metadata": {"name": CLUSTER, "namespace": NS}, "spec": {}})
+    await world.run()
+    assert has_access(world)
+
+
 async def test_without_the_right_to_check_nothing_is_revoked_and_it_is_tried_again() -> None:
     world = await ready()
     world.kube.fail("dry_run", KubeError(403, "Forbidden", "users.penstock.io is forbidden: cannot create"))
@@ -185,7 +214,13 @@ async def test_an_object_that_is_created_again_gets_the_rights_of_its_spec_only(
 async def test_a_restored_object_with_another_uid_keeps_its_user() -> None:
     world = await ready()
     await away(world, "ana")
+    await world.resync()
+    world.kube.hold()
     world.apply("ana", acls=[READ_ORDERS], quotas={"producerByteRate": 1})
+    for _ in range(3):
+        await world.resync()
+    assert has_access(world)
+    world.kube.release()
     await world.run(30)
     for _ in range(4):
         await world.resync()

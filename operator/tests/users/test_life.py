@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from doubles.broker_failures import refused, timed_out
-from users.user_kit import BILLS, NS, ORDERS, READ_ORDERS, SCRAM, UserWorld
+from users.user_kit import BILLS, CLUSTER, NS, ORDERS, READ_ORDERS, SCRAM, UserWorld
 
+from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.user import ROTATE_PASSWORD
 from penstock_operator.ports.access import AclEntry
-from penstock_operator.ports.kube import SECRETS, USERS, KubeError
+from penstock_operator.ports.kube import CLUSTERS, SECRETS, USERS, KubeError
 
 
 async def ready(**spec: object) -> UserWorld:
@@ -349,6 +350,14 @@ async def test_a_user_waits_for_its_cluster() -> None:
     assert world.condition() == ("Unknown", "ClusterNotFound")
 
 
+async def test_a_cluster_that_becomes_ready_wakes_its_users() -> None:
+    world = await ready()
+    world.due.clear()
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    world.kube.put(CLUSTERS, {"metadata": {"name": CLUSTER, "namespace": NS}, "spec": {}, "status": status})
+    assert ObjectKey("User", NS, "ana") in world.due
+
+
 async def test_the_older_of_two_objects_owns_the_user() -> None:
     world = await ready(acls=[READ_ORDERS])
     world.apply("second", userName="ana", acls=[{"topic": "bills", "operations": ["Read"]}])
@@ -358,6 +367,7 @@ async def test_the_older_of_two_objects_owns_the_user() -> None:
     await world.run(30)
     assert (world.condition(name="second"), world.acls()) == (("True", "Ready"), {BILLS})
     assert world.brokers.logs_in("ana", SCRAM, world.secret("second")["password"])
+    assert "delete_credential" not in world.brokers.changes
 
 
 async def test_a_paused_object_changes_nothing_and_retains_its_user() -> None:
