@@ -94,6 +94,8 @@ async def test_an_object_that_was_deleted_while_no_operator_ran_is_revoked_after
 
 async def test_lists_do_not_count_while_the_cluster_is_young_or_missing() -> None:
     world = await ready()
+    old = {"name": "old", "namespace": NS, "creationTimestamp": "2025-01-01T00:00:00Z"}
+    world.kube.put(USERS, {"metadata": old, "spec": {"clusterRef": {"name": CLUSTER}}})
     world.time = 300.0
     world.vanish("ana")
     world.restart()
