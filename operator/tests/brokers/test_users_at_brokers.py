@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from users.user_kit import CLUSTER, NS, UserWorld
 
-from penstock.client.properties import parse_properties
+from penstock.config.properties import parse_properties
 from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.gateway import Gateway
 from penstock_operator.brokers.gateway_access import MAX_SINGLE_QUERIES

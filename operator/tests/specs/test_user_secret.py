@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client import Sasl, Tls
-from penstock.client.properties import parse_properties
 from penstock.client.security_properties import resolve
+from penstock.config.properties import parse_properties
 from penstock_operator.model.common import ClusterRef, ObjectMeta
 from penstock_operator.model.user import User, UserAuthentication, UserSpec
 from penstock_operator.specs.user_secret import is_same, password_problem, secret_data, secret_object
