@@ -119,8 +119,9 @@ class UserBatch:
             self._deletion_check_error = f"cannot check whether the namespace or the CRD is being deleted: {error}"
 
     def _plan_unreachable(self, observations: list[UserObservation], error: BrokersError) -> None:
-        is_lasting = self._context.outages.record_failure(self._cluster)
-        message = f'no broker of Cluster "{self._cluster[1]}" reports its users; the status shows the last known state'
+        is_lasting = self._context.outages.record_failure(self._cluster) or not error.is_passing
+        what = "no broker" if error.is_passing else f"{error}: no broker"
+        message = f'{what} of Cluster "{self._cluster[1]}" reports its users; the status shows the last known state'
         for observation in observations:
             if observation.desired is None:
                 observation.error = str(error)

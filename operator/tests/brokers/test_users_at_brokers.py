@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from brokers.secured_kit import OLD_SCRAM, SCRAM, SecuredBroker, produced, secured_broker
 from users.user_kit import CLUSTER, NS, UserWorld
 
-from penstock.config.properties import parse_properties
 from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.gateway import Gateway
 from penstock_operator.brokers.gateway_access import MAX_SINGLE_QUERIES
@@ -21,41 +18,14 @@ from penstock_operator.ports.brokers import BrokersError, TopicCreation
 
 pytestmark = pytest.mark.integration
 
-SCRAM, OLD_SCRAM = "SCRAM-SHA-512", "SCRAM-SHA-256"
 READ = AclEntry("TOPIC", "LITERAL", "orders", "READ")
 DENY = AclEntry("GROUP", "PREFIXED", "bill", "DESCRIBE_CONFIGS", "DENY", "10.0.0.0/8")
-PATIENCE_S = 20.0
-
-
-@dataclass(frozen=True)
-class SecuredBroker:
-    """Addresses of a broker with an authorizer: for the operator, a super user, and for clients with SASL."""
-
-    plain: str
-    sasl: str
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    from node_kit import Process, port_of, reserved_port
-
-    ports = [reserved_port(), reserved_port()]
-    plain, sasl = (f"127.0.0.1:{port_of(port)}" for port in ports)
-    settings = (
-        f"listeners=PLAINTEXT://{plain},SASL_PLAINTEXT://{sasl}",
-        f"sasl.enabled.mechanisms={SCRAM},{OLD_SCRAM}",
-        "authorizer.class.name=StandardAuthorizer",
-        "super.users=User:ANONYMOUS",
-    )
-    arguments = [part for setting in settings for part in ("--set", setting)]
-    broker = Process(tmp_path_factory.mktemp("secured"), *arguments, listen=("--http-port", "-1"))
-    try:
-        broker.ready()
-        yield SecuredBroker(plain, sasl)
-    finally:
-        broker.kill()
-        for port in ports:
-            port.close()
+    with secured_broker(tmp_path_factory.mktemp("secured")) as made:
+        yield made
 
 
 @pytest.fixture
@@ -117,23 +87,6 @@ async def test_brokers_without_an_authorizer_say_so(gateway: Gateway) -> None:
 # A User, with the real broker behind the controller
 
 
-def produced(properties: str, address: str, topic: str) -> str:
-    """Produce a record with the Secret's file, as librdkafka reads it. Return "ok", or the name of the error."""
-    settings: dict[str, Any] = {entry.name: entry.value for entry in parse_properties(properties, "client.properties")}
-    errors: list[KafkaError] = []
-    outcome: list[str] = []
-    producer = Producer(settings | {"bootstrap.servers": address, "error_cb": errors.append})
-    producer.produce(topic, b"x", on_delivery=lambda error, _: outcome.append(error.name() if error else "ok"))
-    for _ in range(round(PATIENCE_S / 0.1)):
-        producer.poll(0.1)
-        if outcome or any(error.code() == KafkaError._AUTHENTICATION for error in errors):
-            break
-    if not outcome:
-        producer.purge()
-    producer.flush(PATIENCE_S)
-    return outcome[0] if not errors else errors[0].name()
-
-
 async def test_a_user_has_what_its_object_says_from_its_creation_to_its_deletion(
     secured: SecuredBroker, access: Gateway, name: str
 ) -> None:
@@ -142,10 +95,7 @@ async def test_a_user_has_what_its_object_says_from_its_creation_to_its_deletion
     await access.create_topics([TopicCreation(topic, 1, 1, {}) for topic in (name, f"{name}-other")])
 
     async def outcome(topic: str, properties: str) -> str:
-        try:
-            return await asyncio.to_thread(produced, properties, secured.sasl, topic)
-        except KafkaException as error:
-            return str(error.args[0].name())
+        return await asyncio.to_thread(produced, properties, secured.sasl, topic)
 
     world.apply(name, acls=[{"topic": name, "operations": ["Write"]}], quotas={"producerByteRate": 1_000_000})
     await world.run()

@@ -333,6 +333,43 @@ async def test_a_short_outage_is_not_written_and_a_long_one_is() -> None:
     assert world.condition() == ("True", "Ready")
 
 
+async def test_brokers_that_refuse_to_answer_are_reported_at_once_with_their_error() -> None:
+    world = await ready()
+    world.brokers.unreachable = refused("CLUSTER_AUTHORIZATION_FAILED", "the operator is not a super user")
+    await world.controller.resync()
+    await world.run(1)
+    assert world.condition() == ("Unknown", "Unreachable")
+    assert "the operator is not a super user" in world.message()
+
+
+async def test_no_password_is_shown_anywhere_but_in_the_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    passwords = ["first-Passw0rd", "second-Passw0rd\n", "third-Passw0rd"]
+    world = UserWorld()
+    world.write_secret("vault", password=passwords[0])
+    world.apply("ana", authentication={"passwordSecretRef": {"name": "vault"}}, acls=[READ_ORDERS])
+    world.apply("bob")
+    await world.run()
+    passwords += [world.secret("bob")["password"], world.secret("bob")["fingerprint-key"]]
+    world.write_secret("vault", password=passwords[1])
+    await world.resync()
+    world.write_secret("vault", password=passwords[2])
+    echoed = KubeError(422, "Invalid", f"Secret is invalid: {passwords[2]}")
+    world.kube.fail("patch", echoed, resource=SECRETS)
+    await world.resync()
+    world.brokers.fail_for("set_credential", "ana", refused("UNACCEPTABLE_CREDENTIAL", "no"), times=1)
+    await world.run(70)
+    world.delete("ana")
+    world.delete("bob")
+    await world.run()
+    objects = [body for (resource, _, _), body in world.kube.stored.items() if resource != SECRETS]
+    written = capsys.readouterr()
+    shown = repr((objects, world.kube.recorded, world.errors)) + written.out + written.err
+    assert "InvalidPassword" in shown
+    assert "Refused" in shown
+    for password in passwords:
+        assert password.strip() not in shown
+
+
 async def test_secrets_that_the_operator_may_not_read_are_named_with_the_cure() -> None:
     world = UserWorld()
     world.kube.forbidden.add(SECRETS)
