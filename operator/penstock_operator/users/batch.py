@@ -152,6 +152,8 @@ class UserBatch:
                 return
             await self._each(acting, runner.carry_out)
             left = [one for one in acting if one.desired is not None or one.failures]
+            if not left:
+                return
 
     async def _each(
         self, observations: Iterable[UserObservation], work: Callable[[UserObservation], Awaitable[None]]
