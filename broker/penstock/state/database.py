@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from crc32c import crc32c
 
+from penstock.runtime.private_files import PRIVATE_MODE
 from penstock.state import wal_check
 from penstock.state.store import StoreEntry, StoreError
 
@@ -53,7 +54,7 @@ class Database:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            new = path == IN_MEMORY or not os.path.exists(path) or os.path.getsize(path) == 0
+            new = path == IN_MEMORY or restrict_access(path) == 0
             self._connection = sqlite3.connect(
                 path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=2 * ROWS_PER_STATEMENT
             )
@@ -205,6 +206,21 @@ def damage_error(path: str, what: str) -> StoreError:
     return StoreError(
         f'the state database "{path}" is damaged: {what}; restore it from a backup, or use another data directory'
     )
+
+
+def restrict_access(path: str) -> int:
+    """Create the file if it is missing, let only its owner access it, and return its size. Raises OSError.
+
+    It has credentials. SQLite gives the files beside it the same mode.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE)
+    try:
+        status = os.fstat(descriptor)
+        if status.st_mode & ~PRIVATE_MODE & 0o777:
+            os.fchmod(descriptor, PRIVATE_MODE)
+        return status.st_size
+    finally:
+        os.close(descriptor)
 
 
 def open_error(path: str, error: Exception) -> StoreError:

@@ -290,6 +290,19 @@ def test_another_programs_database_is_refused(path: str) -> None:
         EmbeddedStore(path)
 
 
+@pytest.mark.parametrize("before", [None, 0o644])
+async def test_only_the_owner_can_read_the_files_which_have_credentials(path: str, before: int | None) -> None:
+    if before is not None:
+        await filled(path)
+        Path(path).chmod(before)
+    store = EmbeddedStore(path)
+    await store.txn([], [PutOp("/new", b"")])
+    modes = {file.name: file.stat().st_mode & 0o777 for file in Path(path).parent.iterdir()}
+    await store.close()
+    assert modes.keys() >= {"state.db", "state.db-wal"}
+    assert set(modes.values()) == {0o600}
+
+
 async def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot open"):
         EmbeddedStore(str(tmp_path / "absent" / "state.db"))
