@@ -131,6 +131,9 @@ podAntiAffinity:
 {{- if and (eq $values.etcd.mode "sidecar") $values.cluster.enabled (eq (int $values.cluster.brokers.replicas) 2) -}}
 {{- fail "etcd.mode=sidecar requires 1 or at least 3 brokers: cluster.brokers.replicas is 2, and two etcd members do not tolerate a failure" -}}
 {{- end -}}
+{{- if and $values.cluster.listeners $values.cluster.external -}}
+{{- fail "cluster.external cannot be combined with cluster.listeners: add a listener of type nodeport or loadbalancer instead" -}}
+{{- end -}}
 {{- if eq $values.etcd.mode "companion" -}}
 {{- $name := printf "%s-etcd" (include "penstock.fullname" .) -}}
 {{- with lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}

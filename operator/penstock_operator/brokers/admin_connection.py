@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from penstock.client import Admin, ClientError
+from penstock.client import Admin, ClientError, Security
+from penstock_operator.brokers.certificate_files import CertificateFiles
 from penstock_operator.brokers.errors import from_client
-from penstock_operator.ports.brokers import BrokersError
+from penstock_operator.ports.brokers import BrokersError, ClientCertificate
 
 T = TypeVar("T")
 
@@ -23,16 +24,21 @@ CALL_TIMEOUT_S = 120.0
 
 class AdminConnection:
     """Lazily connected admin client. It does not resolve `bootstrap` before `has_service` returns True: a lookup that
-    is too early makes name servers cache a negative answer."""
+    is too early makes name servers cache a negative answer. With `certificate` it uses mutual TLS; without `is_known`
+    it does not connect at all."""
 
     def __init__(
         self,
         bootstrap: str,
         *,
         has_service: Callable[[], bool] = lambda: True,
+        certificate: ClientCertificate | None = None,
+        is_known: bool = True,
         request_timeout_ms: float = REQUEST_TIMEOUT_MS,
     ) -> None:
         self.bootstrap, self._has_service, self._request_timeout_ms = bootstrap, has_service, request_timeout_ms
+        self._certificate, self._is_known = certificate, is_known
+        self._files: CertificateFiles | None = None
         self._admin: Admin | None = None
         self._starting = asyncio.Lock()
         self._is_closed = False
@@ -55,6 +61,9 @@ class AdminConnection:
         admin, self._admin = self._admin, None
         if admin is not None:
             await admin.close()
+        if self._files is not None:
+            self._files.remove()
+            self._files = None
 
     async def _connected(self) -> Admin:
         if self._admin is not None:
@@ -63,6 +72,9 @@ class AdminConnection:
             if self._is_closed:
                 raise BrokersError(f"the connection to {self.bootstrap} is closed", code="Closed")
             if self._admin is None:
+                if not self._is_known:
+                    message = f"the operator's certificate for {self.bootstrap} does not exist yet"
+                    raise BrokersError(message, code="NoCertificate")
                 if not self._has_service():
                     raise BrokersError(f"the Service for {self.bootstrap} does not exist yet", code="NoService")
                 admin = Admin(
@@ -70,6 +82,7 @@ class AdminConnection:
                     client_id="penstock-operator",
                     request_timeout_ms=self._request_timeout_ms,
                     connect_timeout_ms=CONNECT_TIMEOUT_MS,
+                    security=self._security(),
                 )
                 await admin.start()
                 if self._is_closed:  # closed while connecting
@@ -77,3 +90,11 @@ class AdminConnection:
                     raise BrokersError(f"the connection to {self.bootstrap} is closed", code="Closed")
                 self._admin = admin
             return self._admin
+
+    def _security(self) -> Security | None:
+        """Return the client's TLS settings. The client reads the files for each connection."""
+        if self._certificate is None:
+            return None
+        if self._files is None:
+            self._files = CertificateFiles(self._certificate)
+        return Security(tls=self._files.tls())

@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from penstock.config.addresses import InvalidAddress, parse_bootstrap
 from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.gateway import Gateway
+from penstock_operator.ports.brokers import BrokerAccess, ClientCertificate
 from penstock_operator.ports.kube import Object
 
 OVERRIDE = "PENSTOCK_BOOTSTRAP_OVERRIDE"
 """Environment variable: `host:port` for all clusters, or `namespace/name=host:port;...` for individual ones."""
 DEFAULT_PORT = 9092
+
+
+class GatewayIdentity(NamedTuple):
+    """What a gateway was created for; another identity requires another gateway."""
+
+    uid: str
+    address: str
+    is_known: bool
+    """Whether it is known how to connect."""
+    certificate: ClientCertificate | None
 
 
 class BrokerConnections:
@@ -32,8 +44,8 @@ class BrokerConnections:
     ) -> None:
         self._find, self._find_service = find, find_service
         self._override = parse_override(override)
-        self._gateways: dict[tuple[str, str], tuple[tuple[str, str], Gateway]] = {}
-        """By namespace and name: the UID and the address of the cluster, and its gateway."""
+        self._gateways: dict[tuple[str, str], tuple[GatewayIdentity, Gateway]] = {}
+        self._access: dict[tuple[str, str], BrokerAccess] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def gateway_for(self, namespace: str, cluster: str) -> Gateway | None:
@@ -42,10 +54,15 @@ class BrokerConnections:
         body = self._find(namespace, cluster)
         if body is None:
             self._drop(key)
+            self._access.pop(key, None)
             return None
         override = self._override.get(key) or self._override.get(None)
-        port = (body.get("spec") or {}).get("port") or DEFAULT_PORT
-        identity = (str(body["metadata"].get("uid") or ""), override or f"{cluster}.{namespace}.svc:{port}")
+        spec, access = body.get("spec") or {}, self._access.get(key)
+        port = access.port if access is not None else spec.get("port") or DEFAULT_PORT
+        uid = str(body["metadata"].get("uid") or "")
+        is_known = access is not None or not spec.get("listeners")
+        certificate = access.certificate if access is not None else None
+        identity = GatewayIdentity(uid, override or f"{cluster}.{namespace}.svc:{port}", is_known, certificate)
         known = self._gateways.get(key)
         if known is not None and known[0] == identity:
             return known[1]
@@ -54,9 +71,16 @@ class BrokerConnections:
         def has_service() -> bool:
             return bool(override) or self._find_service(namespace, cluster) is not None
 
-        made = Gateway(AdminConnection(identity[1], has_service=has_service))
+        made = Gateway(
+            AdminConnection(identity.address, has_service=has_service, certificate=certificate, is_known=is_known)
+        )
         self._gateways[key] = (identity, made)
         return made
+
+    def set_access(self, namespace: str, cluster: str, access: BrokerAccess) -> None:
+        """Set port and certificate of a cluster. A change closes the connection, and the next gateway uses the new
+        ones."""
+        self._access[namespace, cluster] = access
 
     async def close(self) -> None:
         """Close all gateways. Idempotent."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from penstock.runtime.logging import get_logger
+from penstock_operator.clusters.certificate_issuer import CertificateIssuer
 from penstock_operator.clusters.observer import ClusterMemory
+from penstock_operator.clusters.ownership import ownership_conflict
 from penstock_operator.engine.ports import ConnectionPool
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.brokers import BrokersError
@@ -13,8 +15,12 @@ from penstock_operator.reconcile.cluster.actions import (
     ApplyObject,
     ChangeBrokers,
     ClusterAction,
+    CreateAuthority,
     DeleteObject,
+    DropAuthority,
     ExpandClaim,
+    IssueCertificate,
+    PromoteAuthority,
     ReassignPartitions,
     RestartPod,
     ScaleDownStatefulSet,
@@ -24,7 +30,7 @@ from penstock_operator.reconcile.cluster.actions import (
 )
 from penstock_operator.reconcile.cluster.reconcile import compared_fields, drift_digest
 from penstock_operator.reconcile.cluster.scale import join_numbers
-from penstock_operator.specs import cluster_annotations, compare, names
+from penstock_operator.specs import cluster_annotations, compare
 
 REFUSED_RETRY_S = 600.0
 """Pause before a change that the API server rejected is retried."""
@@ -39,8 +45,8 @@ class OwnershipConflict(Exception):
 class ActionRunner:
     """Executes actions against the API server and the brokers."""
 
-    def __init__(self, kube: Kube, connections: ConnectionPool) -> None:
-        self._kube, self._connections = kube, connections
+    def __init__(self, kube: Kube, connections: ConnectionPool, issuer: CertificateIssuer) -> None:
+        self._kube, self._connections, self._issuer = kube, connections, issuer
 
     async def act(
         self, cluster: Cluster, actions: tuple[ClusterAction, ...], memory: ClusterMemory, now: float
@@ -101,6 +107,10 @@ class ActionRunner:
                 if await self._kube.delete(PODS, namespace, name, uid):
                     why = "its pod does not have the desired configuration"
                     events.append(KubeEvent("Normal", "BrokerRestarted", f"restarting broker {ordinal}: {why}"))
+            case CreateAuthority() | PromoteAuthority() | DropAuthority() | IssueCertificate():
+                event, problem = await self._issuer.run(cluster, action)
+                events += [event] if event is not None else []
+                return problem
             case ChangeBrokers() | ReassignPartitions():
                 return await self._send_to_brokers(cluster, action, memory)
         return ""
@@ -195,18 +205,3 @@ def summarize(problems: list[str]) -> str:
 def identity(body: Object) -> tuple[object, object]:
     """Return UID and generation: they change when the object is replaced or its spec changes."""
     return body["metadata"].get("uid"), body["metadata"].get("generation")
-
-
-def ownership_conflict(cluster: Cluster, resource: KubeResource, there: Object | None) -> str:
-    """Return why an object cannot be created: another owner has one with this name. Otherwise ""."""
-    meta = cluster.metadata
-    if there is None or there["metadata"].get("labels", {}).get(names.CLUSTER_LABEL) == meta.name:
-        return ""
-    owners = there["metadata"].get("ownerReferences") or ()
-    if any(owner.get("uid") == meta.uid for owner in owners):
-        return ""
-    whose = next((f"{owner.get('kind')} {owner.get('name')}" for owner in owners), "another owner")
-    return (
-        f"{there.get('kind', resource.plural)} {there['metadata']['name']} exists and belongs to {whose}, not to this"
-        " Cluster: delete it, or create the Cluster with another name"
-    )

@@ -9,12 +9,15 @@ from datetime import UTC, datetime
 
 from penstock.runtime.logging import get_logger
 from penstock_operator.clusters.action_runner import ActionRunner
+from penstock_operator.clusters.certificate_issuer import CertificateIssuer
+from penstock_operator.clusters.certificate_observer import CertificateObserver
 from penstock_operator.clusters.observer import LARGE_TOPIC_COUNT, ClusterMemory, ClusterObserver
 from penstock_operator.engine.invalid_objects import report_invalid
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue, ReconcileResult
 from penstock_operator.model.cluster import Cluster, ClusterStatus
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import InvalidResource, as_json, parse
+from penstock_operator.ports.brokers import BrokerProber
 from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError, Object
 from penstock_operator.reconcile.cluster.actions import ClusterAction, RestartPod, ScaleDownStatefulSet
 from penstock_operator.reconcile.cluster.reconcile import Reconciled, reconcile
@@ -36,13 +39,14 @@ class ClusterController:
         queue: Queue,
         *,
         image: str,
+        prober: BrokerProber,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._kube, self._objects, self._queue = kube, objects, queue
         self._observer, self._action_runner = (
-            ClusterObserver(kube, objects, connections),
-            ActionRunner(kube, connections),
+            ClusterObserver(kube, objects, connections, CertificateObserver(kube, prober)),
+            ActionRunner(kube, connections, CertificateIssuer(kube, lambda: datetime.fromtimestamp(wall(), UTC))),
         )
         self._image, self._now, self._wall = image, now, wall
         self._memories: dict[str, ClusterMemory] = {}

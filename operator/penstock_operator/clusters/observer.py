@@ -7,23 +7,27 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from penstock_operator.clusters.certificate_observer import CertificateObserver, access_of
 from penstock_operator.engine.ports import ConnectionPool, Objects
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ObservedTopicState
+from penstock_operator.ports.brokers import BrokerAccess, BrokerGateway, BrokersError, ObservedTopicState
 from penstock_operator.ports.kube import (
     BUDGETS,
     CLAIMS,
     CONFIG_MAPS,
+    NETWORK_POLICIES,
     NODES,
     PODS,
     SERVICES,
     STATEFUL_SETS,
     Kube,
+    KubeError,
     KubeResource,
     Object,
 )
 from penstock_operator.reconcile.cluster.moves import PlannedMoves
 from penstock_operator.reconcile.cluster.observed import (
+    ObservedCertificates,
     ObservedCluster,
     ObservedPod,
     ReportedState,
@@ -32,9 +36,11 @@ from penstock_operator.reconcile.cluster.observed import (
     seconds_between,
 )
 from penstock_operator.reconcile.cluster.partitions import PartitionSummary, summary
+from penstock_operator.reconcile.cluster.transition import plan_transition
 from penstock_operator.specs import names
+from penstock_operator.specs.security import has_certificates
 
-OWNED = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, BUDGETS)
+OWNED = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, BUDGETS, NETWORK_POLICIES)
 MAX_REPORT_AGE_S = 2.0
 """Maximum age of a reused broker report; pods cause many events at once. Ignored when a pod is about to be stopped."""
 BROKER_TIMEOUT_S = 20.0
@@ -66,8 +72,10 @@ class ClusterMemory:
 class ClusterObserver:
     """Builds `ObservedCluster` from the cache, the API server and the brokers."""
 
-    def __init__(self, kube: Kube, objects: Objects, connections: ConnectionPool) -> None:
-        self._kube, self._objects, self._connections = kube, objects, connections
+    def __init__(
+        self, kube: Kube, objects: Objects, connections: ConnectionPool, certificates: CertificateObserver
+    ) -> None:
+        self._kube, self._objects, self._connections, self._certificates = kube, objects, connections, certificates
 
     async def observe(
         self, cluster: Cluster, memory: ClusterMemory, wall: str, now: float, *, fresh: bool = False
@@ -92,6 +100,13 @@ class ClusterObserver:
             if stateful_set is not None:
                 live[STATEFUL_SETS, names.stateful_set(name)] = stateful_set
         claims = [read_claim(name, body) for body in self._objects.in_cluster(CLAIMS, namespace, name)]
+        certificates, unreadable = None, ""
+        try:
+            certificates = await self._observe_certificates(cluster, pods, wall)
+            if certificates is not None:
+                live |= await self._certificates.certificate_request(cluster)
+        except KubeError as e:
+            certificates, unreadable = None, f"cannot read Secrets: {e}"
         reported, error = await self._query_brokers(cluster, memory, pods, now, fresh)
         memory.refused = {key: entry for key, entry in memory.refused.items() if entry[0] > now}
         return ObservedCluster(
@@ -105,7 +120,23 @@ class ClusterObserver:
             failure=memory.failure,
             refused={key: why for key, (_, why) in memory.refused.items()},
             accepted_drift=memory.accepted_drift,
+            certificates=certificates,
+            certificates_error=unreadable,
         )
+
+    async def _observe_certificates(
+        self, cluster: Cluster, pods: Sequence[ObservedPod], wall: str
+    ) -> ObservedCertificates | None:
+        """Return the certificates, and set how the operator connects to the brokers. Raises `KubeError`."""
+        transition = plan_transition(cluster, pods)
+        if not has_certificates(cluster, transition):
+            self._connections.set_access(*place_of(cluster), BrokerAccess(cluster.spec.port))
+            return None
+        found = await self._certificates.observe(cluster, pods, wall)
+        access = access_of(cluster, transition, found)
+        if access is not None:
+            self._connections.set_access(*place_of(cluster), access)
+        return found
 
     def _pods(self, name: str, found: Sequence[Object]) -> list[ObservedPod]:
         return [pod for body in found if (pod := read_pod(name, body)) is not None]
@@ -146,6 +177,11 @@ class ClusterObserver:
         else:
             memory.reported_at, memory.brokers_error = now, ""
         return memory.reported, memory.brokers_error
+
+
+def place_of(cluster: Cluster) -> tuple[str, str]:
+    """Return namespace and name."""
+    return cluster.metadata.namespace, cluster.metadata.name
 
 
 def clamp_ready_since(pods: Sequence[ObservedPod], memory: ClusterMemory, wall: str) -> list[ObservedPod]:

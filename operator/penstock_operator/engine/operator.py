@@ -28,6 +28,7 @@ from penstock_operator.ports.kube import (
     CLUSTERS,
     CONFIG_MAPS,
     CONSUMER_GROUPS,
+    NETWORK_POLICIES,
     NODES,
     PODS,
     SERVICES,
@@ -40,7 +41,7 @@ from penstock_operator.ports.kube import (
 )
 
 OURS: tuple[KubeResource, ...] = (CLUSTERS, TOPICS, CONSUMER_GROUPS, USERS)
-OWNED: tuple[KubeResource, ...] = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, PODS, CLAIMS, BUDGETS)
+OWNED: tuple[KubeResource, ...] = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, PODS, CLAIMS, BUDGETS, NETWORK_POLICIES)
 """Watched by the label `penstock.io/cluster`."""
 STUCK_S = 400.0
 """Duration after which a batch counts as stuck: a batch and its halves each time out after `runner.BATCH_TIMEOUT_S`."""

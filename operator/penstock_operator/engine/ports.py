@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock_operator.model.common import ObjectKey
-from penstock_operator.ports.brokers import BrokerGateway
+from penstock_operator.ports.brokers import BrokerAccess, BrokerGateway
 from penstock_operator.ports.kube import KubeResource, Object
 
 
@@ -44,6 +44,10 @@ class ConnectionPool(Protocol):
 
     def gateway_for(self, namespace: str, cluster: str) -> BrokerGateway | None:
         """Return the gateway of a cluster; None if the `Cluster` is unknown."""
+
+    def set_access(self, namespace: str, cluster: str, access: BrokerAccess) -> None:
+        """Set how to connect to a cluster with `listeners`. The controller of Clusters calls it with each observation;
+        until then, the gateway of such a cluster raises `BrokersError`."""
 
 
 @dataclass(frozen=True, slots=True)

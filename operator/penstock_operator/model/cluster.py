@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from penstock_operator.model import pods
+from penstock_operator.model.certificates import Certificates
 from penstock_operator.model.common import (
     AGE,
     DNS_LABEL,
@@ -19,26 +20,17 @@ from penstock_operator.model.common import (
 )
 from penstock_operator.model.etcd import Etcd, EtcdSidecar
 from penstock_operator.model.fields import PrinterColumn, Rule, doc
+from penstock_operator.model.listeners import MAX_LISTENERS, ClusterListener, ExternalListener, port_rule
 from penstock_operator.model.settings import CONFIG_VALUE, MAX_SETTINGS, broker_rules
 from penstock_operator.model.storage import SidecarStorageSpec, StorageSpec
 
 __all__ = [
-    "BrokerStatus", "BrokersSpec", "Cluster", "ClusterSpec", "ClusterStatus", "Etcd", "EtcdSidecar",
-    "ExternalListener", "Moving", "MovingStatus", "SidecarStorageSpec", "StorageSpec",
+    "BrokerStatus", "BrokersSpec", "Certificates", "Cluster", "ClusterListener", "ClusterSpec", "ClusterStatus",
+    "Etcd", "EtcdSidecar", "ExternalListener", "ListenerStatus", "Moving", "MovingStatus", "SidecarStorageSpec",
+    "StorageSpec",
 ]  # fmt: skip
 
-HTTP_PORT = 8080
-ETCD_PORTS = (2379, 2380)
 MAX_BROKERS = 1000
-_TAKEN = [HTTP_PORT, *ETCD_PORTS]
-
-
-def port_rule(name: str) -> Rule:
-    """Return the rule that excludes privileged ports and the ports of the pod's other containers."""
-    return Rule(
-        f"self >= 1024 && self <= 65535 && !(self in {_TAKEN})",
-        f"{name} must be 1024 to 65535, except {HTTP_PORT} (health and metrics), 2379 and 2380 (etcd)",
-    )
 
 
 class BrokersSpec(Model, frozen=True, kw_only=True):
@@ -143,55 +135,6 @@ class BrokersSpec(Model, frozen=True, kw_only=True):
     ] = 120
 
 
-class ExternalListener(Model, frozen=True, kw_only=True):
-    """Listener for clients outside the Kubernetes cluster."""
-
-    rules = (
-        Rule(
-            "!has(self.host) || self.type == 'NodePort'",
-            "host requires type NodePort: with LoadBalancer, brokers advertise the address of the load balancer",
-        ),
-    )
-
-    type: Annotated[Literal["NodePort", "LoadBalancer"], doc("Type of each broker's Service.")]
-    name: Annotated[
-        str,
-        doc(
-            "Name of the listener.",
-            Rule(
-                "self.matches('^[A-Za-z][A-Za-z0-9_]*$') && !(self.lowerAscii() in ['plaintext', 'internal'])",
-                "external.name must start with a letter, contain only letters, digits and '_', and not be plaintext or"
-                " internal",
-            ),
-            min_length=1,
-            max_length=63,
-        ),
-    ] = "external"
-    port: Annotated[
-        int, doc("Port of the listener in the broker pods.", port_rule("external.port"), ge=1024, le=65535)
-    ] = 9094
-    host: (
-        Annotated[
-            str,
-            doc(
-                "For type NodePort: the host that brokers advertise. Default: the IP address of the broker's node.",
-                Rule("self.matches('^[A-Za-z0-9.:-]+$')", "host must be a host name or an IP address, without a port"),
-                min_length=1,
-                max_length=253,
-            ),
-        ]
-        | None
-    ) = None
-    annotations: Annotated[
-        dict[str, str],
-        doc(
-            "Annotations of the Services, such as those for a cloud's load balancer controller.",
-            schema={"maxLength": 8192},
-            max_length=64,
-        ),
-    ] = {}
-
-
 class Moving(Model, frozen=True, kw_only=True):
     """Limits of replica moves."""
 
@@ -227,6 +170,14 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
             "!has(self.external) || self.external.port != self.port",
             "external.port must differ from port: both listeners are in the same pod",
         ),
+        Rule(
+            "!has(self.external) || !has(self.listeners) || size(self.listeners) == 0",
+            "external cannot be combined with listeners: add a listener of type nodeport or loadbalancer instead",
+        ),
+        Rule(
+            "!has(self.listeners) || self.listeners.all(a, self.listeners.exists_one(b, b.port == a.port))",
+            "listeners must have different ports: they are in the same pod",
+        ),
     )
 
     etcd: Annotated[Etcd, doc("The etcd that stores the cluster's metadata. Set exactly one of endpoints and sidecar.")]
@@ -244,11 +195,37 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
     brokers: Annotated[BrokersSpec, doc("The brokers. All have the same configuration.")] = BrokersSpec()
     port: Annotated[
         int,
-        doc("Port of the listener for clients inside the Kubernetes cluster.", port_rule("port"), ge=1024, le=65535),
+        doc(
+            "Port of the plain-text listener for clients inside the Kubernetes cluster. Not used with listeners.",
+            port_rule("port"),
+            ge=1024,
+            le=65535,
+        ),
     ] = 9092
     external: (
-        Annotated[ExternalListener, doc("Listener for clients outside the Kubernetes cluster. Default: none.")] | None
+        Annotated[
+            ExternalListener,
+            doc("Plain-text listener for clients outside the Kubernetes cluster. Not with listeners. Default: none."),
+        ]
+        | None
     ) = None
+    listeners: Annotated[
+        tuple[ClusterListener, ...],
+        doc(
+            "Listeners for clients. With listeners, brokers and operator authenticate to each other with certificates"
+            " of the operator's CA. Without, one plain-text listener without authentication on port.",
+            schema=keyed_by("name"),
+            max_length=MAX_LISTENERS,
+        ),
+    ] = ()
+    certificates: Annotated[Certificates, doc("Certificates of the brokers, with listeners.")] = Certificates()
+    network_policy: Annotated[
+        bool,
+        doc(
+            "Whether a NetworkPolicy restricts which pods can connect to which port of the brokers, with listeners."
+            " Client listeners are open to all pods."
+        ),
+    ] = True
     config: Annotated[
         dict[str, str],
         doc(
@@ -289,6 +266,13 @@ class MovingStatus(Model, frozen=True, kw_only=True):
     partitions_total: Annotated[int, doc("Total number of partitions of this move.")]
 
 
+class ListenerStatus(Model, frozen=True, kw_only=True):
+    """Address of a listener."""
+
+    name: Annotated[str, doc("Name of the listener.")]
+    bootstrap: Annotated[str, doc("Bootstrap servers, comma-separated. Empty while no address is known.")]
+
+
 class ClusterStatus(Model, frozen=True, kw_only=True):
     """Observed state of a `Cluster`."""
 
@@ -299,7 +283,8 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
             "Ready: the cluster serves clients. Healthy: all replicas are in sync and all partitions have a leader."
             " Progressing: the operator is changing the cluster. Scaled: the number of brokers is the desired one;"
             " otherwise the message states why. Rolled: all brokers run the desired configuration; otherwise the"
-            " message states why.",
+            " message states why. Certificates, with listeners: the brokers' certificates are valid; the message states"
+            " the step of a CA rollover.",
             schema=keyed_by("type"),
         ),
     ] = ()
@@ -316,6 +301,9 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
     under_replicated: Annotated[int, doc("Number of partitions with replicas that are not in sync.")] | None = None
     moving: Annotated[MovingStatus, doc("Progress of replica moves. Absent if no replicas move.")] | None = None
     bootstrap: Annotated[str, doc("Bootstrap servers for clients inside the Kubernetes cluster.")] | None = None
+    listeners: Annotated[
+        tuple[ListenerStatus, ...], doc("Addresses of the listeners in spec.listeners.", schema=keyed_by("name"))
+    ] = ()
 
 
 class Cluster(Model, frozen=True, kw_only=True):

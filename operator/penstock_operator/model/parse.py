@@ -18,6 +18,7 @@ from penstock_operator.model.common import API_VERSION, TOPIC_NAME, Kind, Model,
 from penstock_operator.model.etcd import Etcd
 from penstock_operator.model.fields import description
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus, OffsetReset
+from penstock_operator.model.listeners import LISTENER_HOST, LISTENER_NAME, RESERVED_NAMES
 from penstock_operator.model.settings import InexactNumber, normalised
 from penstock_operator.model.topic import Topic, TopicSpec, TopicStatus
 from penstock_operator.model.user import PLAIN_TEXT, USER_NAME, User, UserSpec, UserStatus
@@ -60,6 +61,7 @@ def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
         case "Cluster":
             cluster = context.convert(spec, ClusterSpec, "spec")
             _check_etcd(context, cluster.etcd)
+            _check_listeners(context, cluster)
             return Cluster(metadata=meta, spec=cluster, status=_status(status, ClusterStatus))
         case "Topic":
             topic = Topic(
@@ -152,6 +154,27 @@ def _status(value: Any, type_: type[S]) -> S:
 def _check_etcd(context: _ObjectContext, etcd: Etcd) -> None:
     if bool(etcd.endpoints) == (etcd.sidecar is not None):
         raise context.invalid("spec.etcd", "set exactly one of endpoints and sidecar")
+
+
+def _check_listeners(context: _ObjectContext, spec: ClusterSpec) -> None:
+    """Check what is written into the start script and into setting names of brokers."""
+    for number, listener in enumerate(spec.listeners):
+        where = f"spec.listeners[{number}]"
+        if re.fullmatch(LISTENER_NAME, listener.name) is None or listener.name in RESERVED_NAMES:
+            raise context.invalid(f"{where}.name", f'"{listener.name[:100]}" is not a listener name: use a-z and 0-9')
+        if listener.host is not None and re.fullmatch(LISTENER_HOST, listener.host) is None:
+            raise context.invalid(f"{where}.host", f'"{listener.host[:100]}" is not a host name or IP address')
+        if (listener.authentication == "oauth") != (listener.oauth is not None):
+            raise context.invalid(f"{where}.oauth", "it requires authentication oauth, and the reverse")
+        if listener.oauth is not None and re.fullmatch("https://[^,]+", listener.oauth.jwks_url) is None:
+            raise context.invalid(f"{where}.oauth.jwksUrl", "it must be an https:// URL, without commas")
+        if listener.authentication in ("tls", "oauth") and not listener.tls:
+            raise context.invalid(f"{where}.tls", f"authentication {listener.authentication} requires tls: true")
+    names, ports = [each.name for each in spec.listeners], [each.port for each in spec.listeners]
+    if len(set(names)) < len(names) or len(set(ports)) < len(ports):
+        raise context.invalid("spec.listeners", "two listeners have the same name or port; use different ones")
+    if spec.listeners and spec.external is not None:
+        raise context.invalid("spec.external", "it cannot be combined with listeners; add an external listener there")
 
 
 def _check_topic_name(context: _ObjectContext, field: str, name: str) -> None:

@@ -116,6 +116,31 @@ class ConfigPatch:
     settings: Mapping[str, str | None]
 
 
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """A client certificate with its key, and the CAs that brokers' certificates must be signed by, as PEM."""
+
+    ca: str
+    certificate: str
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAccess:
+    """How the operator connects to the brokers of a cluster: a port, and the certificate if it has mutual TLS."""
+
+    port: int
+    certificate: ClientCertificate | None = None
+
+
+class BrokerProber(Protocol):
+    """Makes TLS handshakes with single brokers."""
+
+    async def presented(self, host: str, port: int, certificate: ClientCertificate) -> tuple[str, bool]:
+        """Return the SHA-256 fingerprint of the certificate that a broker presents ("": it did not answer), and whether
+        it accepted the client certificate. Does not raise because of the broker. Has a timeout of 5 s."""
+
+
 class BrokerGateway(AccessGateway, Protocol):
     """Operations on one cluster. Batch operations return None or an error per item. All operations have a timeout and
     raise `BrokersError` if no broker answers."""

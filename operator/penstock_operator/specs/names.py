@@ -24,16 +24,26 @@ ORDINAL_LABEL = "penstock.io/broker"
 INDEX_LABEL = "apps.kubernetes.io/pod-index"
 RENDERED = "penstock.io/rendered"
 """Annotation of applied objects: the hash of the rendered object, which reveals removed fields."""
+LISTENERS = "penstock.io/listeners"
+"""Annotation of a pod with certificates: the names of its listeners."""
+INTER_BROKER = "penstock.io/inter-broker-listener"
+"""Annotation of a pod with certificates: the listener by which it connects to other brokers."""
 RESTART = "penstock.io/restart"
 """Annotation of a pod: the hash of its configuration. On a `Cluster`: any text; changing it restarts all brokers."""
 
 
 def stateful_set(cluster: str) -> str:
-    """Return the name of the StatefulSet, ConfigMap and PodDisruptionBudget."""
+    """Return the name of the StatefulSet, ConfigMap, PodDisruptionBudget and NetworkPolicy, and the common name in the
+    brokers' certificate."""
     return f"{cluster}-broker"
 
 
-config_map = budget = stateful_set
+config_map = budget = network_policy = broker_name = stateful_set
+
+
+def operator_name(cluster: str) -> str:
+    """Return the common name in the operator's client certificate."""
+    return f"{cluster}-operator"
 
 
 def headless(cluster: str) -> str:
@@ -41,9 +51,29 @@ def headless(cluster: str) -> str:
     return f"{cluster}-brokers"
 
 
-def external_service(cluster: str, ordinal: int) -> str:
-    """Return the name of a broker's external Service."""
-    return f"{cluster}-broker-{ordinal}-external"
+def authority(cluster: str) -> str:
+    """Return the name of the Secret with the CA that clients trust."""
+    return f"{cluster}-ca"
+
+
+def authority_key(cluster: str) -> str:
+    """Return the name of the Secret with the key of the operator's CA. Pods do not mount it."""
+    return f"{cluster}-ca-key"
+
+
+def broker_tls(cluster: str) -> str:
+    """Return the name of the Secret with the brokers' certificate of the operator's CA."""
+    return f"{cluster}-broker-tls"
+
+
+def operator_tls(cluster: str) -> str:
+    """Return the name of the Secret with the operator's client certificate."""
+    return f"{cluster}-operator-tls"
+
+
+def client_tls(cluster: str) -> str:
+    """Return the name of the Secret that cert-manager writes, and of its Certificate."""
+    return f"{cluster}-client-tls"
 
 
 def pod(cluster: str, ordinal: int) -> str:
@@ -69,9 +99,9 @@ def pod_host(cluster: Cluster, pod_name: str) -> str:
     return f"{pod_name}.{headless(meta.name)}.{meta.namespace}.svc"
 
 
-def bootstrap(cluster: Cluster) -> str:
-    """Return the bootstrap address for clients inside the Kubernetes cluster."""
-    return f"{cluster.metadata.name}.{cluster.metadata.namespace}.svc:{cluster.spec.port}"
+def service_host(cluster: Cluster) -> str:
+    """Return the DNS name of the bootstrap Service."""
+    return f"{cluster.metadata.name}.{cluster.metadata.namespace}.svc"
 
 
 def selector(cluster: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock_operator.model.cluster import Cluster
@@ -15,6 +15,9 @@ from penstock_operator.ports.kube import (
     Object,
 )
 from penstock_operator.specs import cluster_annotations, compare, etcd, names, pod, settings
+from penstock_operator.specs.access import network_policies
+from penstock_operator.specs.cert_manager import certificates
+from penstock_operator.specs.listeners import BrokerListener, Transition, external_listeners, listeners_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,11 @@ class ClusterFacts:
     """Number of brokers with an external Service; at least `replicas`, with an external listener."""
     etcd_members: int = 1
     annotations: cluster_annotations.ClusterAnnotations = field(default_factory=cluster_annotations.ClusterAnnotations)
-    external: Mapping[int, str] = field(default_factory=dict)
-    """HOST:PORT by broker; :PORT if the host is the node's."""
+    external: Mapping[str, str] = field(default_factory=dict)
+    """HOST:PORT by key of the ConfigMap; :PORT if the host is the node's."""
+    transition: Transition = Transition.NONE
+    hosts: Sequence[str] = ()
+    """DNS names and IP addresses of the certificate that cert-manager issues."""
     data_size: str | None = None
     """Size in the StatefulSet's claim template, if it differs from the spec's."""
     etcd_size: str | None = None
@@ -44,24 +50,31 @@ class ClusterFacts:
 def render(cluster: Cluster, facts: ClusterFacts) -> list[tuple[KubeResource, Object]]:
     """Return the objects in the order in which they must be applied; the StatefulSet is last."""
     found = [
-        (SERVICES, headless_service(cluster)),
-        (SERVICES, bootstrap_service(cluster)),
-        *((SERVICES, external_service(cluster, ordinal)) for ordinal in external_ordinals(cluster, facts)),
+        (SERVICES, headless_service(cluster, facts)),
+        (SERVICES, bootstrap_service(cluster, facts)),
+        *(
+            (SERVICES, external_service(cluster, listener, ordinal))
+            for listener in external_listeners(cluster)
+            for ordinal in external_ordinals(facts)
+        ),
         (BUDGETS, budget(cluster, facts)),
+        *network_policies(cluster, facts.transition),
+        *certificates(cluster, facts.hosts),
         (CONFIG_MAPS, config_map(cluster, facts)),
         (STATEFUL_SETS, stateful_set(cluster, facts)),
     ]
     return [(resource, compare.rendered(body)) for resource, body in found]
 
 
-def external_ordinals(cluster: Cluster, facts: ClusterFacts) -> range:
-    """Return the ordinals of the brokers with an external Service."""
-    return range(max(facts.replicas, facts.services) if cluster.spec.external is not None else 0)
+def external_ordinals(facts: ClusterFacts) -> range:
+    """Return the ordinals of the brokers with external Services."""
+    return range(max(facts.replicas, facts.services))
 
 
-def headless_service(cluster: Cluster) -> Object:
+def headless_service(cluster: Cluster, facts: ClusterFacts) -> Object:
     """Render the headless Service. It publishes pods that are not ready: brokers connect to each other at startup."""
-    ports = [port("kafka", cluster.spec.port), port("http", names.HTTP_PORT)]
+    first, *others = internal_ports(cluster, facts)
+    ports = [first, port("http", names.HTTP_PORT), *others]
     if cluster.spec.etcd.sidecar is not None:
         ports += [port("etcd", names.ETCD_PORT), port("etcd-peer", names.ETCD_PEER_PORT)]
     name = cluster.metadata.name
@@ -75,27 +88,34 @@ def headless_service(cluster: Cluster) -> Object:
     }
 
 
-def bootstrap_service(cluster: Cluster) -> Object:
+def bootstrap_service(cluster: Cluster, facts: ClusterFacts) -> Object:
     """Render the bootstrap Service."""
-    name = cluster.metadata.name
+    name, ports = cluster.metadata.name, internal_ports(cluster, facts)
     return names.owned(cluster, "v1", "Service", name) | {
-        "spec": {"type": "ClusterIP", "selector": names.selector(name), "ports": [port("kafka", cluster.spec.port)]}
+        "spec": {"type": "ClusterIP", "selector": names.selector(name), "ports": ports}
     }
 
 
-def external_service(cluster: Cluster, ordinal: int) -> Object:
+def internal_ports(cluster: Cluster, facts: ClusterFacts) -> list[Object]:
+    """Return the Service ports of the listeners inside the Kubernetes cluster."""
+    return [
+        port(listener.port_name, listener.port)
+        for listener in listeners_of(cluster, facts.transition)
+        if listener.service_type is None
+    ]
+
+
+def external_service(cluster: Cluster, listener: BrokerListener, ordinal: int) -> Object:
     """Render the external Service of one broker."""
-    external = cluster.spec.external
-    assert external is not None, "external Services require an external listener"
     name = cluster.metadata.name
-    made = names.owned(cluster, "v1", "Service", names.external_service(name, ordinal))
+    made = names.owned(cluster, "v1", "Service", listener.service(name, ordinal))
     made["metadata"]["labels"] |= {"app.kubernetes.io/component": "external", names.ORDINAL_LABEL: str(ordinal)}
-    if external.annotations:
-        made["metadata"]["annotations"] = dict(external.annotations)
+    if listener.annotations:
+        made["metadata"]["annotations"] = dict(listener.annotations)
     made["spec"] = {
-        "type": external.type,
+        "type": listener.service_type,
         "selector": names.selector(name) | {"statefulset.kubernetes.io/pod-name": names.pod(name, ordinal)},
-        "ports": [port("external", external.port)],
+        "ports": [port(listener.port_name, listener.port)],
         "publishNotReadyAddresses": True,
     }
     return made
@@ -124,8 +144,8 @@ def config_map(cluster: Cluster, facts: ClusterFacts) -> Object:
     made = names.owned(cluster, "v1", "ConfigMap", names.config_map(cluster.metadata.name))
     made["metadata"]["annotations"] = cluster_annotations.written(facts.annotations)
     made["data"] = {
-        "penstock.toml": settings.toml(settings.start_settings(cluster.spec)),
-        **{f"external-{ordinal}": f"{address}\n" for ordinal, address in sorted(facts.external.items())},
+        "penstock.toml": settings.toml(settings.start_settings(cluster, facts.transition)),
+        **{key: f"{address}\n" for key, address in facts.external.items()},
         **etcd.config_data(cluster, facts.is_founded),
     }
     return made
@@ -148,7 +168,7 @@ def stateful_set(cluster: Cluster, facts: ClusterFacts) -> Object:
             "revisionHistoryLimit": 3,
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
             "selector": {"matchLabels": names.selector(name)},
-            "template": pod.template(cluster, spec.image or facts.image, facts.etcd_members),
+            "template": pod.template(cluster, spec.image or facts.image, facts.etcd_members, facts.transition),
             "volumeClaimTemplates": claims,
         }
     }

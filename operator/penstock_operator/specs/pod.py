@@ -6,7 +6,14 @@ from typing import Any
 
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.kube import Object
-from penstock_operator.specs import compare, etcd, names, settings
+from penstock_operator.specs import compare, etcd, names, security, settings
+from penstock_operator.specs.listeners import (
+    BrokerListener,
+    Transition,
+    external_listeners,
+    inter_broker_name,
+    listeners_of,
+)
 
 USER = 10001
 SECURITY: Object = {
@@ -29,23 +36,40 @@ if [ -s "$file" ]; then
 fi
 """
 """Adds the external listener if the broker's address is known; an address without host uses the node's IP address."""
+ADDRESS_START = """\
+case $HOST_IP in *:*) HOST_IP="[$HOST_IP]" ;; esac
+"""
+ADVERTISE_START = f"""\
+file={names.CONFIG_DIR}/external-{{port_name}}-${{{{POD_NAME##*-}}}}
+address={{host}}:{{port}}
+if [ -s "$file" ]; then read -r address < "$file"; fi
+case $address in :*) address=$HOST_IP$address ;; esac
+set -- "$@" --advertise "{{name}}://$address"
+"""
+"""Advertises the external address of a listener. While it is unknown, no client outside knows the broker, and the pod's
+address is advertised."""
 
 
-def template(cluster: Cluster, image: str, members: int) -> Object:
+def template(cluster: Cluster, image: str, members: int, transition: Transition = Transition.NONE) -> Object:
     """Render the pod template. An annotation has the hash of template and settings; pods with another hash restart."""
     brokers = cluster.spec.brokers
     labels = {**brokers.pod_labels, **names.labels(cluster.metadata.name)}
     made: Object = {
         "metadata": {"labels": labels, "annotations": {**brokers.pod_annotations}},
-        "spec": pod_spec(cluster, image, members),
+        "spec": pod_spec(cluster, image, members, transition),
     }
+    if security.has_certificates(cluster, transition):
+        made["metadata"]["annotations"] |= {
+            names.LISTENERS: ",".join(listener.name for listener in listeners_of(cluster, transition)),
+            names.INTER_BROKER: inter_broker_name(cluster, transition),
+        }
     restart_token = cluster.metadata.annotations.get(names.RESTART, "")
-    started_with = [made, settings.start_settings(cluster.spec), restart_token]
+    started_with = [made, settings.start_settings(cluster, transition), restart_token]
     made["metadata"]["annotations"][names.RESTART] = compare.digest(started_with)
     return made
 
 
-def pod_spec(cluster: Cluster, image: str, members: int) -> Object:
+def pod_spec(cluster: Cluster, image: str, members: int, transition: Transition) -> Object:
     """Render the pod spec."""
     brokers, sidecar = cluster.spec.brokers, cluster.spec.etcd.sidecar
     spec: Object = {
@@ -60,11 +84,12 @@ def pod_spec(cluster: Cluster, image: str, members: int) -> Object:
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [broker(cluster, image, members)],
+        "containers": [broker(cluster, image, members, transition)],
         "volumes": [
             {"name": "config", "configMap": {"name": names.config_map(cluster.metadata.name)}},
             {"name": "tmp", "emptyDir": {}},
             *etcd.volumes(cluster),
+            *security.volumes(cluster, transition),
         ],
         "topologySpreadConstraints": list(
             brokers.topology_spread_constraints if brokers.topology_spread_constraints is not None else spread(cluster)
@@ -83,14 +108,14 @@ def pod_spec(cluster: Cluster, image: str, members: int) -> Object:
     return spec | {name: value for name, value in chosen.items() if value}
 
 
-def broker(cluster: Cluster, image: str, members: int) -> Object:
+def broker(cluster: Cluster, image: str, members: int, transition: Transition) -> Object:
     """Render the broker container."""
     container: Object = {
         "name": "broker",
         "image": image,
-        "command": ["penstock", *arguments(cluster, members)],
+        "command": ["penstock", *arguments(cluster, members, transition)],
         "env": environment(cluster),
-        "ports": ports(cluster),
+        "ports": ports(cluster, transition),
         # A broker that recovers logs is live before it is ready.
         "startupProbe": http_probe("/health/live", 1, 120),
         "livenessProbe": http_probe("/health/live", 10, 3),
@@ -101,6 +126,7 @@ def broker(cluster: Cluster, image: str, members: int) -> Object:
             {"name": names.DATA_CLAIM, "mountPath": names.DATA_DIR},
             {"name": "config", "mountPath": names.CONFIG_DIR, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+            *security.mounts(cluster, transition),
         ],
     }
     start = ""
@@ -109,14 +135,21 @@ def broker(cluster: Cluster, image: str, members: int) -> Object:
         start += TLS_START
     if cluster.spec.external is not None:
         start += EXTERNAL_START
+    elif external := external_listeners(cluster):
+        start += ADDRESS_START + "".join(advertise_start(cluster, listener) for listener in external)
     if start:
         container["command"] = ["/bin/sh", "-c", f'{start}exec "$@"\n', "start", *container["command"]]
     return container
 
 
-def arguments(cluster: Cluster, members: int) -> list[str]:
+def advertise_start(cluster: Cluster, listener: BrokerListener) -> str:
+    """Return the part of the start script that advertises an external listener."""
+    host = names.pod_host(cluster, "$POD_NAME")
+    return ADVERTISE_START.format(port_name=listener.port_name, host=host, port=listener.port, name=listener.name)
+
+
+def arguments(cluster: Cluster, members: int, transition: Transition) -> list[str]:
     """Return the arguments of `penstock`."""
-    port = cluster.spec.port
     return [
         "up",
         "--id",
@@ -129,14 +162,23 @@ def arguments(cluster: Cluster, members: int) -> list[str]:
         "0.0.0.0",  # noqa: S104 - the pod's own network
         "--http-port",
         str(names.HTTP_PORT),
-        "--listener",
-        f"PLAINTEXT://0.0.0.0:{port}",
-        "--advertise",
-        f"PLAINTEXT://{names.pod_host(cluster, '$(POD_NAME)')}:{port}",
+        *listener_flags(cluster, transition),
         *etcd.flags(cluster, members),
         "--log-format",
         "json",
     ]
+
+
+def listener_flags(cluster: Cluster, transition: Transition) -> list[str]:
+    """Return the flags of the listeners. The start script adds the addresses of external ones, and `spec.external`."""
+    found: list[str] = []
+    for listener in listeners_of(cluster, transition):
+        if listener.service_type is not None and listener.spec is None:
+            continue
+        found += ["--listener", f"{listener.name}://0.0.0.0:{listener.port}"]
+        if listener.service_type is None:
+            found += ["--advertise", f"{listener.name}://{names.pod_host(cluster, '$(POD_NAME)')}:{listener.port}"]
+    return found
 
 
 def environment(cluster: Cluster) -> list[Object]:
@@ -146,6 +188,8 @@ def environment(cluster: Cluster) -> list[Object]:
         from_field("POD_INDEX", f"metadata.labels['{names.INDEX_LABEL}']"),
     ]
     external = cluster.spec.external
+    if external is None and external_listeners(cluster):
+        found.append(from_field("HOST_IP", "status.hostIP"))
     if external is not None:
         name = external.name.upper().replace("-", "_")
         found += [
@@ -165,15 +209,13 @@ def from_field(name: str, path: str) -> Object:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def ports(cluster: Cluster) -> list[Object]:
+def ports(cluster: Cluster, transition: Transition) -> list[Object]:
     """Return the ports of the broker container."""
-    found: list[Object] = [
-        {"name": "kafka", "containerPort": cluster.spec.port, "protocol": "TCP"},
-        {"name": "http", "containerPort": names.HTTP_PORT, "protocol": "TCP"},
+    kafka = [
+        {"name": listener.port_name, "containerPort": listener.port, "protocol": "TCP"}
+        for listener in listeners_of(cluster, transition)
     ]
-    if cluster.spec.external is not None:
-        found.append({"name": "external", "containerPort": cluster.spec.external.port, "protocol": "TCP"})
-    return found
+    return [kafka[0], {"name": "http", "containerPort": names.HTTP_PORT, "protocol": "TCP"}, *kafka[1:]]
 
 
 def http_probe(path: str, period_s: int, failures: int) -> Object:

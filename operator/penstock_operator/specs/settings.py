@@ -11,7 +11,9 @@ from collections.abc import Mapping
 
 from penstock.config.broker import BROKER_SETTINGS
 from penstock.config.definition import InvalidSetting
-from penstock_operator.model.cluster import ClusterSpec
+from penstock_operator.model.cluster import Cluster, ClusterSpec
+from penstock_operator.specs.listeners import Transition
+from penstock_operator.specs.security import listener_settings, super_users
 
 THROTTLE = "reassignment.throttle.bytes.per.second"
 DRAINING, DOMAIN, RACK = "broker.draining", "broker.failure.domain", "broker.rack"
@@ -20,11 +22,13 @@ OPERATORS = frozenset({"node.id", "listeners", "advertised.listeners", DRAINING,
 """Settings that the operator derives from other fields; the schema rejects them in `config`."""
 
 
-def start_settings(spec: ClusterSpec) -> dict[str, str]:
+def start_settings(cluster: Cluster, transition: Transition = Transition.NONE) -> dict[str, str]:
     """Return the static settings, sorted. Keeps unknown names: the broker's error suggests the nearest known name."""
+    spec = cluster.spec
     chosen = {name: text for name, text in spec.config.items() if name not in OPERATORS and not is_dynamic(name)}
     if spec.etcd.managed or spec.etcd.sidecar is not None:
         chosen[MANAGED] = "true"
+    chosen |= listener_settings(cluster, transition) | super_users(cluster, transition)
     return dict(sorted(chosen.items()))
 
 

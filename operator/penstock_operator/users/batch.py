@@ -25,7 +25,7 @@ from penstock_operator.users.observation import (
     ClusterKey,
     DesiredUsers,
     UserObservation,
-    bootstrap_of,
+    client_endpoint,
     desired_users,
     final_policy,
     owner_absence,
@@ -175,13 +175,14 @@ class UserBatch:
     async def _observe_and_plan(self, body: Object, snapshot: AccessSnapshot, observation: UserObservation) -> None:
         principal, name = observation.principal, observation.user_name
         is_user = principal.startswith("User:")
+        endpoint = client_endpoint(body)
         observed = ObservedUser(
             principal,
             name,
             NewSecrets(secrets.token_urlsafe(PASSWORD_BYTES), secrets.token_bytes(KEY_BYTES)),
             self._context.timestamp(),
-            bootstrap=bootstrap_of(body),
-            ca=self._ca,
+            bootstrap=endpoint.bootstrap,
+            ca=self._ca if endpoint.may_have_tls else None,
             record=self._records.get(principal),
             credentials=snapshot.credentials.get(name, {}) if is_user else {},
             acls=None if snapshot.acls is None else snapshot.acls.get(principal, frozenset()),

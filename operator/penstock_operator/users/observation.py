@@ -7,7 +7,7 @@ import binascii
 from collections import defaultdict
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock_operator.engine.ports import Objects
 from penstock_operator.model.common import DeletionPolicy, ObjectKey
@@ -104,10 +104,25 @@ def final_policy(body: Mapping[str, Any]) -> DeletionPolicy:
     return "Retain" if spec.get("deletionPolicy") == "Retain" or spec.get("paused") else "Delete"
 
 
-def bootstrap_of(cluster: Object) -> str:
-    """Return the address of a Cluster's bootstrap Service."""
-    metadata, port = cluster["metadata"], (cluster.get("spec") or {}).get("port") or DEFAULT_PORT
-    return f"{metadata['name']}.{metadata['namespace']}.svc:{port}"
+class ClientEndpoint(NamedTuple):
+    """Where the clients of a Cluster connect, and whether they use TLS if the Cluster has a CA."""
+
+    bootstrap: str
+    may_have_tls: bool = True
+
+
+def client_endpoint(cluster: Object) -> ClientEndpoint:
+    """Return the endpoint for clients in the Kubernetes cluster that authenticate with passwords.
+
+    It is the first internal listener with SCRAM, else that of `port`.
+    """
+    metadata, spec = cluster["metadata"], cluster.get("spec") or {}
+    host = f"{metadata['name']}.{metadata['namespace']}.svc"
+    for listener in spec.get("listeners") or ():
+        is_internal = listener.get("type", "internal") == "internal"
+        if is_internal and listener.get("authentication", "scram") == "scram":
+            return ClientEndpoint(f"{host}:{listener.get('port')}", listener.get("tls", True))
+    return ClientEndpoint(f"{host}:{spec.get('port') or DEFAULT_PORT}")
 
 
 async def read_secret(kube: Kube, namespace: str, name: str) -> ObservedSecret | None:

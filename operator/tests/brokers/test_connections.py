@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock_operator.brokers.connections import BrokerConnections, parse_override
-from penstock_operator.ports.brokers import BrokersError
+from penstock_operator.ports.brokers import BrokerAccess, BrokersError, ClientCertificate
 
 
 def bodies(**more: Any) -> dict[tuple[str, str], dict[str, Any]]:
@@ -54,6 +54,33 @@ async def test_an_address_may_be_given_instead() -> None:
     found = connections.gateway_for("ns", "c")
     assert found is not None
     assert found._connection.bootstrap == "127.0.0.1:1"
+    await connections.close()
+
+
+async def test_a_cluster_with_listeners_is_connected_by_the_certificate_that_its_controller_sets() -> None:
+    there = bodies(listeners=[{"name": "clients", "port": 9093}])
+    connections = BrokerConnections(lambda ns, name: there.get((ns, name)), lambda ns, name: {})
+    early = connections.gateway_for("ns", "c")
+    assert early is not None
+    with pytest.raises(BrokersError, match=r"certificate for c\.ns\.svc:9092 does not exist yet") as refused:
+        await early.describe_cluster()
+    assert refused.value.is_passing
+    first = BrokerAccess(9091, ClientCertificate("ca", "certificate", "key"))
+    connections.set_access("ns", "c", first)
+    found = connections.gateway_for("ns", "c")
+    assert found is not None
+    assert found._connection.bootstrap == "c.ns.svc:9091"
+    connections.set_access("ns", "c", BrokerAccess(9091, ClientCertificate("ca", "certificate", "key")))
+    assert connections.gateway_for("ns", "c") is found
+    connections.set_access("ns", "c", BrokerAccess(9091, ClientCertificate("ca", "renewed", "key")))
+    assert connections.gateway_for("ns", "c") is not found
+    there.clear()
+    assert connections.gateway_for("ns", "c") is None
+    there.update(bodies(listeners=[{"name": "clients", "port": 9093}]))
+    again = connections.gateway_for("ns", "c")
+    assert again is not None
+    with pytest.raises(BrokersError, match="does not exist yet"):
+        await again.describe_cluster()
     await connections.close()
 
 

@@ -10,15 +10,18 @@ import copy
 from datetime import UTC, datetime
 from typing import Any
 
+from clusters.tls_kit import MountedSecrets
 from doubles.brokers import InMemoryBrokers
 from doubles.kube import FakeKube
 
+from penstock_operator.clusters.action_runner import ActionRunner
+from penstock_operator.clusters.certificate_issuer import CertificateIssuer
 from penstock_operator.clusters.controller import ClusterController
 from penstock_operator.engine.routing import Routing
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import parse
-from penstock_operator.ports.brokers import BrokerGateway
+from penstock_operator.ports.brokers import BrokerAccess, BrokerGateway
 from penstock_operator.ports.kube import CLAIMS, CLUSTERS, NODES, PODS, SERVICES, STATEFUL_SETS, Object
 from penstock_operator.specs import names
 
@@ -33,9 +36,13 @@ class Connected:
 
     def __init__(self, brokers: BrokerGateway | None) -> None:
         self.brokers = brokers
+        self.access: BrokerAccess | None = None
 
     def gateway_for(self, namespace: str, cluster: str) -> BrokerGateway | None:
         return self.brokers
+
+    def set_access(self, namespace: str, cluster: str, access: BrokerAccess) -> None:
+        self.access = access
 
 
 class HandQueue:
@@ -58,6 +65,7 @@ class World:
         self.brokers = InMemoryBrokers((), seed=seed)
         self.brokers.cluster_id = "kafka-id"
         self.connections = Connected(self.brokers)
+        self.prober = MountedSecrets(self.kube, lambda: self.time)
         self.queue = HandQueue(self)
         Routing(self.kube.objects, self.queue)
         self.looks = 0
@@ -78,8 +86,11 @@ class World:
         """Start another operator, without in-memory state."""
         self.controller = ClusterController(
             self.kube, self.kube.objects, self.connections, self.queue, image="penstock:1",
-            now=lambda: self.time, wall=lambda: EPOCH + self.time,
+            prober=self.prober, now=lambda: self.time, wall=lambda: EPOCH + self.time,
         )  # fmt: skip
+
+    def action_runner(self) -> ActionRunner:
+        return ActionRunner(self.kube, self.connections, CertificateIssuer(self.kube, lambda: datetime.now(UTC)))
 
     def stamp(self) -> str:
         at = EPOCH + self.time + self.kubelets_ahead_s

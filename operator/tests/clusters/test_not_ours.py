@@ -8,7 +8,7 @@ import pytest
 from clusters.cluster_kit import NAME, NS, Connected, World, formed
 from doubles.kube import FakeKube
 
-from penstock_operator.clusters.action_runner import ActionRunner
+from penstock_operator.clusters.certificate_observer import CertificateObserver
 from penstock_operator.clusters.observer import ClusterMemory, ClusterObserver
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.ports.brokers import BrokersError, ConfigPatch
@@ -47,7 +47,9 @@ async def test_what_merely_has_the_clusters_label_is_not_taken_for_its_stateful_
     for name, replicas in (("a-exporter", 1), (names.stateful_set(NAME), 5), ("z-exporter", 1)):
         kube.put(STATEFUL_SETS, labelled(name, spec={"replicas": replicas}))
         kube.put(CONFIG_MAPS, labelled(name))
-    seen = await ClusterObserver(kube, kube.objects, Connected(None)).observe(world.cluster, ClusterMemory(), "", 0.0)
+    seen = await ClusterObserver(kube, kube.objects, Connected(None), CertificateObserver(kube, world.prober)).observe(
+        world.cluster, ClusterMemory(), "", 0.0
+    )
     assert {name for _, name in seen.live} == {names.stateful_set(NAME)}
 
 
@@ -145,9 +147,7 @@ async def test_a_stateful_set_that_changed_since_it_was_looked_at_is_not_made_sm
     world = await formed(brokers={"replicas": 3})
     small = {**world.stateful_set, "spec": {**world.stateful_set["spec"], "replicas": 1}}
     action = ScaleDownStatefulSet(small, (1, 2), version="1")
-    events, problem = await ActionRunner(world.kube, world.connections).act(
-        world.cluster, (action,), ClusterMemory(), 0.0
-    )
+    events, problem = await world.action_runner().act(world.cluster, (action,), ClusterMemory(), 0.0)
     assert (events, world.replicas) == ([], 3)
     assert "has been modified" in problem
 
@@ -191,7 +191,7 @@ async def test_replicas_do_not_move_where_brokers_could_not_be_told_how_fast() -
     tell = ChangeBrokers((ConfigPatch("1", {DRAINING: "true"}),))
     move, restart = ReassignPartitions({("t", 0): (0, 1)}), RestartPod("c-broker-1", "", 1)
     world.brokers.fail_for("change_brokers", "1", BrokersError("no answer"))
-    acting = ActionRunner(world.kube, world.connections)
+    acting = world.action_runner()
     events, problem = await acting.act(world.cluster, (tell, move, restart), ClusterMemory(), 0.0)
     assert world.brokers.calls["reassign"] == 0
     assert [event.reason for event in events] == ["BrokerRestarted"], "which needs no setting"
@@ -265,9 +265,7 @@ async def test_what_does_not_matter_to_a_change_does_not_hold_it_up(change: str)
     else:
         world.kube.put(STATEFUL_SETS, {**live, "status": {"readyReplicas": 2}})
     action = ApplyObject(STATEFUL_SETS, wanted, "another number", seen=live)
-    events, problem = await ActionRunner(world.kube, world.connections).act(
-        world.cluster, (action,), ClusterMemory(), 0.0
-    )
+    events, problem = await world.action_runner().act(world.cluster, (action,), ClusterMemory(), 0.0)
     assert (events, problem, world.replicas) == ([], "", 4)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from clusters.cluster_kit import NAME, NS, World, formed
+from clusters.cluster_kit import NS, World, formed
 
 from penstock_operator.ports.kube import CLAIMS, CONFIG_MAPS, SERVICES, STATEFUL_SETS, KubeError
-from penstock_operator.specs import names
 
 
 def brokers(size: str) -> dict[str, object]:
@@ -98,7 +97,7 @@ async def test_brokers_start_when_their_node_ports_are_known_and_need_no_restart
 
 async def test_a_broker_whose_load_balancer_got_an_address_later_is_restarted_alone() -> None:
     world = await formed(external={"type": "LoadBalancer"})
-    name = names.external_service(NAME, 1)
+    name = "c-broker-1-external"
     service = dict(world.kube.read(SERVICES, NS, name) or {})
     world.kube.put(SERVICES, service | {"status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.7"}]}}})
     await world.run(60)
@@ -118,7 +117,7 @@ async def test_services_of_brokers_that_are_gone_and_of_listeners_that_are_gone_
     world.apply(brokers={"replicas": 3}, external=external)
     await world.run(60)
     there = {s["metadata"]["name"] for s in world.kube.objects.list_objects(SERVICES, NS)}
-    assert there == {"c", "c-brokers", *(names.external_service(NAME, n) for n in range(3))}
+    assert there == {"c", "c-brokers", *(f"c-broker-{n}-external" for n in range(3))}
     world.apply(brokers={"replicas": 3})
     await world.run(90)
     assert {s["metadata"]["name"] for s in world.kube.objects.list_objects(SERVICES, NS)} == {"c", "c-brokers"}
@@ -127,7 +126,7 @@ async def test_services_of_brokers_that_are_gone_and_of_listeners_that_are_gone_
 
 async def test_a_service_that_a_user_copied_from_a_brokers_stays() -> None:
     world = await formed(external={"type": "NodePort"})
-    own = world.kube.read(SERVICES, NS, names.external_service(NAME, 1))
+    own = world.kube.read(SERVICES, NS, "c-broker-1-external")
     assert own is not None
     copied = {"name": "mine", "namespace": NS, "labels": own["metadata"]["labels"]}
     world.kube.put(SERVICES, {"metadata": copied, "spec": own["spec"]})

@@ -31,9 +31,34 @@ FIELDS: dict[str, Strategy] = {
     "annotations": LABELS,
     "class_name": st.from_regex(r"[a-z]{1,20}", fullmatch=True),
     "endpoints": st.lists(st.sampled_from(["http://a:2379", "http://b.c:1/", "http://[::1]"]), unique=True, min_size=1),
+    "certificates": st.sampled_from(
+        [
+            {},
+            {"validityDays": 10, "renewBeforeDays": 3, "caValidityDays": 20, "caOverlapHours": 0},
+            {"source": "secret", "secretName": "a", "clientCaSecret": "b"},
+            {"source": "secret", "issuerRef": {"name": "a", "kind": "ClusterIssuer"}},
+        ]
+    ),
     "host": st.from_regex(r"[A-Za-z0-9.:-]{1,50}", fullmatch=True),
     "image_pull_secrets": st.lists(st.just({"name": "a"}), max_size=2),
     "key": st.from_regex(r"[-._a-zA-Z0-9]{1,30}", fullmatch=True),
+    "listeners": st.lists(
+        st.sampled_from(
+            [
+                {"name": "a", "port": 9093},
+                {"name": "b1", "port": 9094, "type": "nodeport", "host": "b{ordinal}.example.org"},
+                {"name": "c", "port": 9095, "type": "loadbalancer", "authentication": "tls", "annotations": {"a": "b"}},
+                {"name": "d", "port": 9096, "tls": False, "authentication": "none"},
+                {
+                    "name": "e",
+                    "port": 9097,
+                    "authentication": "oauth",
+                    "oauth": {"jwksUrl": "https://a", "issuer": "b", "audience": "c"},
+                },
+            ]
+        ),
+        unique_by=lambda listener: listener["name"],
+    ),
     "mount_path": st.from_regex(r"/[a-z/]{0,30}", fullmatch=True),
     "name": st.from_regex(r"[a-z][a-z0-9]{5,20}", fullmatch=True).filter(lambda n: n not in ("plaintext", "internal")),
     "node_selector": LABELS,
@@ -109,6 +134,7 @@ def settled_cluster(made: dict[str, Any]) -> dict[str, Any]:
         made["brokers"]["replicas"] = 3
     if "external" in made:
         made["external"]["port"] = 9999
+        made.pop("listeners", None)
     return made
 
 

@@ -82,6 +82,20 @@ VALID: dict[str, tuple[str, dict[str, Any]]] = {
             "external": {"type": "NodePort", "host": "10.0.0.1", "annotations": {"a": "b"}},
         },
     ),
+    "a cluster with listeners": (
+        "Cluster",
+        {
+            "listeners": [
+                {"name": "clients", "port": 9093},
+                {"name": "nodes", "port": 9094, "type": "nodeport", "host": "b{ordinal}.example.org"},
+                {"name": "lb", "port": 9095, "type": "loadbalancer", "host": "10.0.0.1", "annotations": {"a": "b"}},
+                {"name": "plain", "port": 9096, "tls": False, "authentication": "none"},
+                {"name": "tokens", "port": 9097, "authentication": "oauth",
+                 "oauth": {"jwksUrl": "https://id.example/keys", "issuer": "https://id.example", "audience": "a"}},
+            ],
+            "certificates": {"source": "secret", "issuerRef": {"name": "a"}, "clientCaSecret": "b"},
+        },
+    ),
     "broker settings": ("Cluster", {"config/log.retention.hours": 168, "config/auto.create.topics.enable": "false"}),
     "the smallest group": ("ConsumerGroup", {}),
     "a group of any id": ("ConsumerGroup", {"groupId": "Billing / Österreich 2"}),

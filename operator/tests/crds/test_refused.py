@@ -134,6 +134,95 @@ CASES: dict[str, Case] = {
         "host requires type NodePort",
     ),
     "an external listener's type": ("Cluster", {"external": {"type": "Ingress"}}, '"LoadBalancer", "NodePort"'),
+    "a listener with the name of another port": (
+        "Cluster",
+        {"listeners": [{"name": "brokers", "port": 9093}]},
+        "not be brokers, etcd, http, internal, kafka, plaintext or ssl",
+    ),
+    "a listener on the brokers' port": (
+        "Cluster",
+        {"listeners": [{"name": "a", "port": 9091}]},
+        "a listener's port must be 1024 to 65535, except 8080",
+    ),
+    "two listeners on one port": (
+        "Cluster",
+        {"listeners": [{"name": "a", "port": 9093}, {"name": "b", "port": 9093}]},
+        "listeners must have different ports",
+    ),
+    "client certificates without TLS": (
+        "Cluster",
+        {"listeners": [{"name": "a", "port": 9093, "tls": False, "authentication": "tls"}]},
+        "authentication tls requires tls: true",
+    ),
+    "tokens in plain text": (
+        "Cluster",
+        {
+            "listeners": [
+                {
+                    "name": "a",
+                    "port": 9093,
+                    "tls": False,
+                    "authentication": "oauth",
+                    "oauth": {"jwksUrl": "https://a", "issuer": "b", "audience": "c"},
+                }
+            ]
+        },
+        "authentication oauth requires tls: true",
+    ),
+    "tokens without an issuer": (
+        "Cluster",
+        {"listeners": [{"name": "a", "port": 9093, "authentication": "oauth"}]},
+        "authentication oauth requires oauth",
+    ),
+    "keys over plain HTTP": (
+        "Cluster",
+        {
+            "listeners": [
+                {
+                    "name": "a",
+                    "port": 9093,
+                    "authentication": "oauth",
+                    "oauth": {"jwksUrl": "http://issuer", "issuer": "b", "audience": "c"},
+                }
+            ]
+        },
+        "oauth.jwksUrl must be an https:// URL",
+    ),
+    "a host of an internal listener": (
+        "Cluster",
+        {"listeners": [{"name": "a", "port": 9093, "host": "a.example.org"}]},
+        "host requires type nodeport or loadbalancer",
+    ),
+    "a host with a script": (
+        "Cluster",
+        {"listeners": [{"name": "a", "port": 9093, "type": "nodeport", "host": "$(id)"}]},
+        "host must be a host name or an IP address, without a port; it may contain {ordinal} once",
+    ),
+    "an external listener beside listeners": (
+        "Cluster",
+        {"external": {"type": "NodePort"}, "listeners": [{"name": "a", "port": 9093}]},
+        "external cannot be combined with listeners",
+    ),
+    "a Secret that is not used": (
+        "Cluster",
+        {"certificates": {"secretName": "a"}},
+        "certificates.secretName and issuerRef require source: secret",
+    ),
+    "two sources of a certificate": (
+        "Cluster",
+        {"certificates": {"source": "secret", "secretName": "a", "issuerRef": {"name": "b"}}},
+        "exactly one of secretName and issuerRef",
+    ),
+    "a renewal before the issue": (
+        "Cluster",
+        {"certificates": {"validityDays": 30}},
+        "certificates.renewBeforeDays must be less than validityDays",
+    ),
+    "a CA that ends with its certificates": (
+        "Cluster",
+        {"certificates": {"caValidityDays": 100}},
+        "certificates.caValidityDays must be at least twice validityDays",
+    ),
     "an unknown broker setting": (
         "Cluster",
         {"config/log.retention": "1"},

@@ -110,6 +110,7 @@ CONDITIONS = {
     "Rolled",
     "Storage",
     "Synced",
+    "Certificates",
     "Authentication",
     "Authorization",
     "Quotas",

@@ -24,11 +24,13 @@ from typing import Any
 from penstock_operator.engine.object_cache import ObjectCache
 from penstock_operator.ports.kube import (
     BUDGETS,
+    CERT_MANAGER_CERTIFICATES,
     CLAIMS,
     CLUSTERS,
     CONFIG_MAPS,
     CONSUMER_GROUPS,
     LEASES,
+    NETWORK_POLICIES,
     NODES,
     PODS,
     SECRETS,
@@ -48,6 +50,7 @@ KINDS = {
     CLUSTERS: "Cluster", TOPICS: "Topic", CONSUMER_GROUPS: "ConsumerGroup", STATEFUL_SETS: "StatefulSet",
     SERVICES: "Service", CONFIG_MAPS: "ConfigMap", PODS: "Pod", CLAIMS: "PersistentVolumeClaim",
     BUDGETS: "PodDisruptionBudget", NODES: "Node", LEASES: "Lease", USERS: "User", SECRETS: "Secret",
+    NETWORK_POLICIES: "NetworkPolicy", CERT_MANAGER_CERTIFICATES: "Certificate",
 }  # fmt: skip
 WITH_STATUS = {CLUSTERS, TOPICS, CONSUMER_GROUPS, USERS, STATEFUL_SETS, PODS, NODES}
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -18,6 +18,7 @@ from penstock_operator.groups.controller import GroupController
 from penstock_operator.groups.discovery import Discovery
 from penstock_operator.groups.pacing import StatusPacing
 from penstock_operator.groups.views import GroupViews
+from penstock_operator.ports.brokers import BrokerAccess
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Object
 
 
@@ -40,6 +41,9 @@ class World:
     def gateway_for(self, namespace: str, cluster: str) -> InMemoryBrokers | None:
         """Implement `engine.ports.ConnectionPool`."""
         return self.brokers.get((namespace, cluster))
+
+    def set_access(self, namespace: str, cluster: str, access: BrokerAccess) -> None:
+        raise AssertionError("only the controller of Clusters sets it")
 
     @property
     def c(self) -> InMemoryBrokers:

@@ -110,6 +110,40 @@ def test_a_cluster_has_exactly_one_etcd(etcd: Any) -> None:
         cluster({"etcd": etcd})
 
 
+OAUTH = {"jwksUrl": "https://id/keys", "issuer": "a", "audience": "b"}
+
+
+@pytest.mark.parametrize(
+    ("listeners", "field"),
+    [
+        ([{"name": "a$(id)", "port": 9093}], "spec.listeners[0].name"),
+        ([{"name": "a\n", "port": 9093}], "spec.listeners[0].name"),
+        ([{"name": "brokers", "port": 9093}], "spec.listeners[0].name"),
+        ([{"name": "a", "port": 9093, "host": "$(id)"}], "spec.listeners[0].host"),
+        ([{"name": "a", "port": 9093, "host": "{ordinal}.{ordinal}"}], "spec.listeners[0].host"),
+        ([{"name": "a", "port": 9093, "tls": False, "authentication": "tls"}], "spec.listeners[0].tls"),
+        ([{"name": "a", "port": 9093, "oauth": OAUTH}], "spec.listeners[0].oauth"),
+        (
+            [
+                {
+                    "name": "a",
+                    "port": 9093,
+                    "authentication": "oauth",
+                    "oauth": OAUTH | {"jwksUrl": "https://a,http://b"},
+                }
+            ],
+            "spec.listeners[0].oauth.jwksUrl",
+        ),
+        ([{"name": "a", "port": 9093}, {"name": "a", "port": 9094}], "spec.listeners"),
+        ([{"name": "a", "port": 9093}, {"name": "b", "port": 9093}], "spec.listeners"),
+    ],
+)
+def test_what_a_start_script_or_a_setting_would_misread_is_refused(listeners: Any, field: str) -> None:
+    with pytest.raises(InvalidResource) as refused:
+        cluster({"etcd": {"endpoints": ["e"]}, "listeners": listeners})
+    assert refused.value.field == field
+
+
 @pytest.mark.parametrize(
     ("reset", "field"),
     [

@@ -84,7 +84,7 @@ def fields_of_schema(part: Schema, path: str = "") -> Iterator[tuple[str, Schema
 
 def own_fields_of_schema(kind: str) -> dict[str, Schema]:
     """Return the fields without those of Kubernetes' own types: metadata, pod scheduling, requests and limits."""
-    foreign = re.compile(r"[.](apiVersion|kind|metadata)$|(resources|tolerations\[\]|Constraints\[\]|Secrets\[\])[.]")
+    foreign = re.compile(r"^[.](apiVersion|kind|metadata)$|(resources|tolerations\[\]|Constraints\[\]|Secrets\[\])[.]")
     return {path: part for path, part in fields_of_schema(schema(kind)) if not foreign.search(path)}
 
 

@@ -14,6 +14,7 @@ from penstock_operator.model.parse import parse
 from penstock_operator.ports.kube import Object
 from penstock_operator.specs import compare, etcd, names, objects
 from penstock_operator.specs.cluster_annotations import ClusterAnnotations, read, written
+from penstock_operator.specs.hosts import certificate_hosts
 
 GOLDEN = Path(__file__).parent / "golden"
 EXTERNAL = {"endpoints": ["http://etcd-0:2379", "http://etcd-1:2379"]}
@@ -30,6 +31,28 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "etcd": EXTERNAL,
         "external": {"type": "LoadBalancer", "name": "outside", "annotations": {"cloud.example/internal": "true"}},
         "brokers": {"replicas": 2},
+    },
+    "listeners": {
+        "etcd": {"sidecar": {"image": "etcd:3.5"}},
+        "listeners": [
+            {"name": "clients", "port": 9093},
+            {"name": "mutual", "port": 9092, "authentication": "tls"},
+            {"name": "nodes", "port": 9094, "type": "nodeport", "host": "b{ordinal}.example.org"},
+            {"name": "plain", "port": 9095, "type": "loadbalancer", "tls": False, "authentication": "none"},
+        ],
+    },
+    "listeners-with-cert-manager": {
+        "etcd": EXTERNAL,
+        "listeners": [
+            {
+                "name": "tokens",
+                "port": 9093,
+                "authentication": "oauth",
+                "oauth": {"jwksUrl": "https://id.example/keys", "issuer": "https://id.example", "audience": "penstock"},
+            },
+            {"name": "mutual", "port": 9094, "authentication": "tls"},
+        ],
+        "certificates": {"source": "secret", "issuerRef": {"name": "company"}, "clientCaSecret": "clients"},
     },
     "all-of-a-pod": {
         "etcd": EXTERNAL,
@@ -64,9 +87,10 @@ def cluster_of(spec: dict[str, Any], **annotations: str) -> Cluster:
 def rendered(spec: dict[str, Any], **more: Any) -> list[Object]:
     cluster = cluster_of(spec)
     members = 3 if cluster.spec.brokers.replicas >= 3 else 1
-    addresses = {} if cluster.spec.external is None else {0: "example.org:30001"}
+    addresses = {} if cluster.spec.external is None else {"external-0": "example.org:30001"}
+    hosts = certificate_hosts(cluster, ["b0.example.org", "10.0.0.7"]) if cluster.spec.listeners else ()
     facts = objects.ClusterFacts(
-        "penstock:1", cluster.spec.brokers.replicas, etcd_members=members, external=addresses, **more
+        "penstock:1", cluster.spec.brokers.replicas, etcd_members=members, external=addresses, hosts=hosts, **more
     )
     return [body for _, body in objects.render(cluster, facts)]
 

@@ -11,7 +11,7 @@ from penstock_operator.engine.routing import Routing
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import parse
 from penstock_operator.model.topic import Topic
-from penstock_operator.ports.brokers import BrokerGateway
+from penstock_operator.ports.brokers import BrokerAccess, BrokerGateway
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, Object
 from penstock_operator.topics.controller import TopicController
 
@@ -28,6 +28,9 @@ class Connected:
 
     def gateway_for(self, namespace: str, cluster: str) -> BrokerGateway | None:
         return self.by_cluster.get((namespace, cluster))
+
+    def set_access(self, namespace: str, cluster: str, access: BrokerAccess) -> None:
+        raise AssertionError("only the controller of Clusters sets it")
 
 
 class HandQueue:

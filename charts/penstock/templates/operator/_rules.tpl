@@ -34,6 +34,14 @@
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch, patch]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
+{{- if .Values.rbac.certManager }}
+- apiGroups: [cert-manager.io]
+  resources: [certificates]
+  verbs: [get, create, patch]
+{{- end }}
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
@@ -41,7 +49,8 @@
 
 {{/* Permissions on Secrets, always in a Role of one namespace. */}}
 {{- define "penstock.secretRules" -}}
-# The Secrets of Users: written, and read by name. Without list and watch, the operator cannot enumerate Secrets.
+# The Secrets of Users and the certificates of Clusters: written, and read by name. Without list and watch, the
+# operator cannot enumerate Secrets.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, create, patch]

@@ -91,8 +91,45 @@ class ReassignPartitions:
     targets: Mapping[tuple[str, int], tuple[int, ...] | None]
 
 
+@dataclass(frozen=True, slots=True)
+class CreateAuthority:
+    """Create a CA: the first one, or with `trusted` the one that replaces it."""
+
+    trusted: str = ""
+    """The present CA (PEM), whose certificates stay valid."""
+    rotation: str = ""
+    """Text of the annotation that requested it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteAuthority:
+    """Issue certificates from the new CA from now on, and delete the key of the old one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropAuthority:
+    """Remove the old CA."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssueCertificate:
+    """Issue a certificate of the operator's CA with a new key, and write its Secret."""
+
+    secret: str
+    common_name: str
+    hosts: tuple[str, ...]
+    days: int
+    trusted: str
+    """CAs (PEM) that are written beside it."""
+    why: str
+
+
+AuthorityAction = CreateAuthority | PromoteAuthority | DropAuthority | IssueCertificate
+CertificateAction = AuthorityAction | ApplyObject
+
 ClusterAction = (
     ApplyObject
+    | AuthorityAction
     | DeleteObject
     | ExpandClaim
     | AnnotateClaim
@@ -102,7 +139,7 @@ ClusterAction = (
     | ReassignPartitions
 )
 
-Step = Literal["annotations", "pods", "settings", "moves", "other"]
+Step = Literal["annotations", "certificates", "pods", "settings", "moves", "other"]
 
 
 def step_of(action: ClusterAction) -> Step:
@@ -110,6 +147,8 @@ def step_of(action: ClusterAction) -> Step:
     match action:
         case ApplyObject(resource=resource) if resource == CONFIG_MAPS:
             return "annotations"
+        case CreateAuthority() | PromoteAuthority() | DropAuthority() | IssueCertificate():
+            return "certificates"
         case ApplyObject(resource=resource) | DeleteObject(resource=resource) if resource == STATEFUL_SETS:
             return "pods"
         case ScaleDownStatefulSet():
@@ -132,8 +171,8 @@ def needs(action: ClusterAction) -> frozenset[Step]:
         case ChangeBrokers():
             return frozenset({"annotations"})
         case RestartPod():
-            return frozenset({"annotations", "pods"})
+            return frozenset({"annotations", "certificates", "pods"})
         case _ if step_of(action) == "pods":
-            return frozenset({"annotations", "pods"})
+            return frozenset({"annotations", "certificates", "pods"})
         case _:
             return frozenset()

@@ -11,6 +11,7 @@ from penstock_operator.ports.brokers import BrokerSnapshot, ObservedTopicState
 from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, KubeResource, Object
 from penstock_operator.reconcile.cluster.partitions import PartitionSummary
 from penstock_operator.specs import cluster_annotations, names
+from penstock_operator.specs.listeners import PLAINTEXT
 
 ETCD_CONTAINER, BROKER_CONTAINER = "etcd", "broker"
 
@@ -33,6 +34,12 @@ class ObservedPod:
     node: str | None = None
     problem: str = ""
     """Why the pod does not run, as Kubernetes reports it."""
+    host_ip: str = ""
+    """IP address of the node."""
+    listeners: frozenset[str] = frozenset({PLAINTEXT})
+    """Names of the broker's listeners; of a pod without the annotation, only those that other brokers can use."""
+    inter_broker: str = PLAINTEXT
+    """Listener by which the broker connects to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,31 @@ class ReportedState:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsProbe:
+    """Result of a TLS handshake with one broker."""
+
+    presented: str = ""
+    """Fingerprint of the broker's certificate."""
+    accepted: frozenset[str] = frozenset()
+    """Fingerprints of the CAs whose client certificate the broker accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedCertificates:
+    """Secrets with certificates, and what brokers present. None: the Secret does not exist."""
+
+    authority_key: Object | None = None
+    authority: Object | None = None
+    issued: Mapping[str, Object] = field(default_factory=dict)
+    """Secrets of the certificates that the operator issues, by name."""
+    client: Object | None = None
+    """Secret with the certificate of client listeners, with `source: secret`."""
+    client_ca: Object | None = None
+    probes: Mapping[int, TlsProbe] = field(default_factory=dict)
+    """By broker; empty if no probe was needed."""
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedCluster:
     """Observed state of a cluster."""
 
@@ -85,6 +117,10 @@ class ObservedCluster:
     accepted_drift: Mapping[tuple[KubeResource, str], str] = field(default_factory=dict)
     """Objects that differ from the applied ones right after the apply, with the hash of both; they are not applied
     again."""
+    certificates: ObservedCertificates | None = None
+    """None if the cluster has no certificates."""
+    certificates_error: str = ""
+    """Why the Secrets were not read."""
 
     @property
     def stateful_set(self) -> Object | None:
@@ -113,11 +149,13 @@ def read_pod(cluster: str, body: Object) -> ObservedPod | None:
     ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
     broker = containers.get(BROKER_CONTAINER, {})
     running = (broker.get("state") or {}).get("running")
+    annotations = meta.get("annotations") or {}
+    listeners = str(annotations.get(names.LISTENERS) or PLAINTEXT)
     return ObservedPod(
         ordinal=ordinal,
         name=meta["name"],
         uid=meta.get("uid", ""),
-        restart=(meta.get("annotations") or {}).get(names.RESTART),
+        restart=annotations.get(names.RESTART),
         is_ready=ready.get("status") == "True",
         ready_since=ready.get("lastTransitionTime") or "",
         is_terminating=meta.get("deletionTimestamp") is not None,
@@ -125,6 +163,9 @@ def read_pod(cluster: str, body: Object) -> ObservedPod | None:
         is_etcd_ready=bool(beside.get(ETCD_CONTAINER, {}).get("ready")),
         node=spec.get("nodeName"),
         problem=_problem(status, [*beside.values(), *containers.values()]),
+        host_ip=str(status.get("hostIP") or ""),
+        listeners=frozenset(listeners.split(",")),
+        inter_broker=str(annotations.get(names.INTER_BROKER) or PLAINTEXT),
     )
 
 

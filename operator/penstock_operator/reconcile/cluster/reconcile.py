@@ -1,7 +1,8 @@
 """Plans a cluster. Pure and deterministic. Called by `clusters.controller`.
 
-The modules decide independently: `scale` the number of pods, `storage` volume sizes, `external` addresses, `roll`
-restarts, `moves` replica moves, `settings` dynamic broker settings. This module orders their actions: annotations are
+The modules decide independently: `scale` the number of pods, `storage` volume sizes, `external` addresses,
+`certificates` keys and CA, `transition` the listener for brokers, `roll` restarts, `moves` replica moves, `settings`
+dynamic broker settings. This module orders their actions: annotations are
 written before the operation that they announce, throttle and failure domains are set before replicas move, and pods
 restart only when the StatefulSet is up to date.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from penstock_operator.model.cluster import Cluster, ClusterStatus
-from penstock_operator.ports.kube import STATEFUL_SETS, KubeResource, Object
+from penstock_operator.ports.kube import NETWORK_POLICIES, STATEFUL_SETS, KubeResource, Object
 from penstock_operator.reconcile.cluster import moves as cluster_moves
 from penstock_operator.reconcile.cluster.actions import (
     AnnotateClaim,
@@ -22,7 +23,8 @@ from penstock_operator.reconcile.cluster.actions import (
     ReassignPartitions,
     ScaleDownStatefulSet,
 )
-from penstock_operator.reconcile.cluster.external import plan_external
+from penstock_operator.reconcile.cluster.certificates import plan_certificates
+from penstock_operator.reconcile.cluster.external import external_hosts, is_own, listener_addresses, plan_external
 from penstock_operator.reconcile.cluster.founded import is_founded, members_of_claims
 from penstock_operator.reconcile.cluster.moves import PlannedMoves, ReplicaMoves
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
@@ -31,8 +33,11 @@ from penstock_operator.reconcile.cluster.scale import ScalePlan, current_pods, p
 from penstock_operator.reconcile.cluster.settings import domain_changes, running_changes
 from penstock_operator.reconcile.cluster.status import Findings, condition_events, status_of
 from penstock_operator.reconcile.cluster.storage import plan_storage
+from penstock_operator.reconcile.cluster.transition import plan_transition
 from penstock_operator.reconcile.plan import ReconcilePlan
 from penstock_operator.specs import cluster_annotations, compare, etcd, names, objects, pod
+from penstock_operator.specs.access import has_network_policy
+from penstock_operator.specs.hosts import certificate_hosts
 
 BUSY_INTERVAL_S = 3.0
 """Requeue interval while an operation is in progress."""
@@ -57,7 +62,10 @@ def reconcile(
     has_sidecar = cluster.spec.etcd.sidecar is not None
     scale = plan_scale(cluster, observed, recorded, members if has_sidecar else 0)
     storage = plan_storage(cluster, observed)
+    transition = plan_transition(cluster, observed.pods)
     external = plan_external(cluster, observed, scale.pods, recorded.external_unknown_to)
+    hosts = certificate_hosts(cluster, external_hosts(cluster, observed, external.addresses))
+    certificates = plan_certificates(cluster, observed, hosts, scale.pods, transition)
     recorded = replace(
         recorded,
         draining=scale.draining,
@@ -66,7 +74,7 @@ def reconcile(
     )
     running, recorded = running_changes(cluster, observed, recorded)
     broker_changes = (*running, *domain_changes(cluster, observed))
-    template = pod.template(cluster, cluster.spec.image or image, members)
+    template = pod.template(cluster, cluster.spec.image or image, members, transition)
     restart = template["metadata"]["annotations"][names.RESTART]
     roll = plan_roll(cluster, observed, restart, scale.pods, members, recorded)
     moving = recorded.moving if scale.moving is None else scale.moving
@@ -74,7 +82,7 @@ def reconcile(
     recorded = replace(recorded, moving=moving)
 
     there = current_pods(cluster, observed)
-    holds = bool(external.missing) and cluster.spec.external is not None and cluster.spec.external.type == "NodePort"
+    holds = external.is_held
     facts = objects.ClusterFacts(
         image=image,
         replicas=min(there or 0, scale.pods) if holds else scale.pods,
@@ -82,6 +90,8 @@ def reconcile(
         etcd_members=members,
         annotations=recorded,
         external=external.addresses,
+        transition=transition,
+        hosts=hosts,
         data_size=storage.sizes.get(names.DATA_CLAIM),
         etcd_size=storage.sizes.get(names.ETCD_CLAIM),
         is_founded=is_founded(cluster, observed),
@@ -90,10 +100,11 @@ def reconcile(
         may_evict_unready=any(pod.is_ready for pod in observed.pods),
     )
     is_remade = any(isinstance(action, DeleteObject) for action in storage.actions)
-    skipped = {STATEFUL_SETS} if is_remade or (holds and not facts.replicas) else set()
-    applied = plan_applies(cluster, observed, facts, scale, skipped)
+    is_skipped = is_remade or (holds and not facts.replicas) or not certificates.is_ready
+    applied = plan_applies(cluster, observed, facts, scale, {STATEFUL_SETS} if is_skipped else set())
 
-    actions: list[ClusterAction] = [*applied, *external.unwanted, *storage.actions]
+    actions: list[ClusterAction] = [*certificates.actions, *applied, *external.unwanted]
+    actions += [*unwanted_policies(cluster, observed), *storage.actions]
     if has_sidecar and facts.is_founded:
         actions += annotate_claims(observed, members)
     if broker_changes or scale.changes:
@@ -102,10 +113,17 @@ def reconcile(
         actions.append(ReassignPartitions(dict.fromkeys(scale.cancels)))
     if moves is not None and moves.begin:
         actions.append(ReassignPartitions(dict(moves.begin)))
-    if roll.action is not None and not any(resource_of(action) == STATEFUL_SETS for action in actions):
+    if (
+        roll.action is not None
+        and certificates.is_ready
+        and not any(resource_of(action) == STATEFUL_SETS for action in actions)
+    ):
         actions.append(roll.action)
 
-    found = Findings(scale, roll, storage, moves, moving, waits)
+    found = Findings(
+        scale, roll, storage, moves, moving, waits, certificates,
+        listener_addresses(cluster, observed, external.addresses),
+    )  # fmt: skip
     status = status_of(cluster, observed, found)
     plan = ReconcilePlan(
         status,
@@ -230,6 +248,14 @@ def drift_digest(body: Object, live: Object) -> str:
     return compare.digest([body, kept])
 
 
+def unwanted_policies(cluster: Cluster, observed: ObservedCluster) -> list[DeleteObject]:
+    """Return the action that deletes a NetworkPolicy that is disabled."""
+    there = observed.live.get((NETWORK_POLICIES, names.network_policy(cluster.metadata.name)))
+    if there is None or has_network_policy(cluster) or not is_own(cluster, there):
+        return []
+    return [DeleteObject(NETWORK_POLICIES, there["metadata"]["name"], there["metadata"]["uid"])]
+
+
 def resource_of(action: ClusterAction) -> KubeResource | None:
     """Return the resource that an action applies or deletes."""
     match action:
@@ -248,6 +274,7 @@ def requeue_after(
     if cluster.spec.paused:
         return None
     times = [found.scale.requeue_after_s, found.roll.requeue_after_s, found.storage.requeue_after_s]
+    times.append(found.certificates.requeue_after_s)
     if acts or found.moving or found.roll.action is not None or found.scale.leaving:
         times.append(BUSY_INTERVAL_S)
     if holds:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock_operator.model.cluster import BrokerStatus, Cluster, ClusterStatus, MovingStatus
+from penstock_operator.model.cluster import BrokerStatus, Cluster, ClusterStatus, ListenerStatus, MovingStatus
 from penstock_operator.model.common import Condition, with_conditions
 from penstock_operator.ports.kube import KubeEvent
+from penstock_operator.reconcile.cluster.certificates import CertificatePlan
 from penstock_operator.reconcile.cluster.moves import ReplicaMoves
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
 from penstock_operator.reconcile.cluster.partitions import PartitionSummary
@@ -15,6 +17,7 @@ from penstock_operator.reconcile.cluster.roll import RollingRestart
 from penstock_operator.reconcile.cluster.scale import ScalePlan, join_numbers
 from penstock_operator.reconcile.cluster.storage import StoragePlan
 from penstock_operator.specs import names
+from penstock_operator.specs.listeners import client_listeners
 
 MAX_MESSAGE_CHARS = 1000
 
@@ -30,6 +33,9 @@ class Findings:
     moving: str
     """Why replicas move; empty if they do not."""
     moves_wait: str = ""
+    certificates: CertificatePlan = field(default_factory=CertificatePlan)
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Bootstrap servers of the listeners in `spec.listeners`, by name."""
 
 
 def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> ClusterStatus:
@@ -45,6 +51,9 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
     ]
     if found.storage.reason:
         conditions.append(("Storage", found.storage.reason == "Expanding", found.storage.reason, found.storage.message))
+    if found.certificates.reason:
+        certificates = found.certificates
+        conditions.append(("Certificates", certificates.is_valid, certificates.reason, certificates.message))
     made = tuple(
         Condition(
             type=kind,
@@ -71,8 +80,15 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
         offline=reported.partitions.offline if reported is not None else None,
         under_replicated=reported.partitions.under_replicated if reported is not None else None,
         moving=moving_status(cluster, found),
-        bootstrap=names.bootstrap(cluster),
+        bootstrap=bootstrap(cluster),
+        listeners=tuple(ListenerStatus(name=name, bootstrap=text) for name, text in found.addresses.items()),
     )
+
+
+def bootstrap(cluster: Cluster) -> str | None:
+    """Return the bootstrap servers of the first listener for clients inside the Kubernetes cluster."""
+    ports = [listener.port for listener in client_listeners(cluster) if listener.service_type is None]
+    return f"{names.service_host(cluster)}:{ports[0]}" if ports else None
 
 
 def broker_states(cluster: Cluster, observed: ObservedCluster, found: Findings) -> tuple[BrokerStatus, ...]:
@@ -187,6 +203,8 @@ def progressing(cluster: Cluster, observed: ObservedCluster, found: Findings) ->
         return "Progressing", True, found.scale.reason, found.scale.message
     if found.roll.outdated:
         return "Progressing", True, "Rolling", rolled(observed, found)[3]
+    if found.certificates.is_rolling:
+        return "Progressing", True, found.certificates.reason, found.certificates.message
     if found.moving:
         left = f", {found.moves.left:,} partitions left" if found.moves is not None else ""
         waits = f"; waiting: {found.moves_wait}" if found.moves_wait else ""
@@ -232,8 +250,9 @@ def moving_status(cluster: Cluster, found: Findings) -> MovingStatus | None:
 WARNING_REASONS = {
     "BrokersNotReady", "BrokersNotRegistered", "BrokersUnreachable", "PartitionsOffline", "UnderReplicated",
     "TooFewBrokers", "BelowEtcdMembers", "Blocked", "NotExpandable", "SmallerRefused", "VolumeLost", "Failing",
+    "SecretMissing", "SecretInvalid", "SecretUnreadable", "Expired",
 }  # fmt: skip
-SILENT_REASONS = {"Serving", "Done", "Waiting"}
+SILENT_REASONS = {"Serving", "Done", "Waiting", "Issuing"}
 
 
 def condition_events(cluster: Cluster, status: ClusterStatus, *, is_rolling: bool) -> tuple[KubeEvent, ...]:
