@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from wire_in_memory import RecordedExchange, Wire, opened_wire
+from wire_in_memory import RecordedConnection, Wire, opened_wire
 
 from penstock.api.exchange import ProtocolViolation
 from penstock.wire import codec
@@ -116,7 +116,7 @@ async def test_a_body_that_is_none_breaks_the_protocol(wire: Wire, version: int)
 
 def test_exchanges_know_what_an_answer_is() -> None:
     """A recorded exchange rejects a second response, as the exchange of a connection does."""
-    exchange = RecordedExchange()
+    exchange = RecordedConnection().open_exchange()
     exchange.reply([b"abc"])
     with pytest.raises(AssertionError, match="once"):
         exchange.reply([b"abc"])

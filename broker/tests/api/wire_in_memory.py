@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from random import Random
@@ -127,8 +128,9 @@ class Wire:
     def __init__(self, path: DataPath, transactions: TransactionService, max_bytes: int = 50 << 20) -> None:
         self.path = path
         self.stats = RequestStats(lambda: self.timer_s)
-        self.timer_s = self.now_s = 0.0
-        """The times by which handlers and the usage of quotas are measured."""
+        self.timer_s, self.now_s = time.monotonic(), 0.0
+        """The times by which handlers and the usage of quotas are measured. Timeouts count from the first, which stands
+        still, on the event loop's clock."""
         self.quotas = ClientQuotas(path.view, QuotaWindows(), lambda: self.now_s)
         store, leaderships = path.topics.store, LocalLeaderships(path.topics.store, path.replicas)
         self.features = Features(store, path.view, path.watcher, FEATURE_LEVEL)
