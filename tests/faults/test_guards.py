@@ -120,6 +120,8 @@ class Asked:
 
     peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 1)
     is_disconnected = False
+    meter = None
+    throttle_ms = 0
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()

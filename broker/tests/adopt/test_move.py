@@ -106,6 +106,9 @@ async def test_a_plan_counts_and_writes_nothing(tmp_path: Path, store: Failing) 
         "transactional ids": 1,
         "offsets in open transactions": 1,
         "brokers' settings": 1,
+        "ACLs": 0,
+        "SCRAM credentials": 0,
+        "client quotas": 0,
     }
     assert (plan.state.partitions_with_data, plan.state.log_bytes) == (1, 100)
     assert (store.writes, (tmp_path / "state.db").exists()) == (0, True)

@@ -13,6 +13,33 @@ ROOMS = ("api", "control", "group", "http", "replica", "txn")
 VALUES = {"bool", "bytes", "float", "int", "str", "UUID", "None"}
 """Value types; an optional value is not a collaborator."""
 OPTIONAL = {
+    **dict.fromkeys(
+        (
+            "ApiRules.logged",
+            "DetailRule.when",
+            "ElementRule.all_of",
+            "ElementRule.error_of_id",
+            "ElementRule.instead",
+            "ElementRule.when",
+            "NestedRule.when",
+            "OperationsRule.when",
+            "RequestRule.when",
+            "Requirement.when",
+            "VisibilityRule.instead",
+            "VisibilityRule.when",
+        ),
+        "a value: a row of the table of rights leaves out what it does not need",
+    ),
+    **dict.fromkeys(
+        ("Dispatcher.enforcement", "FetchApi.access", "ProduceApi.access", "ProduceAppends.access"),
+        "without authorization, hot paths pay for one comparison only",
+    ),
+    **dict.fromkeys(("PendingFetch.meter", "RequestContext.meter"), "a value: only some clients have quotas"),
+    **dict.fromkeys(
+        ("BackgroundHttpServer.tls", "HttpAccess.tls", "HttpServer.access"),
+        "HTTP is protected if it is configured",
+    ),
+    "AuthenticationStage.session": "a value: the session that is renewed",
     "DeferredBatch.verification": "a batch behind others is verified when its turn comes",
     "DeferredBatch.inspection": "a result: only some batches are inspected",
     "FetchSession.pending": "state: the session's waiting request",

@@ -52,7 +52,9 @@ LAG_MS = 30_000
 
 
 class Answered:
-    """A request's exchange, in memory. Implements `api.exchange.Exchange`."""
+    """A request's exchange, in memory. Implements `api.exchange.RequestExchange`."""
+
+    throttle_ms = 0
 
     def __init__(self) -> None:
         self.frame: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

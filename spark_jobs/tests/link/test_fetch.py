@@ -248,6 +248,8 @@ class OverQuota(ClusterConnections):
 
 
 class HeldBack:
+    throttled = False
+
     def __init__(self, cluster: OverQuota, connection: ClientConnection) -> None:
         self.cluster, self.connection, self.version = cluster, connection, connection.version
 
