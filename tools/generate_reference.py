@@ -9,43 +9,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client import Metric
-
 from penstock.api.acls import MAX_FILTERS
-from penstock.api.authentication_stats import AuthenticationStats
 from penstock.api.authorization import reference
 from penstock.api.authorization.table import TABLE
-from penstock.api.log_dirs import LogDirState
 from penstock.config.broker import BROKER_SETTINGS
 from penstock.config.definition import Setting
 from penstock.config.group import GROUP_SETTINGS
 from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS, KAFKA_GROUP_SETTINGS
 from penstock.config.topic import TOPIC_SETTINGS
 from penstock.control.acl_admin import MAX_ACLS
-from penstock.http.heartbeat import Heartbeat
-from penstock.http.metrics import SnapshotCollector, take_snapshot
-from penstock.http.sources import PartitionName, RemoteOffsets, Sources
-from penstock.replica.health import ReplicaHealth
-from penstock.runtime.clock import SystemClock
-from penstock.runtime.stats import BUCKETS_S, Histogram, RequestStats
+from penstock.runtime.stats import BUCKETS_S
 from penstock.security.acl_filters import MAX_NAME_CHARS
 from penstock.security.audit import DENIAL_INTERVAL_S
-from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
 from penstock.security.quotas.resolution import QuotaKind
-from penstock.security.sasl.exchange import FailureReason
-from penstock.server.stats import CloseReason, ServerStats
-from penstock.state.view import ClusterView
-from penstock.wire.acl import AclOperation, ResourceType
+from penstock.server.stats import CloseReason
 from penstock.wire.apis import APIS, ApiKey
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "differential"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "differential"))
 
 from penstock_differential import explain
+
+from tools.reference_metrics import sample_metrics
 
 API_KEYS = {api.name: key for key, api in APIS.items()}
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -333,112 +320,9 @@ def served(key: int, first: int) -> str:
     return "0 (3)" if key == ApiKey.PRODUCE else str(first)
 
 
-@dataclass
-class SampleLog:
-    start_offset: int = 0
-    end_offset: int = 0
-    size_bytes: int = 0
-
-    def batch_times(self, offsets: Sequence[int]) -> list[int | None]:
-        return [None for _ in offsets]
-
-
-@dataclass
-class SamplePartition:
-    """The parts of a partition that metrics need; it has no data."""
-
-    log: SampleLog
-    name: str = "topic"
-    index: int = 0
-    high_watermark: int = 0
-    acknowledged_end: int = 0
-    messages_in: int = 0
-
-
-@dataclass
-class SamplePartitions:
-    """The parts of a broker's partitions that metrics need."""
-
-    only: SamplePartition
-
-    def __iter__(self) -> Iterator[SamplePartition]:
-        return iter([self.only])
-
-    def find(self, topic: str, index: int) -> SamplePartition | None:
-        return self.only
-
-    def damaged(self) -> list[tuple[str, int]]:
-        return [(self.only.name, self.only.index)]
-
-    def offline(self) -> int:
-        return 1
-
-    def health(self) -> Callable[[], ReplicaHealth]:
-        return ReplicaHealth
-
-
-@dataclass
-class SampleCommitted:
-    group_id: str = "group"
-    topic: str = "topic"
-    partition: int = 0
-    offset: int = 0
-
-
-@dataclass
-class SampleFlusher:
-    rounds: int = 0
-    synced_files: int = 0
-
-
-@dataclass
-class SampleListenerTls:
-    listener: str = ""
-    handshakes: int = 0
-    failed_handshakes: int = 0
-    reloads: int = 0
-    failed_reloads: int = 0
-    reload_error: str | None = None
-    expires_at: float = 0.0
-
-
-async def nothing_remote(offsets: object) -> dict[PartitionName, RemoteOffsets]:
-    return {}
-
-
-async def collected() -> list[Metric]:
-    """Return the metrics of a broker with one partition and one group, from the broker's own code."""
-    requests, server = RequestStats(), ServerStats()
-    requests.observe(ApiKey.PRODUCE, 0.0)
-    server.closed[CloseReason.PEER] += 1
-    authentications = AuthenticationStats()
-    authentications.count_success("PLAIN")
-    authentications.count_failure("PLAIN", FailureReason.CREDENTIALS)
-    sources = Sources(
-        version="",
-        clock=SystemClock(),
-        requests=requests,
-        authentications=authentications,
-        server=server,
-        quotas=ClientQuotas(ClusterView(), QuotaWindows(), lambda: 0.0),
-        tls=[SampleListenerTls()],
-        flusher=SampleFlusher(),
-        flush_durations=Histogram(),
-        not_ready=lambda: None,
-        is_frozen=lambda: False,
-        partitions=SamplePartitions(SamplePartition(SampleLog())),
-        directories=lambda: [LogDirState("directory", False, 0, 0)],
-        committed=lambda: [SampleCommitted()],
-        query_remote=nothing_remote,
-        denials=Counter({(AclOperation.READ, ResourceType.TOPIC): 0}),
-    )
-    snapshot = await take_snapshot(sources, Heartbeat(asyncio.get_running_loop()))
-    return list(SnapshotCollector(snapshot).collect())
-
-
 def metrics() -> str:
     rows = []
-    for metric in asyncio.run(collected()):
+    for metric in asyncio.run(sample_metrics()):
         assert metric.samples, f"{metric.name} has no sample here: it would be left out"
         name = metric.name + ("_total" if metric.type == "counter" else "")
         labels = dict.fromkeys(label for sample in metric.samples for label in sample.labels if label != "le")

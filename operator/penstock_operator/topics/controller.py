@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from penstock_operator.engine.absence import KeptOwners, are_lists_conclusive
 from penstock_operator.engine.invalid_objects import report_invalid
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue, ReconcileResult
+from penstock_operator.engine.rotation import Rotation
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.model.topic import Topic
@@ -59,7 +60,7 @@ class TopicController:
         self.health = TopicHealth(objects, connections, self._problems, self._put)
         self._orphans = OrphanedTopics(kube, objects, connections, self._absences, self._put, wall, self._kept_owners)
         self._wall = wall
-        self._next = 0
+        self._rotation = Rotation(RESYNC_TOPICS)
 
     async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
         """Reconcile a batch, grouped by cluster."""
@@ -80,12 +81,8 @@ class TopicController:
 
     async def resync(self) -> None:
         """Queue the next `RESYNC_TOPICS` topics, and handle topics whose object was deleted while no operator ran."""
-        topics = self._objects.list_objects(TOPICS)
-        if topics:
-            part = min(RESYNC_TOPICS, len(topics))
-            for index in range(self._next, self._next + part):
-                self._put(key_of(topics[index % len(topics)]))
-            self._next = (self._next + part) % len(topics)
+        for body in self._rotation.next_turn(self._objects.list_objects(TOPICS)):
+            self._put(key_of(body))
         await self._orphans.delete_orphans()
 
     async def watch(self) -> None:

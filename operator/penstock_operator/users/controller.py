@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from penstock_operator.engine.absence import KeptOwners, are_lists_conclusive
 from penstock_operator.engine.invalid_objects import report_invalid
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue, ReconcileResult
+from penstock_operator.engine.rotation import Rotation
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.ports.kube import CLUSTERS, USERS, Kube
@@ -53,7 +54,7 @@ class UserController:
         self._context = UserContext(kube, objects, UserOutages(now), KeptOwners(), self._timestamp)
         self._orphans = OrphanedUsers(self._context, connections, self._absences, self._put, wall)
         self._status_writer = UserStatusWriter(kube, now, self._timestamp)
-        self._next = 0
+        self._rotation = Rotation(RESYNC_USERS)
 
     async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
         """Reconcile a batch, grouped by cluster."""
@@ -71,12 +72,8 @@ class UserController:
 
     async def resync(self) -> None:
         """Queue the next `RESYNC_USERS` users, and handle users whose object was deleted while no operator ran."""
-        users = self._objects.list_objects(USERS)
-        if users:
-            part = min(RESYNC_USERS, len(users))
-            for index in range(self._next, self._next + part):
-                self._put(key_of(users[index % len(users)]))
-            self._next = (self._next + part) % len(users)
+        for body in self._rotation.next_turn(self._objects.list_objects(USERS)):
+            self._put(key_of(body))
         await self._orphans.revoke_orphans()
 
     async def _assign_to_cluster(

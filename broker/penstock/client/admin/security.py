@@ -7,7 +7,7 @@ import hashlib
 import secrets
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.client.admin.types import ScramCredentialInfo
 from penstock.client.cluster import ClusterConnections
@@ -156,28 +156,25 @@ def describe_binding(acl: AclBinding) -> str:
 
 def description_of(acls: AclFilter) -> describe_acls.DescribeAclsRequest:
     """Return the request for a filter."""
-    return describe_acls.DescribeAclsRequest(
-        resource_type_filter=acls.resource_type,
-        resource_name_filter=acls.name,
-        pattern_type_filter=acls.pattern_type,
-        principal_filter=acls.principal,
-        host_filter=acls.host,
-        operation=acls.operation,
-        permission_type=acls.permission,
-    )
+    return describe_acls.DescribeAclsRequest(**filter_fields(acls))
 
 
 def deletion_of(acls: AclFilter) -> delete_acls.DeleteAclsFilter:
     """Return the request's entry for a filter."""
-    return delete_acls.DeleteAclsFilter(
-        resource_type_filter=acls.resource_type,
-        resource_name_filter=acls.name,
-        pattern_type_filter=acls.pattern_type,
-        principal_filter=acls.principal,
-        host_filter=acls.host,
-        operation=acls.operation,
-        permission_type=acls.permission,
-    )
+    return delete_acls.DeleteAclsFilter(**filter_fields(acls))
+
+
+def filter_fields(acls: AclFilter) -> dict[str, Any]:
+    """Return the fields that both requests have for a filter."""
+    return {
+        "resource_type_filter": acls.resource_type,
+        "resource_name_filter": acls.name,
+        "pattern_type_filter": acls.pattern_type,
+        "principal_filter": acls.principal,
+        "host_filter": acls.host,
+        "operation": acls.operation,
+        "permission_type": acls.permission,
+    }
 
 
 def creation_of(acl: AclBinding) -> create_acls.AclCreation:

@@ -166,10 +166,10 @@ def _plan_quotas(user: User, observed: ObservedUser, owner: UserOwner) -> tuple[
 def _with_warnings(user: User, plan: UserPlan) -> UserPlan:
     """Add Events for parts that newly have a reason that requires a change by the user."""
     events = []
-    for now in plan.status.conditions:
-        was = status.find(user.status.conditions, now.type)
-        has_changed = was is None or (was.reason, was.message) != (now.reason, now.message)
-        if now.type != status.READY and now.reason in WARNED_REASONS and has_changed:
-            events.append(KubeEvent("Warning", now.reason, now.message))
+    for condition in plan.status.conditions:
+        before = status.find(user.status.conditions, condition.type)
+        has_changed = before is None or (before.reason, before.message) != (condition.reason, condition.message)
+        if condition.type != status.READY and condition.reason in WARNED_REASONS and has_changed:
+            events.append(KubeEvent("Warning", condition.reason, condition.message))
     unique = tuple(dict.fromkeys(events))
     return ReconcilePlan(plan.status, plan.actions, (*plan.events, *unique), plan.requeue_after_s)
