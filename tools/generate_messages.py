@@ -33,6 +33,8 @@ describe_producers describe_topic_partitions alter_replica_log_dirs describe_quo
 add_partitions_to_txn add_offsets_to_txn end_txn txn_offset_commit write_txn_markers describe_transactions
 list_transactions update_features sasl_handshake sasl_authenticate describe_acls create_acls delete_acls
 describe_user_scram_credentials alter_user_scram_credentials describe_client_quotas alter_client_quotas
+consumer_group_heartbeat consumer_group_describe share_group_heartbeat share_group_describe share_fetch
+share_acknowledge describe_share_group_offsets alter_share_group_offsets delete_share_group_offsets
 """.split()
 NEWEST = {"init_producer_id": 5}
 """Newest versions where kio has newer ones that neither broker nor client use: 6 is for KIP-939."""

@@ -26,6 +26,7 @@ from penstock.config.definition import (
 )
 from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS
 from penstock.config.listeners import parse_listeners
+from penstock.config.modern_groups import ModernGroupDefaults
 from penstock.config.security_settings import SECURITY_SETTINGS, prefixed_setting
 from penstock.config.topic import CONTRADICTORY, FOREVER, TOPIC_SETTINGS, TopicConfig, config_fields
 
@@ -47,7 +48,7 @@ def listeners_text(name: str, words: tuple[str, ...]) -> str:
 
 
 @dataclass(slots=True)
-class BrokerConfig:
+class BrokerConfig(ModernGroupDefaults):
     """All settings of a broker except topic defaults, which are resolved in `topic_defaults`."""
 
     # fmt: off
@@ -360,7 +361,7 @@ class BrokerConfig:
                 f"group.min.session.timeout.ms ({self.group_min_session_timeout_ms}) must not be greater than"
                 f" group.max.session.timeout.ms ({self.group_max_session_timeout_ms})"
             )
-        return self.topic_defaults.contradiction()
+        return self.group_contradiction() or self.topic_defaults.contradiction()
 
     def _resolve_strictly(self) -> None:
         contradiction = self._resolve()

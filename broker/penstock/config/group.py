@@ -1,4 +1,4 @@
-"""The settings of a group, in which external tools store state. Brokers ignore them.
+"""The settings of a group: those of its protocol, and those in which external tools store state.
 
 Read by `control.group_settings`, which stores them with the group.
 """
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from penstock.config.definition import Setting, define, unknown_config
 from penstock.config.kafka_settings import KAFKA_GROUP_SETTINGS
+from penstock.config.modern_groups import CONSUMER_SETTINGS
 from penstock.config.ownership import ownership_settings
 
 RESET_ID = "penstock.reset.id"
@@ -17,6 +18,7 @@ MAX_RESET_ID_CHARS = 200
 GROUP_SETTINGS: dict[str, Setting] = {
     known.name: replace(known, dynamic=True)
     for known in (
+        *CONSUMER_SETTINGS.values(),
         *ownership_settings("group", "group's offsets"),
         define(
             RESET_ID,

@@ -12,7 +12,6 @@ from penstock.config.definition import Setting, SettingSynonym, SettingType
 
 TIERED = "tiered storage is not supported"
 SHARE = "share groups (KIP-932) are not supported"
-CONSUMER = "the consumer protocol (KIP-848) is not supported; members of the classic protocol set their own timeouts"
 STREAMS = "the streams protocol (KIP-1071) is not supported; members of the classic protocol set their own timeouts"
 METRICS = "client metrics (KIP-714) are not collected"
 
@@ -137,23 +136,6 @@ BROKER_ROWS = (
         share.coordinator.threads int 1
         share.coordinator.write.timeout.ms int 5000
         share.fetch.purgatory.purge.interval.requests int 1000
-        """,
-    ),
-    (
-        CONSUMER,
-        """
-        group.consumer.assignment.interval.ms int* 1000
-        group.consumer.assignors list ''
-        group.consumer.heartbeat.interval.ms int 5000
-        group.consumer.max.assignment.interval.ms int 15000
-        group.consumer.max.heartbeat.interval.ms int 15000
-        group.consumer.max.session.timeout.ms int 60000
-        group.consumer.max.size int 2147483647
-        group.consumer.migration.policy string bidirectional
-        group.consumer.min.assignment.interval.ms int 0
-        group.consumer.min.heartbeat.interval.ms int 5000
-        group.consumer.min.session.timeout.ms int 45000
-        group.consumer.session.timeout.ms int 45000
         """,
     ),
     (
@@ -315,7 +297,7 @@ BROKER_ROWS = (
         group.coordinator.append.linger.ms int -1
         group.coordinator.background.threads int 2
         group.coordinator.cached.buffer.max.bytes int* 1048588
-        group.coordinator.rebalance.protocols list classic
+        group.coordinator.rebalance.protocols list classic,consumer
         group.coordinator.threads int 1
         max.request.partition.size.limit int 2000
         num.io.threads int* 1
@@ -330,14 +312,6 @@ BROKER_ROWS = (
 """
 
 GROUP_ROWS = (
-    (
-        CONSUMER,
-        """
-        consumer.assignment.interval.ms int* 1000 group.consumer.assignment.interval.ms
-        consumer.heartbeat.interval.ms int* 5000 group.consumer.heartbeat.interval.ms
-        consumer.session.timeout.ms int* 45000 group.consumer.session.timeout.ms
-        """,
-    ),
     (
         SHARE,
         """

@@ -55,17 +55,21 @@ def describe_overrides(overrides: Mapping[str, str], config: BrokerConfig) -> li
     return [describe_topic_setting(known, overrides, config) for known in TOPIC_SETTINGS.values()]
 
 
-def describe_group(settings: Mapping[str, str]) -> list[ConfigDescription]:
+def describe_group(settings: Mapping[str, str], config: BrokerConfig) -> list[ConfigDescription]:
     """Describe all settings of a group that has these overrides."""
     return [
-        describe_group_setting(known, settings) for known in (*GROUP_SETTINGS.values(), *KAFKA_GROUP_SETTINGS.values())
+        describe_group_setting(known, settings, config)
+        for known in (*GROUP_SETTINGS.values(), *KAFKA_GROUP_SETTINGS.values())
     ]
 
 
-def describe_group_setting(setting: Setting, settings: Mapping[str, str]) -> ConfigDescription:
+def describe_group_setting(setting: Setting, settings: Mapping[str, str], config: BrokerConfig) -> ConfigDescription:
     """Describe one setting of a group."""
-    default_name = setting.synonyms[0].name if setting.synonyms else setting.name
-    synonyms = [ConfigSynonym(default_name, setting.default, SettingSource.DEFAULT)]
+    synonyms = (
+        broker_synonyms(setting.synonyms[0].name, config)
+        if setting.synonyms
+        else [ConfigSynonym(setting.name, setting.default, SettingSource.DEFAULT)]
+    )
     if setting.name in settings:
         synonyms.insert(0, ConfigSynonym(setting.name, settings[setting.name], SettingSource.GROUP))
     return ConfigDescription(setting, synonyms[0].value, synonyms[0].source, synonyms)

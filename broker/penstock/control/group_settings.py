@@ -1,6 +1,6 @@
 """Reads and changes settings of groups. Any broker serves them from the store, not only the group's coordinator.
 
-Called by `api.configs`. Brokers do not cache these settings, so each request sees the latest change and a recorded
+Called by `api.configs`. These reads and writes are not cached, so each request sees the latest change and a recorded
 reset is never repeated. `group` deletes them with their group.
 """
 
@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.config.addresses import quoted
+from penstock.config.broker import BrokerConfig
 from penstock.config.definition import accept_stored
 from penstock.config.group import group_setting
+from penstock.config.modern_groups import check_bounds
 from penstock.control.config_changes import apply_changes, normalise_changed, rewrite_value
 from penstock.control.config_describe import ConfigDescription, describe_group
 from penstock.control.results import AdminError, ConfigChange, store_error
@@ -37,8 +39,8 @@ MAX_REPORTED = 1000
 class GroupSettings:
     """Settings of groups by id. They can be set before the group has members."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: Store, clock: Clock, config: BrokerConfig) -> None:
+        self._store, self._clock, self._config = store, clock, config
         self._reported: set[object] = set()
 
     async def describe(self, group_ids: Iterable[str]) -> dict[str, list[ConfigDescription] | AdminError]:
@@ -61,7 +63,7 @@ class GroupSettings:
                 except StoreError as e:
                     results.update(dict.fromkeys(shard_ids, AdminError(store_error(e), str(e))))
                 else:
-                    results.update({each: describe_group(found.get(each, {})) for each in shard_ids})
+                    results.update({each: describe_group(found.get(each, {}), self._config) for each in shard_ids})
 
         reads = []
         for number, shard_ids in ids_by_shard.items():
@@ -120,6 +122,7 @@ class GroupSettings:
                 present = decode(GroupSettingsRecord, entry.key, entry.value).settings
             new = apply_changes(changes, present, group_setting, default_text)
             normalise_changed(changes, new, group_setting)
+            check_bounds(self._config, {change.name: new.get(change.name) for change in changes})
             if not new:
                 return None
             if entry is not None and new == present:

@@ -62,8 +62,17 @@ class ApiKey(IntEnum):
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
 
 
 class ApiDescription(NamedTuple):
@@ -126,8 +135,17 @@ APIS: dict[int, ApiDescription] = {
     ApiKey.DESCRIBE_PRODUCERS: ApiDescription("DescribeProducers", 0, 0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: ApiDescription("DescribeTransactions", 0, 0, 0),
     ApiKey.LIST_TRANSACTIONS: ApiDescription("ListTransactions", 0, 2, 0),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: ApiDescription("ConsumerGroupHeartbeat", 0, 1, 0),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ApiDescription("ConsumerGroupDescribe", 0, 1, 0),
     ApiKey.LIST_CONFIG_RESOURCES: ApiDescription("ListConfigResources", 0, 1, 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiDescription("DescribeTopicPartitions", 0, 0, 0),
+    ApiKey.SHARE_GROUP_HEARTBEAT: ApiDescription("ShareGroupHeartbeat", 1, 1, 1),
+    ApiKey.SHARE_GROUP_DESCRIBE: ApiDescription("ShareGroupDescribe", 1, 1, 1),
+    ApiKey.SHARE_FETCH: ApiDescription("ShareFetch", 1, 2, 1),
+    ApiKey.SHARE_ACKNOWLEDGE: ApiDescription("ShareAcknowledge", 1, 2, 1),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ApiDescription("DescribeShareGroupOffsets", 0, 1, 0),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: ApiDescription("AlterShareGroupOffsets", 0, 0, 0),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: ApiDescription("DeleteShareGroupOffsets", 0, 0, 0),
 }
 
 OTHER_APIS: dict[int, str] = {
@@ -145,16 +163,10 @@ OTHER_APIS: dict[int, str] = {
     63: "BrokerHeartbeat",
     64: "UnregisterBroker",
     67: "AllocateProducerIds",
-    68: "ConsumerGroupHeartbeat",
-    69: "ConsumerGroupDescribe",
     70: "ControllerRegistration",
     71: "GetTelemetrySubscriptions",
     72: "PushTelemetry",
     73: "AssignReplicasToDirs",
-    76: "ShareGroupHeartbeat",
-    77: "ShareGroupDescribe",
-    78: "ShareFetch",
-    79: "ShareAcknowledge",
     80: "AddRaftVoter",
     81: "RemoveRaftVoter",
     82: "UpdateRaftVoter",
@@ -165,8 +177,5 @@ OTHER_APIS: dict[int, str] = {
     87: "ReadShareGroupStateSummary",
     88: "StreamsGroupHeartbeat",
     89: "StreamsGroupDescribe",
-    90: "DescribeShareGroupOffsets",
-    91: "AlterShareGroupOffsets",
-    92: "DeleteShareGroupOffsets",
 }
 """Names of APIs without messages here, for error messages."""

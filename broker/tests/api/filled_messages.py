@@ -26,6 +26,8 @@ VALUES: dict[str, Any] = {
 }
 LISTS: dict[str, list[Any]] = {
     "groups": [GROUP],
+    "group_ids": [GROUP],
+    "subscribed_topic_names": [TOPIC],
     "groups_names": [GROUP],
     "coordinator_keys": [GROUP],
     "transactional_ids": [TRANSACTION],

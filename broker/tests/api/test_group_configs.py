@@ -6,6 +6,7 @@ import pytest
 
 from penstock.config.group import GROUP_SETTINGS
 from penstock.config.kafka_settings import KAFKA_GROUP_SETTINGS
+from penstock.config.modern_groups import CONSUMER_SETTINGS
 from penstock.control.group_settings import SHARD_SCAN_THRESHOLD
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, decode, encode
@@ -53,7 +54,8 @@ async def settings_of(broker, group: str) -> dict[str, str]:
 async def test_a_group_has_settings_before_anybody_has_joined_it(broker, version: int) -> None:
     (before,) = await described(broker, "g", version=version)
     ours = {c.name: (c.value, c.config_source) for c in before.configs if c.name in GROUP_SETTINGS}
-    assert ours == {OWNER: ("", DEFAULT), POLICY: ("Retain", DEFAULT), RESET: ("", DEFAULT)}
+    consumer = {name: (known.default, DEFAULT) for name, known in CONSUMER_SETTINGS.items()}
+    assert ours == {OWNER: ("", DEFAULT), POLICY: ("Retain", DEFAULT), RESET: ("", DEFAULT), **consumer}
     assert not (await change(broker, "g", (OWNER, SET, "uid-1"), (POLICY, SET, "Delete"))).error_code
     (after,) = await described(broker, "g", version=version, include_synonyms=True)
     found = {c.name: c for c in after.configs}
@@ -212,3 +214,11 @@ async def test_the_time_of_a_change_is_kept_with_it(broker) -> None:
     record = decode(GroupSettingsRecord, entry.key, entry.value)
     assert record.settings == {OWNER: "x"}
     assert record.changed_ms > 0
+
+
+async def test_a_value_out_of_the_brokers_bounds_is_refused(broker) -> None:
+    refused = await change(broker, "g", ("consumer.session.timeout.ms", SET, "1000"))
+    assert refused.error_code == ErrorCode.INVALID_CONFIG
+    assert "group.consumer.min.session.timeout.ms (45000)" in refused.error_message
+    assert not (await change(broker, "g", ("consumer.session.timeout.ms", SET, "50000"))).error_code
+    assert await settings_of(broker, "g") == {"consumer.session.timeout.ms": "50000"}

@@ -41,7 +41,7 @@ async def test_a_broker_describes_what_holds_for_settings_that_it_has_no_use_for
         "offsets.topic.num.partitions": ("64", SettingType.INT),
         "offsets.topic.replication.factor": ("3", SettingType.SHORT),
         "num.io.threads": ("1", SettingType.INT),
-        "group.coordinator.rebalance.protocols": ("classic", SettingType.LIST),
+        "group.coordinator.rebalance.protocols": ("classic,consumer", SettingType.LIST),
         "controller.quorum.voters": ("", SettingType.LIST),
         "remote.log.storage.system.enable": ("false", SettingType.BOOLEAN),
         "log.cleaner.io.buffer.load.factor": ("0.9", SettingType.DOUBLE),

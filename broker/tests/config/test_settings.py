@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 
 import pytest
@@ -152,8 +153,12 @@ def test_a_setting_has_a_valid_default_and_a_sentence_that_explains_it(setting: 
 def test_a_given_broker_setting_arrives_in_its_typed_field(setting: Setting) -> None:
     text = good_and_bad(setting)[0][-1]
     others = {"group.max.session.timeout.ms": str(2**31 - 1)} if "session" in setting.name else {}
+    bounded = re.fullmatch(r"group\.consumer\.(?:min\.|max\.)?((?:session|heartbeat|assignment).*)", setting.name)
+    if bounded:
+        others |= {f"group.consumer.{bound}{bounded[1]}": text for bound in ("min.", "", "max.")}
     config = BrokerConfig.from_texts({**others, setting.name: text})
-    expected: object = text if setting.kind is SettingType.LIST else setting.parse(text)
+    is_text = setting.kind is SettingType.LIST and not setting.allowed
+    expected: object = text if is_text else setting.parse(text)
     if setting.name == "super.users":
         expected = {"User:a", "User:b"}
     assert getattr(config, setting.name.replace(".", "_")) == expected

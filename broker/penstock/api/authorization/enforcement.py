@@ -117,6 +117,9 @@ class Admission:
         allowed, denied = self.split(rule.subject.find(e, self.request, self.facts) for e in elements)
         if not denied:
             return
+        if rule.refuses_request:
+            self.response = self.refuse(self.request, next(iter(denied)))
+            return
         kept = [elements[position] for position in allowed]
         results: list[Any] = []
         for error, positions in denied.items():

@@ -48,7 +48,8 @@ def show_allowed(rule: VisibilityRule, response: Any, access: Access) -> None:
 def hide_details(rule: DetailRule, response: Any, access: Access) -> None:
     """Remove details of elements that the client may not see."""
     for element in getattr(response, rule.answered):
-        if not access.may(rule.right.operation, rule.right.resource, getattr(element, rule.name)):
+        operation, resource = rule.right.operation, rule.right.resource
+        if not all(access.may(operation, resource, name) for name in rule.names(element)):
             rule.hide(element)
 
 

@@ -5,7 +5,7 @@ Fields are named as in the messages of `wire.messages`. Versions are those of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -106,16 +106,17 @@ class ElementRule(Requirement):
 
     `instead` is a right on the cluster that suffices for all elements. `all_of` is the class of an element: a request
     without elements means all topics, and is answered for those that the client may see. With `is_atomic`, one denied
-    element fails the others. With `runs_empty`, the handler runs even if all elements are denied. `error` replaces the
-    error for elements that name a topic by its id.
+    element fails the others; with `refuses_request`, it refuses the request. With `runs_empty`, the handler runs even
+    if all elements are denied. `error` replaces the error for elements that name a topic by its id.
     """
 
     subject: Subject
     requested: str
-    answered: str
+    answered: str = ""
     instead: Right | None = None
     all_of: type[Message] | None = None
     is_atomic: bool = False
+    refuses_request: bool = False
     runs_empty: bool = False
     error_of_id: ErrorCode | None = None
 
@@ -148,11 +149,12 @@ class VisibilityRule(Requirement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetailRule(Requirement):
-    """Elements of the response's list `answered` that lose details without `right`: `hide` removes them."""
+    """Elements of the response's list `answered` that lose details without `right` on all resources that `names`
+    returns: `hide` removes them."""
 
     right: Right
     answered: str
-    name: str
+    names: Callable[[Any], Iterable[str]]
     hide: Callable[[Any], None]
     text: str
 

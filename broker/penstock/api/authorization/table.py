@@ -22,6 +22,7 @@ from penstock.api.authorization.subjects import BrokerTopic, DeletedTopic, Missi
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.consumer_group_describe import DescribedGroup as ConsumerGroup
 from penstock.wire.messages.create_topics import CreatableTopicResult
 from penstock.wire.messages.describe_topic_partitions import TopicRequest
 from penstock.wire.messages.offset_fetch import (
@@ -76,6 +77,19 @@ def hide_settings(created: CreatableTopicResult) -> None:
         created.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         created.num_partitions = created.replication_factor = -1
         created.configs = None
+
+
+def topics_of_group(group: ConsumerGroup) -> set[str]:
+    """Return the topics whose partitions the members of a described group have."""
+    assignments = (each for m in group.members for each in (m.assignment, m.target_assignment))
+    return {topic.topic_name for assignment in assignments for topic in assignment.topic_partitions}
+
+
+def hide_group(group: ConsumerGroup) -> None:
+    """Replace a described group by the error for topics that the client may not see."""
+    group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    group.error_message = "the group has partitions of a topic that the client may not describe"
+    group.members = []
 
 
 def cluster(right: Right, *, administrative: bool = False, logged: tuple[str, str] | None = None) -> ApiRules:
@@ -210,7 +224,7 @@ TABLE: dict[int, ApiRules] = {
             DetailRule(
                 right=DESCRIBE_TOPIC_CONFIGS,
                 answered="topics",
-                name="name",
+                names=lambda created: [created.name],
                 hide=hide_settings,
                 text="to see the settings of the created topic",
             ),
@@ -312,6 +326,43 @@ TABLE: dict[int, ApiRules] = {
     ),
     ApiKey.LIST_TRANSACTIONS: ApiRules(
         (VisibilityRule(right=DESCRIBE_TXN, path=("transaction_states",), name="transactional_id"),)
+    ),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: ApiRules(
+        (
+            RequestRule(rights=(READ_GROUP,), name="group_id"),
+            ElementRule(subject=Named(DESCRIBE_TOPIC), requested="subscribed_topic_names", refuses_request=True),
+        ),
+        note="A regular expression selects among the topics that the client may describe.",
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ApiRules(
+        (
+            ElementRule(subject=Named(DESCRIBE_GROUP), requested="group_ids", answered="groups"),
+            DetailRule(
+                right=DESCRIBE_TOPIC,
+                answered="groups",
+                names=topics_of_group,
+                hide=hide_group,
+                text="on all topics that are assigned to members; otherwise the group gets an error",
+            ),
+            OperationsRule(
+                resource=ResourceType.GROUP, answered="groups", name="group_id", bits="authorized_operations"
+            ),
+        )
+    ),
+    ApiKey.SHARE_GROUP_HEARTBEAT: member(),
+    ApiKey.SHARE_GROUP_DESCRIBE: ApiRules(
+        (ElementRule(subject=Named(DESCRIBE_GROUP), requested="group_ids", answered="groups"),)
+    ),
+    ApiKey.SHARE_FETCH: member(),
+    ApiKey.SHARE_ACKNOWLEDGE: member(),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ApiRules(
+        (ElementRule(subject=Named(DESCRIBE_GROUP, "group_id"), requested="groups", answered="groups"),)
+    ),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: ApiRules(
+        (RequestRule(rights=(READ_GROUP,), name="group_id"),), is_administrative=True
+    ),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: ApiRules(
+        (RequestRule(rights=(DELETE_GROUP,), name="group_id"),), is_administrative=True
     ),
     ApiKey.LIST_CONFIG_RESOURCES: cluster(CLUSTER_CONFIGS),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiRules(
