@@ -17,6 +17,7 @@ from penstock.wire.apis import APIS, ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.frame import request_head
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.describe_acls import DescribeAclsRequest
 from penstock.wire.messages.list_groups import ListGroupsRequest
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -39,16 +40,13 @@ def test_a_large_length_that_is_allowed_takes_no_memory_before_the_bytes_come(ru
         one.socket.close()
 
 
-def test_bytes_behind_the_request_close_the_connection(rude: Rude) -> None:
-    request = frame_of(ListGroupsRequest(), 3)
-    rude.say(framed(bytes(request[4:]) + b"trailing"))
-    assert rude.is_closed()
-
-
-def test_three_bytes_behind_a_metadata_request_are_librdkafkas_and_no_offence(rude: Rude) -> None:
-    request = frame_of(MetadataRequest(topics=None), 9, correlation_id=4)
-    rude.say(framed(bytes(request[4:]) + b"\0\0\0"))
-    assert struct.unpack_from(">i", rude.receive()) == (4,)
+@pytest.mark.parametrize("trailing", [b"\0", b"\0\0\0", b"trailing"])
+def test_bytes_behind_a_request_are_ignored(rude: Rude, trailing: bytes) -> None:
+    """librdkafka appends up to three to Metadata, and kafka-go one to DescribeAcls and DeleteAcls."""
+    for number, request in enumerate([ListGroupsRequest(), MetadataRequest(topics=None), DescribeAclsRequest()]):
+        version = min(request.VERSIONS[1], 9)
+        rude.say(framed(bytes(frame_of(request, version, correlation_id=number)[4:]) + trailing))
+        assert struct.unpack_from(">i", rude.receive()) == (number,)
 
 
 def test_a_truncated_request_closes_the_connection(rude: Rude, broker: Broker) -> None:

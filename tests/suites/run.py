@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parents[1] / "e2e"))
 sys.path.insert(2, str(Path(__file__).parents[2] / "broker" / "tests" / "state"))
+sys.path.insert(3, str(Path(__file__).parents[2] / "broker" / "tests" / "client"))
 
 from penstock_suites.brokers import running
 from penstock_suites.lists import FAILED, PASSED, Exceptions, Outcome, counted, problems, read

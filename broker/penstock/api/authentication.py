@@ -189,7 +189,7 @@ class AuthenticationStage:
     def on_handshake(self, connection: SaslConnection, frame: memoryview, header: RequestHeader) -> None:
         """Select the mechanism."""
         check_version(header, *SaslHandshakeRequest.VERSIONS)
-        request = codec.decode(SaslHandshakeRequest, header.version, frame, header.body_offset)
+        request = codec.decode_request(SaslHandshakeRequest, header.version, frame, header.body_offset)
         names = list(self.authenticator.mechanisms)
         mechanism = self.authenticator.mechanisms.get(request.mechanism)
         if self.exchange is not None:
@@ -214,7 +214,7 @@ class AuthenticationStage:
     def on_authenticate(self, connection: SaslConnection, frame: memoryview, header: RequestHeader) -> None:
         """Pass a token to the mechanism."""
         check_version(header, *SaslAuthenticateRequest.VERSIONS)
-        request = codec.decode(SaslAuthenticateRequest, header.version, frame, header.body_offset)
+        request = codec.decode_request(SaslAuthenticateRequest, header.version, frame, header.body_offset)
         if self.exchange is None:
             response = SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="SaslAuthenticate before SaslHandshake"

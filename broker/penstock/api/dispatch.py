@@ -81,7 +81,7 @@ class Dispatcher:
     def on_fetch(self, connection: PeerConnection, frame: memoryview, header: RequestHeader) -> None:
         """Decode and serve a Fetch request."""
         check_version(header, *FetchRequest.VERSIONS)
-        request = codec.decode(FetchRequest, header.version, frame, header.body_offset, MAX_FETCH_ELEMENTS)
+        request = codec.decode_request(FetchRequest, header.version, frame, header.body_offset, MAX_FETCH_ELEMENTS)
         exchange = connection.open_exchange()
         self.fetch.handle(request, header.version, header.correlation_id, exchange, connection.peer, connection.meter)
 

@@ -29,7 +29,6 @@ from penstock.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from penstock.wire.primitives import ZERO_UUID
-from penstock.wire.schema import MalformedMessage
 
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 """Bit field of operations on a topic (KIP-430): all that exist. Authorization removes those that are denied."""
@@ -233,15 +232,8 @@ def with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
 
 
 def decode_request(version: int, frame: memoryview, offset: int) -> MetadataRequest:
-    """Decode a request, also of librdkafka. Raises MalformedMessage.
-
-    librdkafka encodes "all topics" with an array count of four bytes instead of one, so up to three bytes of the flags
-    behind it remain.
-    """
-    request, end = codec.decode_from(MetadataRequest, version, frame, offset)
-    trailing = bytes(frame[end:])
-    if trailing and (len(trailing) > 3 or max(trailing) > 1):
-        raise MalformedMessage(f"Metadata v{version} ends at byte {end} of {len(frame)}")
+    """Decode a request. Raises MalformedMessage."""
+    request = codec.decode_request(MetadataRequest, version, frame, offset)
     if version == 0 and not request.topics:
         request.topics = None  # version 0 cannot encode null
     return request

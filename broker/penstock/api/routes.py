@@ -68,7 +68,7 @@ class Route:
     ) -> None:
         known_first, known_last = request.VERSIONS
         self.request, self.handler, self.failure = request, handler, failure
-        self.decode: Decoder = decode or partial(codec.decode, request)
+        self.decode: Decoder = decode or partial(codec.decode_request, request)
         self.first = known_first if first is None else first
         self.last = known_last if last is None else last
         assert known_first <= self.first <= self.last <= known_last, f"a route of {request.__name__} narrows versions"

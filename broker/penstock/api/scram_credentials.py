@@ -11,10 +11,8 @@ from penstock.control.scram_admin import (
     CredentialUpsertion,
     ScramAdmin,
 )
-from penstock.wire import codec
 from penstock.wire.messages import alter_user_scram_credentials as alter
 from penstock.wire.messages import describe_user_scram_credentials as describe
-from penstock.wire.schema import MalformedMessage
 
 NUMBERS = {name: number for number, name in MECHANISM_NUMBERS.items()}
 
@@ -29,7 +27,7 @@ class ScramCredentialsApi:
         """Return the routes of these APIs."""
         return [
             Route(describe.DescribeUserScramCredentialsRequest, self.describe, failed_describe),
-            Route(alter.AlterUserScramCredentialsRequest, self.alter, failed_alter, decode=decode_alter),
+            Route(alter.AlterUserScramCredentialsRequest, self.alter, failed_alter),
         ]
 
     def describe(
@@ -67,14 +65,6 @@ class ScramCredentialsApi:
                 result.error_code, result.error_message = error.error, error.message
             results.append(result)
         return alter.AlterUserScramCredentialsResponse(results=results)
-
-
-def decode_alter(version: int, frame: memoryview, offset: int) -> alter.AlterUserScramCredentialsRequest:
-    """Decode a request, also of librdkafka, which appends one zero byte too many. Raises MalformedMessage."""
-    request, end = codec.decode_from(alter.AlterUserScramCredentialsRequest, version, frame, offset)
-    if bytes(frame[end:]) not in (b"", b"\0"):
-        raise MalformedMessage(f"AlterUserScramCredentials v{version} ends at byte {end} of {len(frame)}")
-    return request
 
 
 def failed_describe(

@@ -44,7 +44,7 @@ class ApiVersionsApi:
         first, last = ApiVersionsRequest.VERSIONS
         if not first <= header.version <= last:
             return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self.served), 0
-        request = codec.decode(ApiVersionsRequest, header.version, frame, header.body_offset)
+        request = codec.decode_request(ApiVersionsRequest, header.version, frame, header.body_offset)
         named = request.client_software_name, request.client_software_version
         if header.version >= 3 and not all(map(is_well_formed, named)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST), header.version

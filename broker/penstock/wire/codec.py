@@ -33,6 +33,14 @@ def decode(cls: type[P], version: int, buffer: Buffer, offset: int = 0, max_elem
     return message
 
 
+def decode_request(cls: type[P], version: int, frame: Buffer, offset: int = 0, max_elements: int = MAX_ELEMENTS) -> P:
+    """Return a client's request. Raises `MalformedMessage`.
+
+    Trailing bytes are ignored, as in Kafka: librdkafka and kafka-go append some to a few requests.
+    """
+    return decode_from(cls, version, frame, offset, max_elements)[0]
+
+
 def decode_from(
     cls: type[P], version: int, buffer: Buffer, offset: int = 0, max_elements: int = MAX_ELEMENTS
 ) -> tuple[P, int]:

@@ -71,17 +71,14 @@ class PartitionResult(NamedTuple):
 
 
 def parse_produce(frame: memoryview, offset: int, version: int) -> ProduceFrame:
-    """Parse the request whose body starts at `offset`. Raises MalformedMessage."""
+    """Parse the request whose body starts at `offset`. Trailing bytes are ignored. Raises MalformedMessage."""
     try:
         parse = parse_compact if version >= FLEXIBLE_FROM else parse_old
-        request, end = parse(frame, offset, version)
+        return parse(frame, offset, version)[0]
     except (IndexError, struct.error):
         raise MalformedMessage("the Produce request is truncated") from None
     except UnicodeDecodeError:
         raise MalformedMessage("the Produce request contains a name that is not UTF-8") from None
-    if end != len(frame):
-        raise MalformedMessage(f"the Produce request ends at byte {end} of {len(frame)}")
-    return request
 
 
 def parse_old(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, int]:

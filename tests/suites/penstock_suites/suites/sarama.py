@@ -152,7 +152,7 @@ class Sarama:
             "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}",
             SOCKET_VARIABLE: str(self._socket),
         }
-        return gotests.run(run, ".", ["-tags=functional"], LIMIT_S, **variables)
+        return gotests.run(run, ["."], ["-tags=functional"], LIMIT_S, **variables)
 
 
 def _proxies_of(port: int) -> int:
