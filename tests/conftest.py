@@ -11,6 +11,8 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "e2e"))
 sys.path.insert(0, str(HERE.parent / "broker" / "tests" / "state"))
+# Last: they must not shadow other modules.
+sys.path += [str(HERE.parent / "broker" / "tests" / folder) for folder in ("node", "client")]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
