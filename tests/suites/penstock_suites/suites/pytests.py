@@ -22,6 +22,7 @@ SHOWN_CHARACTERS = 3000
 COMMON_REQUIREMENTS = ("pytest==9.0.2", "pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pytest-timeout==2.4.0")
 KAFKA_ACLS = Path(__file__).parents[1] / "kafka_acls.py"
 AIOKAFKA_CONFTEST = Path(__file__).parent / "aiokafka_conftest.txt"
+CONFLUENT_CONFTEST = Path(__file__).parent / "confluent_conftest.txt"
 
 
 def outcomes(report: Path) -> dict[str, Outcome]:
@@ -136,7 +137,8 @@ class ConfluentKafka:
         return nothing_else(cluster, work)
 
     def layout(self, brokers: int | None) -> Layout:
-        return Layout(brokers or 1, settings={"auto.create.topics.enable": "true"})
+        security = Security({"SASL": "SASL_PLAINTEXT"}, plain={"sasl_user": "sasl_user"})
+        return Layout(brokers or 1, settings={"auto.create.topics.enable": "true"}, security=security)
 
     def build(self) -> Path:
         needed = [
@@ -151,5 +153,9 @@ class ConfluentKafka:
 
     def run(self, run: Run) -> Mapping[str, Outcome]:
         copy_tests(run, ["tests"])
+        conftest = Path("tests") / "integration" / "conftest.py"
+        own = (run.sources / conftest).read_text() + CONFLUENT_CONFTEST.read_text()
+        (run.work / "suite" / conftest).write_text(own)
         folders = [f"tests/integration/{folder}" for folder in ("admin", "consumer", "producer")]
-        return run_pytest(run, self._python, folders, BROKERS=run.cluster.bootstrap)
+        sasl = f"127.0.0.1:{run.cluster.port('SASL')}"
+        return run_pytest(run, self._python, folders, BROKERS=run.cluster.bootstrap, SUITE_SASL_BROKER=sasl)
