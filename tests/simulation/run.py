@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from penstock_simulation.cluster import FEATURES
+from penstock_simulation.cluster import ALL_FEATURES
 from penstock_simulation.cluster_bugs import CLUSTER_BUGS
 from penstock_simulation.planted import BUGS, Bug, FaultError, changed_text, planted
 from penstock_simulation.scenario import Verdict
@@ -176,7 +176,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, help="the first seed behind the kept ones (default: a random one)")
     parser.add_argument("--world", choices=[CLUSTER, BROKER], default=CLUSTER, help="what is simulated")
     parser.add_argument(
-        "--features", metavar="NAME,...", help=f"the workloads beside the plain one: of {', '.join(FEATURES)}"
+        "--features",
+        metavar="NAME,...",
+        help=f"the workloads beside the plain one: of {', '.join(sorted(ALL_FEATURES))}",
     )
     parser.add_argument("--once", action="store_true", help="replay only once")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)

@@ -9,11 +9,13 @@ from penstock_simulation.history import (
     Commit,
     CommittedRead,
     Content,
+    Grant,
     HighWatermark,
     History,
     Outcome,
     Replica,
     Seen,
+    Use,
     Write,
 )
 
@@ -122,6 +124,7 @@ BROKEN = {
         History(replicas=[Replica(P, "b1", 2, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(0, b"a"), (1, b"c")])]),
         History(replicas=[Replica(P, "b1", 2, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(0, b"a")])]),
     ],
+    "allowed later": [History(grants=[Grant("ana", 1.0, 5.0)], uses=[Use("ana", "b1", "read", 5.1)])],
 }
 
 LEGAL = {
@@ -188,6 +191,10 @@ LEGAL = {
     ),
     "an abandoned record arrives after the end offset was read": History(
         writes=SENT, contents=[Content(P, 0, 2, [(i, value(i)) for i in range(3)])]
+    ),
+    "a user does what it may": History(
+        grants=[Grant("ana", 1.0, 5.0), Grant("bob", 6.0)],
+        uses=[Use("ana", "b1", "read", 5.0), Use("bob", "b1", "read", 9.0)],
     ),
     "a replica begins later": History(
         replicas=[Replica(P, "b1", 2, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(1, b"b")])]

@@ -9,7 +9,7 @@ import importlib
 from functools import partial
 
 import pytest
-from penstock_simulation.cluster import FEATURES
+from penstock_simulation.cluster import ALL_FEATURES
 from penstock_simulation.cluster_bugs import CLUSTER_BUGS, HUNTS
 from penstock_simulation.cluster_faults import CLUSTER_WEIGHTS, ClusterFaults
 from penstock_simulation.faults import WEIGHTS, Faults
@@ -46,7 +46,7 @@ def test_brokers_keep_their_promises_and_the_seed_replays_to_the_byte(world: str
 
 @pytest.mark.timeout(300)
 def test_each_workload_runs_in_a_cluster_and_is_seen_by_the_checker() -> None:
-    verdict = run_seed(1, features=frozenset(FEATURES))
+    verdict = run_seed(1, features=ALL_FEATURES)
     assert not verdict.findings
     history = verdict.history
     assert any(write.transaction for write in history.writes)
@@ -54,6 +54,7 @@ def test_each_workload_runs_in_a_cluster_and_is_seen_by_the_checker() -> None:
     assert any(commit.transaction for commit in history.commits)
     assert len({replica.replica.partition(".")[0] for replica in history.replicas}) > 1
     assert len({told.broker for told in history.acknowledgements}) > 1
+    assert {use.request for use in history.uses} == {"write", "read", "describe"}
     assert {content.partition[0] for content in history.contents} >= {"orders", "ledger", "passing-1"}
 
 
@@ -110,4 +111,4 @@ def test_every_kind_of_fault_can_be_begun() -> None:
             assert callable(getattr(faults, kind)), kind
     for found in HUNTS.values():
         assert {*found.kinds} <= CLUSTER_WEIGHTS.keys()
-        assert {*found.features} <= FEATURES.keys()
+        assert {*found.features} <= ALL_FEATURES

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable
 
+from penstock.api.authorization.access import OUTDATED_RIGHTS
 from penstock.api.authorization.enforcement import Admission, Enforcement
 from penstock.api.exchange import PeerConnection, ProtocolViolation, RequestExchange
 from penstock.api.fetch import FetchApi
@@ -60,6 +61,9 @@ class Dispatcher:
 
     def serve(self, connection: PeerConnection, frame: memoryview) -> None:
         """Serve a request. Raises ProtocolViolation if it is not valid."""
+        if self.enforcement is not None and not self.enforcement.authorizer.may_decide(connection.peer.principal):
+            connection.open_exchange().abort(OUTDATED_RIGHTS)
+            return
         try:
             if connection.produce_template is not None and self.produce.handle_template(
                 connection, frame, connection.produce_template

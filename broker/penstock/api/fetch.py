@@ -443,7 +443,8 @@ class PendingFetch:
         self.completed = True
         self.api.stats.observe(ApiKey.FETCH, self.api.stats.now_s() - self.started)
         self.api.stats.fetched_bytes += result.bytes
-        if self.exchange.is_disconnected:
+        rights = self.api.rights
+        if self.exchange.is_disconnected or (rights is not None and rights.refuse_outdated(self.peer, self.exchange)):
             result.release()
             return
         found = result.partitions

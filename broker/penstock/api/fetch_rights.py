@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
-from penstock.api.authorization.access import DataAccess
-from penstock.api.exchange import PeerInfo, ResponsePart
+from penstock.api.authorization.access import OUTDATED_RIGHTS, DataAccess
+from penstock.api.exchange import PeerInfo, RequestExchange, ResponsePart
 from penstock.api.fetch_sessions import FetchSession, FetchTarget
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.apis import ApiKey
@@ -65,6 +65,13 @@ class FetchRights:
         target.authorized = 0
         self.access.deny(peer, READ, TOPIC, name, ApiKey.FETCH)
         return False
+
+    def refuse_outdated(self, peer: PeerInfo, exchange: RequestExchange) -> bool:
+        """Close the connection if its client's rights may have ended meanwhile; return whether they may."""
+        if self.access.authorizer.may_decide(peer.principal):
+            return False
+        exchange.abort(OUTDATED_RIGHTS)
+        return True
 
     def refresh(self, session: FetchSession) -> None:
         """Make the session read all of its partitions again if the ACLs have changed since its last request."""

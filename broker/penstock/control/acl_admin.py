@@ -1,6 +1,7 @@
 """Creates and deletes ACLs in the store. Used by `api.acls`.
 
-Requests with many ACLs are written in several transactions; one that fails leaves those before it.
+Requests with many ACLs are written in several transactions; one that fails leaves those before it. Each transaction
+writes `keys.ACL_CHANGE` too, by which brokers know whether they have all changes (`acl_confirmation`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ MAX_ACLS = 50_000
 ACLS_PER_SLICE = 2_000
 """ACLs to match before yielding to the event loop."""
 OK = ConfigOutcome()
+MARK_CHANGE = PutOp(keys.ACL_CHANGE, b"")
 TOO_MANY = ConfigOutcome(
     ErrorCode.POLICY_VIOLATION,
     f"the cluster would have more than {MAX_ACLS} ACLs; use prefixed or wildcard patterns, or delete unused ACLs",
@@ -89,7 +91,7 @@ class AclService:
         revision = 0
         for batch in batches(operations):
             try:
-                revision = (await self.store.txn([], batch)).revision
+                revision = (await self.store.txn([], [*batch, MARK_CHANGE])).revision
             except StoreError as e:
                 failures.update(dict.fromkeys((op.key for op in batch), ConfigOutcome(store_error(e), str(e))))
         if revision:
@@ -123,12 +125,12 @@ async def matching(wanted: StoredAclFilter, acls: dict[str, AclRecord]) -> list[
 
 
 def batches(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
-    """Yield the operations in batches that fit into one transaction."""
+    """Yield the operations in batches that fit into one transaction with `MARK_CHANGE`."""
     batch: list[Operation] = []
     size_bytes = 0
     for operation in operations:
         added_bytes = len(operation.key) + (len(operation.value) if isinstance(operation, PutOp) else 0)
-        if batch and (len(batch) == MAX_TXN_OPERATIONS or size_bytes + added_bytes > MAX_TXN_BYTES // 2):
+        if batch and (len(batch) == MAX_TXN_OPERATIONS - 1 or size_bytes + added_bytes > MAX_TXN_BYTES // 2):
             yield batch
             batch, size_bytes = [], 0
         batch.append(operation)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.config.broker import BrokerConfig
 from penstock.config.listener_security import ListenerSecurity
 from penstock.node.settings import StartError
@@ -11,11 +13,14 @@ from penstock.security.principal import ANONYMOUS
 from penstock.state.view import ClusterView
 
 
-def make_authorizer(config: BrokerConfig, view: ClusterView) -> Authorizer:
-    """Return the authorizer that `authorizer.class.name` selects. It follows the ACLs in the view."""
+def make_authorizer(config: BrokerConfig, view: ClusterView, is_confirmed: Callable[[], bool]) -> Authorizer:
+    """Return the authorizer that `authorizer.class.name` selects. It follows the ACLs in the view.
+
+    `is_confirmed` returns whether the view has all changes of ACLs that are older than the broker's lease.
+    """
     if not config.authorizer_class_name:
         return AllowAll()
-    return AclAuthorizer(view, config.super_users, config.allow_everyone_if_no_acl_found)
+    return AclAuthorizer(view, config.super_users, config.allow_everyone_if_no_acl_found, is_confirmed)
 
 
 def check_brokers_are_authorized(config: BrokerConfig, security: ListenerSecurity) -> None:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from penstock.api.leaderships import Leaderships
 from penstock.config.listeners import ListenerAddress
+from penstock.control.acl_confirmation import AclConfirmation
 from penstock.control.broker_availability import RegisteredBrokers
 from penstock.control.restored.guarded import GuardedStore
 from penstock.control.restored.restored import RestoreGuard
@@ -68,6 +69,7 @@ class ClusteredComposition(BrokerComposition):
             self.restored,
             context.on_lost,
         )
+        self.acls = AclConfirmation(self.store, self.watcher, clock, config.broker_session_timeout_ms)
         self.brokers = RegisteredBrokers(self.store, self.view, clock, config)
         self.ownership = AssignedShardOwnership(self.store, self.view, config.node_id, self.member)
 
@@ -97,6 +99,9 @@ class ClusteredComposition(BrokerComposition):
         publish: Callable[[list[ListenerAddress]], list[BrokerEndpoint]],
     ) -> list[ListenerAddress]:
         """Register once connections are accepted, because other brokers then name this one to clients."""
+        if services.authorizer.is_enabled:
+            self.context.cleanup.push_async_callback(self.acls.close)
+            await self.acls.start()
 
         async def register(bound: list[ListenerAddress]) -> None:
             await self.register(services, publish(bound))
@@ -115,6 +120,10 @@ class ClusteredComposition(BrokerComposition):
         cleaners = [services.groups.delete_topic_offsets]
         member.start_controller(TcpProber(self.peers.listener, self.peers.tls), self.peers, cleaners)
 
+    def has_confirmed_acls(self) -> bool:
+        """Return whether the view surely has the changes of ACLs that are older than the broker's lease."""
+        return self.acls.is_valid()
+
     def frozen_reason(self) -> str | None:
         """Return why this broker is frozen; None if it is not."""
         return self.restored.reason
@@ -123,6 +132,8 @@ class ClusteredComposition(BrokerComposition):
         """Return why a member is not ready for clients; None if the cluster is no reason."""
         if not self.member.may_serve():
             return "the lease of this broker may have expired: etcd is not responding"
+        if self.acls.is_started and not self.acls.is_valid():
+            return "the ACLs of this broker may be outdated: etcd is not responding, or its changes arrive late"
         return None
 
     async def leave(self) -> None:

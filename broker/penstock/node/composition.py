@@ -113,6 +113,10 @@ class BrokerComposition(ABC):
         """Return why a registered broker is not ready for clients; None if it is."""
         return None
 
+    def has_confirmed_acls(self) -> bool:
+        """Return whether the view surely has the changes of ACLs that are older than the broker's lease."""
+        return True
+
     async def leave(self) -> None:
         """End the registration, before the listeners close."""
 

@@ -5,7 +5,7 @@ Created by `node`; request handlers and the dispatcher call it on the event loop
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from penstock.security.acl_index import AclIndex, AclsByKey, IndexedAcl, ResourceAcls
 from penstock.security.principal import USER, Principal
@@ -31,12 +31,20 @@ class AclAuthorizer:
 
     DENY takes precedence. Without a matching ACL, the operation is denied; with `allows_unprotected`, only if another
     ACL applies to the resource. `super_users` may do everything. A decision that was made before is looked up; a change
-    of the ACLs drops all decisions.
+    of the ACLs drops all decisions. `is_confirmed` returns whether the view has all changes
+    that are older than the broker's lease.
     """
 
     is_enabled = True
 
-    def __init__(self, view: ClusterView, super_users: Iterable[str] = (), allows_unprotected: bool = False) -> None:
+    def __init__(
+        self,
+        view: ClusterView,
+        super_users: Iterable[str] = (),
+        allows_unprotected: bool = False,
+        is_confirmed: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.is_confirmed = is_confirmed
         self.view, self.super_users, self.allows_unprotected = view, frozenset(super_users), allows_unprotected
         self.generation = 1
         self.index = AclIndex()
@@ -52,6 +60,10 @@ class AclAuthorizer:
         if any(is_changed):
             self.generation += 1
             self.decisions.clear()
+
+    def may_decide(self, principal: Principal) -> bool:
+        """Return whether decisions about a principal are up to date. Those about super users need no ACLs."""
+        return self.is_confirmed() or str(principal) in self.super_users
 
     def is_allowed(
         self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType, name: str

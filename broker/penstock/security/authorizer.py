@@ -19,6 +19,9 @@ class Authorizer(Protocol):
     def generation(self) -> int:
         """Changes with each change of the ACLs: a decision that a caller keeps is valid for one generation."""
 
+    def may_decide(self, principal: Principal) -> bool:
+        """Return whether decisions about a principal are up to date. If not, the client must turn to another broker."""
+
     def is_allowed(
         self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType, name: str
     ) -> bool:
@@ -35,6 +38,10 @@ class AllowAll:
 
     is_enabled = False
     generation = 0
+
+    def may_decide(self, principal: Principal) -> bool:
+        """Return True."""
+        return True
 
     def is_allowed(
         self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType, name: str

@@ -341,6 +341,18 @@ def replicas_differ(history: History) -> Iterator[Finding]:
                         break
 
 
+def allowed_later(history: History) -> Iterator[Finding]:
+    """A user may do nothing once all brokers have its revocation, or once a lease has passed since."""
+    ended_s = {grant.user: grant.ended_s for grant in history.grants}
+    for use in history.uses:
+        if use.sent_s > ended_s[use.user]:
+            yield Finding(
+                "allowed later",
+                f"{use.broker} allowed {use.user} to {use.request} at {use.sent_s:.3f} s; the right had ended by"
+                f" {ended_s[use.user]:.3f} s",
+            )
+
+
 CHECKS: Iterable[Callable[[History], Iterator[Finding]]] = (
     lost,
     vanished,
@@ -358,4 +370,5 @@ CHECKS: Iterable[Callable[[History], Iterator[Finding]]] = (
     two_leaders,
     high_watermark_back,
     replicas_differ,
+    allowed_later,
 )

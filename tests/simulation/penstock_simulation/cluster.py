@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from penstock.client import TopicPartition
-from penstock_simulation import administering, plain_reading, transacting, workload
+from penstock_simulation import administering, plain_reading, revoking, transacting, workload
 from penstock_simulation.checker import Finding
 from penstock_simulation.cluster_faults import CLUSTER_WEIGHTS, ClusterFaults
 from penstock_simulation.hosting import BrokerHost
@@ -24,6 +24,10 @@ TRANSACTED = 150
 ALIKE_DEADLINE_S = 60.0
 FEATURES = {"transactions": 0.6, "churn": 0.3, "reassignment": 0.4, "scaling": 0.3}
 """Optional workloads, and the probability of each."""
+RIGHTS = "rights"
+RIGHTS_SHARE = 0.3
+"""Probability of the workload with ACLs. It is drawn apart, so that it changes nothing in seeds without it."""
+ALL_FEATURES = frozenset({*FEATURES, RIGHTS})
 
 
 class Cluster(Scenario):
@@ -42,6 +46,8 @@ class Cluster(Scenario):
         super().__init__(seed, keep_trace=keep_trace)
         rng = self.world.streams["plan"]
         drawn = frozenset(name for name, share in FEATURES.items() if rng.random() < share)
+        if self.world.streams[RIGHTS].random() < RIGHTS_SHARE:
+            drawn |= {RIGHTS}
         self.features = drawn if features is None else features
         self.faults = ClusterFaults(self, kinds or CLUSTER_WEIGHTS)
         self.faults.pace = rng.choice([0.3, 1.0])
@@ -53,6 +59,8 @@ class Cluster(Scenario):
             "replica.fetch.wait.max.ms": str(rng.choice([100, 500])),
             "leader.imbalance.check.interval.seconds": str(rng.choice([3, 300])),
         }
+        if RIGHTS in self.features:
+            self.settings |= revoking.SETTINGS
         for number in range(1, BROKERS + 1):
             self.add_host(number)
         self.plan = workload.Plan(
@@ -66,6 +74,9 @@ class Cluster(Scenario):
             replication=REPLICATION,
             enough=lambda: self.faults.counted >= LEAST_FAULTS,
         )
+        self.revocations = revoking.Revocations(self.plan, self.hosts, lease_ms / 1000)
+        if RIGHTS in self.features:
+            self.plan.others.append((revoking.GUARDED, 1, False))
         if "transactions" in self.features:
             self.plan.records = rng.randrange(250, 300)
             self.plan.others.append((transacting.LEDGER, TRANSACTORS, True))
@@ -74,9 +85,11 @@ class Cluster(Scenario):
 
     def add_host(self, number: int) -> BrokerHost:
         settings = {**self.settings, "node.id": str(number)}
+        more_listeners = {revoking.LISTENER: revoking.PORT} if RIGHTS in self.features else None
         host = BrokerHost(
-            self.world, self.network, self.core, self.faults.rng, f"b{number}", settings, is_clustered=True
-        )
+            self.world, self.network, self.core, self.faults.rng, f"b{number}", settings, is_clustered=True,
+            more_listeners=more_listeners,
+        )  # fmt: skip
         self.hosts.append(host)
         return host
 
@@ -95,6 +108,9 @@ class Cluster(Scenario):
             ledger = [TopicPartition(transacting.LEDGER, number) for number in range(TRANSACTORS)]
             reader = partial(workload.read_alone, plan, "rc", streams["rc"], ledger, "read_committed")
             self.start_client("rc", reader)
+        if RIGHTS in self.features:
+            self.start_client("grants", partial(revoking.administer, self.revocations, streams["grants"]))
+            self.start_client("user", partial(revoking.use, self.revocations, streams["user"]))
         if "churn" in self.features:
             clock = Machine(self.world, self.network, "churn").clock
             self.start_client("churn", partial(administering.churn, plan, clock, streams["churn"]))

@@ -169,6 +169,16 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
         ),
         Hunt(("store_cut", "lease_ends", "reset")),
     ),
+    (
+        one_edit(
+            "rights-unconfirmed",
+            "a broker that was cut off from the store allows what was revoked meanwhile",
+            "control/acl_confirmation.py",
+            "return self.clock.boot_ms() < self.deadline_ms",
+            "return True",
+        ),
+        Hunt(("store_cut", "watch_lag", "isolate"), ("rights",)),
+    ),
     (BUGS["deferred-batch-overtaken"], Hunt(("restart", "watch_lag", "store_slow"), ("transactions",))),
 )
 CLUSTER_BUGS: dict[str, Bug] = {bug.name: bug for bug, _ in HUNTED}

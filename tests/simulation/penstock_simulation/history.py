@@ -123,6 +123,26 @@ class Replica:
 
 
 @dataclass(slots=True)
+class Grant:
+    """Rights that a user had from `asked_s` on, at the latest until `ended_s`: no request that was sent later may be
+    allowed."""
+
+    user: str
+    asked_s: float
+    ended_s: float = inf
+
+
+@dataclass(slots=True)
+class Use:
+    """A request that a broker allowed to a user."""
+
+    user: str
+    broker: str
+    request: str
+    sent_s: float
+
+
+@dataclass(slots=True)
 class History:
     """All recorded events, each kind in the order of occurrence."""
 
@@ -134,6 +154,8 @@ class History:
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
     high_watermarks: list[HighWatermark] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
+    grants: list[Grant] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)
     """Transactions known to be aborted."""
     undecided: set[str] = field(default_factory=set)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.config.options import UpOptions
@@ -41,9 +42,12 @@ class BrokerHost:
         settings: dict[str, str],
         *,
         is_clustered: bool = False,
+        more_listeners: Mapping[str, int] | None = None,
     ) -> None:
+        """`more_listeners` are ports by the names of listeners beside the usual one."""
         self.world, self.core, self.rng, self.name = world, core, rng, name
         self.settings, self.is_clustered = settings, is_clustered
+        self.more_listeners = more_listeners or {}
         self.machine = Machine(world, network, name)
         self.process: Process | None = None
         self.node: SimNode | None = None
@@ -106,7 +110,9 @@ class BrokerHost:
         process = self.world.current
         assert process is not None
         outside = self.outside = SimOutside(process, self.core, self.is_clustered)
-        options = UpOptions(data_dir=DATA_DIR, host=self.name, port=PORT, http_port=None, settings=self.settings)
+        ports = {"PLAINTEXT": PORT, **self.more_listeners}
+        listeners = [f"{listener}://{self.name}:{port}" for listener, port in ports.items()]
+        options = UpOptions(data_dir=DATA_DIR, listeners=listeners, http_port=None, settings=self.settings)
         node = self.node = SimNode(options, {}, outside)
         try:
             await node.start()

@@ -35,6 +35,10 @@ DRAWS = (
 )
 
 
+UNPREDICTABLE = ("penstock.client.", "penstock.security.", "penstock.control.bootstrap_user")
+"""Parts that may use the system's randomness: the client, and nonces and secrets, which must be unpredictable."""
+
+
 class BoundAddress:
     """Replacement for a socket that is bound but does not listen yet."""
 
@@ -63,7 +67,7 @@ def check_caller() -> None:
     while frame is not None and frame.f_globals["__name__"] in (__name__, "random", "secrets", "uuid"):
         frame = frame.f_back
     name = frame.f_globals["__name__"] if frame is not None else ""
-    if name.startswith("penstock.") and not name.startswith("penstock.client."):
+    if name.startswith("penstock.") and not name.startswith(UNPREDICTABLE):
         raise GlobalRandomness(name)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from penstock_simulation.cluster import FEATURES, Cluster
+from penstock_simulation.cluster import ALL_FEATURES, Cluster
 from penstock_simulation.cluster_faults import CLUSTER_WEIGHTS
 from penstock_simulation.faults import WEIGHTS
 from penstock_simulation.scenario import OneBroker, Scenario, Verdict, run_scenario
@@ -27,7 +27,7 @@ def run_seed(
     plant: Callable[[], Any] | None = None,
 ) -> Verdict:
     """Run one seed to its end, with faults of these `kinds` and, in a cluster, workloads of these `features`."""
-    assert features is None or features <= FEATURES.keys(), f"unknown workloads: {features}"
+    assert features is None or features <= ALL_FEATURES, f"unknown workloads: {features}"
     make: Callable[[], Scenario]
     if world == CLUSTER:
         make = partial(Cluster, seed, keep_trace=keep_trace, kinds=kinds, features=features)

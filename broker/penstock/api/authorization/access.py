@@ -11,6 +11,9 @@ from penstock.state.view import ClusterView
 from penstock.wire.acl import CLUSTER_NAME, AclOperation, ResourceType
 from penstock.wire.apis import ApiKey, api_name
 
+OUTDATED_RIGHTS = "this broker's ACLs may be outdated because its store does not respond; use another broker"
+"""Why a connection is closed whose requests cannot be authorized. Clients connect to another broker or try again."""
+
 
 class Access:
     """The rights of one client, for a request of an API."""

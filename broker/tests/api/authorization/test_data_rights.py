@@ -11,10 +11,12 @@ import pytest
 from authorized_broker import HOST, ROOT, AuthorizedBroker, AuthorizedClient, acl, opened_broker
 from replica_kit import batch_of, until
 
+from penstock.api.authorization.access import OUTDATED_RIGHTS
 from penstock.security.principal import Principal
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from penstock.wire.messages.metadata import MetadataRequest
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 DENIED, TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ResourceType.TOPIC
@@ -188,3 +190,35 @@ async def test_an_unknown_topic_id_is_no_permission_for_later(broker: Authorized
     assert (await client.ask(request, FetchResponse, 13)).responses[0].partitions[0].error_code == DENIED
     again = fetch_request(broker, session_id=session.session_id, session_epoch=1)
     assert (await client.ask(again, FetchResponse, 13)).responses[0].partitions[0].error_code == DENIED
+
+
+def refuse_decisions(broker: AuthorizedBroker) -> None:
+    """Do as a broker whose ACLs were not confirmed for the time of its lease."""
+    broker.services.authorizer.is_confirmed = lambda: False  # type: ignore[attr-defined]
+
+
+async def test_a_broker_with_outdated_acls_closes_the_connections_of_users(broker: AuthorizedBroker) -> None:
+    await broker.allow(AclOperation.ALL, TOPIC, "*")
+    client, fetch_it = broker.client(), fetch_request(broker, "t")
+    for _ in range(3):
+        assert await produced(client, 9, "t") == {"t": 0}
+    refuse_decisions(broker)
+    assert client.send(produce_request(broker, 9, "t"), 9).aborted == OUTDATED_RIGHTS
+    assert broker.client().send(fetch_it, 12).aborted == OUTDATED_RIGHTS
+    assert broker.client().send(MetadataRequest(topics=None), 12).aborted == OUTDATED_RIGHTS
+    assert broker.services.replicas.find("t", 0).log.end_offset == 3 * BATCH_RECORDS  # type: ignore[union-attr]
+
+
+async def test_a_broker_with_outdated_acls_serves_super_users(broker: AuthorizedBroker) -> None:
+    refuse_decisions(broker)
+    assert await produced(broker.client(ROOT), 9, "t") == {"t": 0}
+
+
+async def test_a_waiting_fetch_gets_nothing_once_the_acls_are_outdated(broker: AuthorizedBroker) -> None:
+    await broker.allow(READ, TOPIC, "t")
+    waiting = broker.client().send(fetch_request(broker, "t", max_wait_ms=60_000), 12)
+    assert not waiting.completed
+    refuse_decisions(broker)
+    await produced(broker.client(ROOT), 9, "t")
+    await until(lambda: waiting.completed)
+    assert waiting.aborted == OUTDATED_RIGHTS
