@@ -1,4 +1,4 @@
-"""The command line: `python -m bench SUITE`, `bench all`, `bench cluster`, `bench spark`, `bench report`."""
+"""The command line: `python -m bench SUITE`, `bench all`, `security`, `cluster`, `spark`, and `bench report`."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from bench.suites import (
     latency,
     partitions,
     rf3,
+    security,
     spark,
     surge,
     throughput,
@@ -58,6 +59,12 @@ ONE_BROKER: dict[str, tuple[Suite, float]] = {  # suites, with their approximate
     "commits": (commits.run, 1),
 }
 
+SECURITY: dict[str, tuple[Suite, float]] = {
+    "tls": (security.tls, 4),
+    "handshakes": (security.handshakes, 3),
+    "acls": (security.acls, 3),
+    "noisy": (security.noisy, 3),
+}
 THREE_BROKERS: dict[str, tuple[Suite, float]] = {
     "rf3": (rf3.throughput, 5),
     "rf3-latency": (rf3.latency, 5),
@@ -65,8 +72,8 @@ THREE_BROKERS: dict[str, tuple[Suite, float]] = {
     "cluster-partitions": (cluster_partitions.run, 6),
     "cluster-commits": (commits.on_cluster, 2),
 }
-SUITES = {**ONE_BROKER, **THREE_BROKERS, **spark.SUITES}
-GROUPS = {"all": ONE_BROKER, "cluster": THREE_BROKERS, "spark": spark.SUITES}
+SUITES = {**ONE_BROKER, **SECURITY, **THREE_BROKERS, **spark.SUITES}
+GROUPS = {"all": ONE_BROKER, "security": SECURITY, "cluster": THREE_BROKERS, "spark": spark.SUITES}
 
 SHARING = (  # one pair of brokers or clusters for all suites of a kind
     *("produce", "consume", "durable", "small-batches", "codecs", "roundtrip", "latency"),
@@ -80,9 +87,15 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(-1 if part.strip() == "all" else int(part) for part in text.split(","))
 
 
-@app.command("run", help="Runs the named suites; 'all' of one broker, 'cluster' those of three, 'spark'.", hidden=True)
+@app.command(
+    "run",
+    help="Runs the named suites, or those of a group: all, security, cluster, spark.",
+    hidden=True,
+)
 def run_suites(
-    names: Annotated[list[str], typer.Argument(help="Suites: " + ", ".join(SUITES) + "; all, cluster, spark.")],
+    names: Annotated[
+        list[str], typer.Argument(help="Suites: " + ", ".join(SUITES) + "; groups: all, security, cluster, spark.")
+    ],
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, where not each suite's own number.")] = None,
     sizes: Annotated[str, typer.Option(help="Message sizes in bytes.")] = "100,1024,10240",
     acks: Annotated[str, typer.Option(help="acks of the produce suite: 1, all.")] = "1,all",
@@ -98,7 +111,7 @@ def run_suites(
     unknown = [name for name in chosen if name not in SUITES]
     if unknown:
         raise typer.BadParameter(
-            f"unknown suite {unknown[0]}; there are {', '.join(SUITES)}, and all, cluster and spark"
+            f"unknown suite {unknown[0]}; there are {', '.join(SUITES)}, and all, security, cluster and spark"
         )
     options = Options(rounds, megabytes, _numbers(sizes), _numbers(acks), quick, null)
     console = Console() if sys.stdout.isatty() else Console(width=LOG_WIDTH)

@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -42,6 +45,25 @@ def run(spec: specs.AnySpec) -> specs.Metrics:
     return msgspec.json.decode(done.stdout, type=dict[str, float])
 
 
+@contextmanager
+def beside(spec: specs.AnySpec) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `spec` in a separate process until the block ends. Raises ClientFailed if the process ended before."""
+    with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as request:
+        request.write(msgspec.json.encode(spec))
+        request.seek(0)
+        command = [sys.executable, "-m", "bench.client"]
+        with subprocess.Popen(
+            command, stdin=request, stdout=subprocess.DEVNULL, stderr=errors, cwd=CHECKOUT
+        ) as process:
+            try:
+                yield process
+                if process.poll() is not None:
+                    errors.seek(0)
+                    raise ClientFailed(errors.read().decode(errors="replace") or "the client ended too early")
+            finally:
+                process.kill()
+
+
 def _dispatch(spec: specs.AnySpec) -> specs.Metrics:
     """Import only the modules that the load needs: raw loads run without librdkafka's threads."""
     if isinstance(spec, specs.Produce):
@@ -64,6 +86,14 @@ def _dispatch(spec: specs.AnySpec) -> specs.Metrics:
         from bench.loads import surge
 
         return surge.run(spec)
+    if isinstance(spec, specs.Handshakes):
+        from bench.loads import handshakes
+
+        return handshakes.run(spec)
+    if isinstance(spec, specs.Flood):
+        from bench.loads import flood
+
+        return flood.run(spec)
     if isinstance(spec, specs.Failover):
         from bench.loads import failover
 

@@ -161,6 +161,32 @@ def _surge() -> Iterator[Requirement]:
     yield Requirement(group, "surge", "surge", "peak_mb", AT_MOST, 512, base=None, unit="MB", label="peak memory")
 
 
+def _security() -> Iterator[Requirement]:
+    group = "TLS 1.3 beside Kafka with TLS, AES-256-GCM: broker CPU per message, unflushed"
+    for what, target in (("produce", 0.6), ("consume", 0.8)):
+        for size in ("1 KiB", "10 KiB"):
+            yield Requirement(group, "tls", f"{what} {size}", CPU, AT_MOST, target)
+    for case in ("EC P-256", "EC P-256, client certificate", "RSA 2048"):
+        yield Requirement("TLS handshakes per CPU second", "handshakes", case, "per_cpu_s", AT_LEAST, 1.0)
+    group = "CPU per message, with against without"
+    for case in ("10,000 ACLs", "10,000 ACLs, consume 1 KiB"):
+        yield Requirement(group, "acls", case, CPU, AT_MOST, 1.02, subject="with", base="without", paired=True)
+    group = "1,000 messages a second beside a client above its quota, against alone: p99"
+    for subject in ("beside a producer", "beside a consumer"):
+        for metric, what in (("produce_p99_ms", "produce"), ("end_to_end_p99_ms", "end to end")):
+            yield Requirement(
+                group,
+                "noisy",
+                "1,000 messages a second",
+                metric,
+                AT_MOST,
+                1.3,
+                subject=subject,
+                base="alone",
+                label=f"{subject}, {what}",
+            )
+
+
 def _cluster_work() -> Iterator[Requirement]:
     """Yield requirements for three brokers on one core; CPU is that of all processes, with etcd."""
     flushes = (("durable", "penstock", "kafka"), ("unflushed", "penstock unflushed", "kafka unflushed"))
@@ -261,8 +287,9 @@ def _spark() -> Iterator[Requirement]:
 
 ONE_BROKER = (*_cpu(), *_throughput(), *_durable(), *_latency(), *_footprint(), *_scale(), *_surge())
 THREE_BROKERS = (*_cluster_work(), *_cluster_faults(), *_cluster_scale())
+SECURITY = tuple(_security())
 SPARK = tuple(_spark())
-ALL = (*ONE_BROKER, *THREE_BROKERS, *SPARK)
+ALL = (*ONE_BROKER, *SECURITY, *THREE_BROKERS, *SPARK)
 
 
 def _figure(requirement: Requirement, found: Results) -> Figure | None:

@@ -60,11 +60,16 @@ class Options:
 
 @dataclass(frozen=True)
 class Lane:
-    """A column of the table: a running service and the topic settings of its measurements."""
+    """A column of the table: a running service and the topic settings of its measurements.
+
+    `address` and `client_settings` are those of a listener other than the service's own.
+    """
 
     name: str
     broker: Service
     topic_settings: dict[str, str] = field(default_factory=dict)
+    address: str = ""
+    client_settings: dict[str, str | int] = field(default_factory=dict)
 
 
 @dataclass

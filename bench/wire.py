@@ -70,9 +70,11 @@ def record_batch(values: Sequence[bytes], timestamp_ms: int | None = None) -> by
     return struct.pack(">qiibI", 0, length, -1, 2, crc32c(tail)) + tail
 
 
-def frame(api: int, version: int, correlation: int, body: bytes, *, flexible: bool) -> bytes:
+def frame(
+    api: int, version: int, correlation: int, body: bytes, *, flexible: bool, client_id: bytes = CLIENT_ID
+) -> bytes:
     """Return a whole request with its size field."""
-    header = struct.pack(">hhi", api, version, correlation) + string(CLIENT_ID) + (b"\0" if flexible else b"")
+    header = struct.pack(">hhi", api, version, correlation) + string(client_id) + (b"\0" if flexible else b"")
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
@@ -87,21 +89,36 @@ def metadata_request(topics: Sequence[str], correlation: int = 0, *, create: boo
 
 
 def produce_request(
-    topic: str, batches: Sequence[tuple[int, bytes]], correlation: int = 0, *, acks: int = -1, timeout_ms: int = 30_000
+    topic: str,
+    batches: Sequence[tuple[int, bytes]],
+    correlation: int = 0,
+    *,
+    acks: int = -1,
+    timeout_ms: int = 30_000,
+    client_id: bytes = CLIENT_ID,
 ) -> bytes:
     """Return a Produce request with one batch for each (partition, batch) of one topic."""
     partitions = b"".join(struct.pack(">i", index) + compact(batch) + b"\0" for index, batch in batches)
     topics = uvarint(2) + compact(topic.encode()) + uvarint(len(batches) + 1) + partitions + b"\0"
     body = b"\0" + struct.pack(">hi", acks, timeout_ms) + topics + b"\0"
-    return frame(PRODUCE, PRODUCE_VERSION, correlation, body, flexible=True)
+    return frame(PRODUCE, PRODUCE_VERSION, correlation, body, flexible=True, client_id=client_id)
 
 
-def fetch_request(topic: str, partition: int, offset: int, correlation: int = 0, *, max_wait_ms: int = 500) -> bytes:
+def fetch_request(
+    topic: str,
+    partition: int,
+    offset: int,
+    correlation: int = 0,
+    *,
+    max_wait_ms: int = 500,
+    client_id: bytes = CLIENT_ID,
+) -> bytes:
     """Return a long-polling Fetch of one partition, without a session."""
     head = struct.pack(">iiiibii", -1, max_wait_ms, 1, 50 << 20, 0, 0, -1)
     wanted = struct.pack(">iiqiqi", partition, -1, offset, -1, -1, 1 << 20) + b"\0"
     topics = uvarint(2) + compact(topic.encode()) + uvarint(2) + wanted + b"\0"
-    return frame(FETCH, FETCH_VERSION, correlation, head + topics + uvarint(1) + uvarint(1) + b"\0", flexible=True)
+    body = head + topics + uvarint(1) + uvarint(1) + b"\0"
+    return frame(FETCH, FETCH_VERSION, correlation, body, flexible=True, client_id=client_id)
 
 
 class Reader:

@@ -51,7 +51,13 @@ class _Reader:
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.consumer = Consumer(
-            {"bootstrap.servers": spec.address, "group.id": "bench", "enable.auto.commit": False, **READS_ON}
+            {
+                "bootstrap.servers": spec.address,
+                "group.id": "bench",
+                "enable.auto.commit": False,
+                **READS_ON,
+                **spec.settings,
+            }
         )
         self.calls = 0
 

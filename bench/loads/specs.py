@@ -42,6 +42,7 @@ class Consume(Spec, frozen=True, kw_only=True):
     messages: int
     size_bytes: int
     seconds: float = 0.0
+    settings: dict[str, str | int] = {}
 
 
 class OneByOne(Spec, frozen=True, kw_only=True):
@@ -74,6 +75,30 @@ class Surge(Spec, frozen=True, kw_only=True):
     limit_bytes: int
 
 
+class Handshakes(Spec, frozen=True, kw_only=True):
+    """TLS 1.3 connections one after the other, each a full handshake, one ApiVersions request and an orderly end.
+
+    `certificate` is a PEM file with the client's certificate and key; empty: the client has none. `topic` is unused.
+    """
+
+    connections: int
+    authority: str
+    certificate: str = ""
+
+
+class Flood(Spec, frozen=True, kw_only=True):
+    """Requests of one client as fast as the broker reads them, `depth` in flight, for `limit_s` seconds.
+
+    The client ignores throttle times, so that the broker has to mute it. `is_fetch`: it reads the beginning of `topic`
+    again and again instead of writing `size_bytes` with each request.
+    """
+
+    client_id: str
+    size_bytes: int
+    depth: int
+    is_fetch: bool = False
+
+
 class Commits(Spec, frozen=True, kw_only=True):
     """Offsets of `groups` groups, each with `partitions` keys; `depth` commits in flight on each connection.
 
@@ -104,5 +129,5 @@ class Failover(Spec, frozen=True, kw_only=True):
     signal: int
 
 
-AnySpec = Produce | Consume | OneByOne | Paced | Surge | Commits | Failover
+AnySpec = Produce | Consume | OneByOne | Paced | Surge | Handshakes | Flood | Commits | Failover
 Metrics = dict[str, float]

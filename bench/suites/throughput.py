@@ -15,7 +15,7 @@ CONSUME_FACTOR = 4  # a larger volume than is produced, so that start and end ha
 CONSUME_S = 1.2  # consuming is cheap: the client reads a topic repeatedly to make the section long enough
 
 
-def _produce_case(
+def produce_case(
     session: Session, case: str, lanes: list[Lane], rounds: int, size_bytes: int, acks: int, *, small: bool = False
 ) -> None:
     with ExitStack() as stack:
@@ -28,7 +28,7 @@ def _produce_case(
         session.run_rounds(case, lanes, rounds, spec)
 
 
-def _consume_case(
+def consume_case(
     session: Session, case: str, lanes: list[Lane], rounds: int, size_bytes: int, *, small: bool = False
 ) -> None:
     with ExitStack() as stack:
@@ -53,7 +53,7 @@ def produce(session: Session) -> None:
         lanes = session.rivals(brokers if acks == 1 else work.real(brokers), durable=False)
         for size in session.options.sizes:
             case = f"acks={'all' if acks == -1 else acks} {size_name(size)}"
-            _produce_case(session, case, lanes, rounds, size, acks)
+            produce_case(session, case, lanes, rounds, size, acks)
 
 
 def consume(session: Session) -> None:
@@ -62,7 +62,7 @@ def consume(session: Session) -> None:
     session.open_suite("consume", rounds, megabytes=str(session.options.megabytes * CONSUME_FACTOR))
     lanes = session.rivals(work.real(session.standing_brokers(warm_up)), durable=False)
     for size in session.options.sizes:
-        _consume_case(session, size_name(size), lanes, rounds, size)
+        consume_case(session, size_name(size), lanes, rounds, size)
 
 
 def durable(session: Session) -> None:
@@ -76,7 +76,7 @@ def durable(session: Session) -> None:
         for lane in session.rivals(brokers[1:], durable=False)
     ]
     for size in session.options.sizes:
-        _produce_case(session, size_name(size), lanes + unflushed if size == 1024 else lanes, rounds, size, -1)
+        produce_case(session, size_name(size), lanes + unflushed if size == 1024 else lanes, rounds, size, -1)
 
 
 def small_batches(session: Session) -> None:
@@ -85,5 +85,5 @@ def small_batches(session: Session) -> None:
     session.open_suite("small-batches", rounds, megabytes=str(session.options.megabytes))
     lanes = session.rivals(work.real(session.standing_brokers(warm_up)), durable=False)
     for size in session.options.sizes:
-        _produce_case(session, f"produce {size_name(size)}", lanes, rounds, size, 1, small=True)
-        _consume_case(session, f"consume {size_name(size)}", lanes, rounds, size, small=True)
+        produce_case(session, f"produce {size_name(size)}", lanes, rounds, size, 1, small=True)
+        consume_case(session, f"consume {size_name(size)}", lanes, rounds, size, small=True)

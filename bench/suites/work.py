@@ -26,14 +26,14 @@ def produce(
 ) -> specs.Produce:
     """Return a spec; `small`: batches of the Java client's defaults before Kafka 4."""
     return specs.Produce(
-        address=lane.broker.address,
+        address=lane.address or lane.broker.address,
         topic=topic,
         broker_pids=lane.broker.pids,
         core=session.cores.client,
         size_bytes=size_bytes,
         messages=messages,
         acks=acks,
-        settings=SMALL_BATCHES if small else {},
+        settings={**lane.client_settings, **(SMALL_BATCHES if small else {})},
     )
 
 
@@ -42,7 +42,7 @@ def consume(
 ) -> specs.Consume:
     """Return a spec; `seconds`: the time for which the client rereads the topic; a smoke run reads it once."""
     return specs.Consume(
-        address=lane.broker.address,
+        address=lane.address or lane.broker.address,
         topic=topic,
         broker_pids=lane.broker.pids,
         core=session.cores.client,
@@ -50,6 +50,7 @@ def consume(
         messages=messages,
         partitions=PARTITIONS,
         seconds=0.0 if session.options.quick else seconds,
+        settings=lane.client_settings,
     )
 
 

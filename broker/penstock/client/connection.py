@@ -74,12 +74,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._versions: dict[int, tuple[int, int]] = {}
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0  # uvloop's handle of a time that has passed has no when()
         self._failure: ConnectionFailed | TlsFailed | None = None
         self._response_count = 0
         self._expires_s = float("inf")
         self._writable = asyncio.Event()
         self._is_buffer_full = False
         self._throttle_timer: asyncio.TimerHandle | None = None
+        self._throttled_until = 0.0
         self._lost = asyncio.Event()
 
     @classmethod
@@ -325,10 +327,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Mark the connection as not writable for a time: the broker does not read it before (KIP-219)."""
         until = self._loop.time() + delay_s
         if self._throttle_timer is not None:
-            if self._throttle_timer.when() >= until:
+            if self._throttled_until >= until:
                 return
             self._throttle_timer.cancel()
         self._writable.clear()
+        self._throttled_until = until
         self._throttle_timer = self._loop.call_at(until, self._end_throttle)
 
     def _end_throttle(self) -> None:
@@ -355,12 +358,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         deadline = self._loop.time() + (self.request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         future: asyncio.Future[R] = self._loop.create_future()
         self._pending.append(PendingResponse(correlation_id, request, version, response, deadline, future))
-        if self._timer is not None and self._timer.when() > deadline:
+        if self._timer is not None and self._timer_due > deadline:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._check_deadlines)
+            self._set_timer(deadline)
         return future
+
+    def _set_timer(self, due: float) -> None:
+        self._timer_due = due
+        self._timer = self._loop.call_at(due, self._check_deadlines)
 
     def _write(self, frame: bytearray) -> None:
         if self._failure is not None:
@@ -376,7 +383,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         now = self._loop.time()
         soonest = min(pending.deadline for pending in self._pending)
         if soonest > now:
-            self._timer = self._loop.call_at(soonest, self._check_deadlines)
+            self._set_timer(soonest)
             return
         self._fail(RequestTimedOut(f"{self.address}: request timed out"))
 

@@ -23,6 +23,8 @@ class ThrottledConnections:
         self._order: list[int] = []
         """A heap of the ticks in `_due`."""
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_s = 0.0
+        """When the timer is due: uvloop returns a handle without `when` for a time that has passed."""
 
     def __len__(self) -> int:
         return len(self._tick_of)
@@ -55,8 +57,9 @@ class ThrottledConnections:
     def _schedule(self) -> None:
         """Set the timer for the first tick."""
         due_s = self._order[0] * TICK_S
-        if self._timer is None or self._timer.when() > due_s:
+        if self._timer is None or self._timer_due_s > due_s:
             self.cancel()
+            self._timer_due_s = due_s
             self._timer = self._loop.call_at(due_s, self._resume_due)
 
     def _resume_due(self) -> None:

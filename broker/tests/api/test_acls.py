@@ -18,6 +18,8 @@ from penstock.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsReque
 from penstock.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from penstock.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic
 
+pytestmark = pytest.mark.integration
+
 READ, TOPIC = AclOperation.READ, ResourceType.TOPIC
 
 

@@ -53,6 +53,7 @@ async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
     await runner.cleanup()
 
 
+@pytest.mark.integration
 async def test_a_token_of_client_credentials_is_used_until_most_of_its_life_is_over(endpoint: Endpoint) -> None:
     tokens = endpoint.tokens()
     assert [await tokens.token() for _ in range(3)] == ["t-1", "t-1", "t-1"]
@@ -64,6 +65,7 @@ async def test_a_token_of_client_credentials_is_used_until_most_of_its_life_is_o
     assert "t-3" not in repr(tokens)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "response", [web.Response(status=401), web.Response(text="no token"), web.Response(text='{"access_token":"a b"}')]
 )
@@ -76,6 +78,7 @@ async def test_a_response_without_a_token_fails_without_showing_the_secret(
     assert "s-secret" not in str(caught.value)
 
 
+@pytest.mark.integration
 async def test_an_endpoint_that_is_not_trusted_gets_no_secret(endpoint: Endpoint) -> None:
     with pytest.raises(AuthenticationFailed, match="certificate"):
         await ClientCredentials(endpoint.url, "id", "s-secret").token()

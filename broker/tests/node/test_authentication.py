@@ -39,6 +39,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "security"))
 
 from cryptography_kit import server_context
 
+pytestmark = pytest.mark.integration
+
 PASSWORD, PLAIN_PASSWORD, WRONG = "admin-pw-7f3a", "svc-pw-91be", "wrong-pw-55c2"
 ISSUER, AUDIENCE = "https://id.example/", "penstock"
 SESSION_MS = 1500

@@ -11,6 +11,8 @@ from node_kit import Process, port_of, reserved_port
 
 from penstock.client import Admin, NewTopic, Producer
 
+pytestmark = pytest.mark.integration
+
 PASSWORD = "broker-pw-3d1c"
 SESSION_MS = 1000
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"

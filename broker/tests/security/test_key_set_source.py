@@ -14,6 +14,8 @@ from penstock.config.definition import InvalidSetting
 from penstock.security.key_set_source import MAX_DOCUMENT_BYTES, key_set_source
 from penstock.security.sasl.jwks import KeySetUnavailable
 
+pytestmark = pytest.mark.integration
+
 DOCUMENT = b'{"keys":[]}'
 
 

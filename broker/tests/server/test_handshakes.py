@@ -61,6 +61,7 @@ def test_a_rejected_client_gets_its_responses_before_the_end_and_is_logged() -> 
     assert bench.core.reason is CloseReason.AUTHENTICATION
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("is_sending", [False, True])
 async def test_a_connection_that_does_not_authenticate_in_time_is_closed_and_others_are_not(is_sending: bool) -> None:
     desk = Desk()
@@ -93,6 +94,7 @@ async def test_a_connection_that_does_not_authenticate_in_time_is_closed_and_oth
         other.hang_up()
 
 
+@pytest.mark.integration
 async def test_an_authenticated_connection_is_not_closed_when_the_time_of_its_handshake_is_over() -> None:
     desk = Desk()
     desk.answer = echo

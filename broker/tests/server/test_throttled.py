@@ -29,17 +29,16 @@ class VirtualLoop:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
-        for timer in [t for t in self.timers if t.when() <= self.now]:
+        for timer in [t for t in self.timers if t.due <= self.now]:
             timer.cancel()
             timer.callback()
 
 
 class VirtualTimer:
+    """A handle without `when`, like that of uvloop for a time that has passed."""
+
     def __init__(self, when: float, callback: Callable[[], None], timers: list[VirtualTimer]) -> None:
         self.due, self.callback, self.timers = when, callback, timers
-
-    def when(self) -> float:
-        return self.due
 
     def cancel(self) -> None:
         self.timers.remove(self)

@@ -48,6 +48,7 @@ class WorkQueue:
         self._failing: dict[ObjectKey, _Failing] = {}
         self._wakers: dict[Kind, asyncio.Event] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
 
     def put(self, key: ObjectKey, delay_s: float = 0.0) -> None:
         """Queue a key, due after `delay_s`, but not before its backoff minimum."""
@@ -136,12 +137,13 @@ class WorkQueue:
 
     def _set_timer(self) -> None:
         if self._timer is not None:
-            if self._heap and self._timer.when() <= self._heap[0][0]:
+            if self._heap and self._timer_due <= self._heap[0][0]:
                 return
             self._timer.cancel()
             self._timer = None
         if self._heap:
-            self._timer = asyncio.get_running_loop().call_at(self._heap[0][0], self._on_timer)
+            self._timer_due = self._heap[0][0]
+            self._timer = asyncio.get_running_loop().call_at(self._timer_due, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -19,6 +19,8 @@ from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 from penstock.wire.messages.metadata import MetadataRequest
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
+pytestmark = pytest.mark.integration
+
 DENIED, TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ResourceType.TOPIC
 READ, WRITE = AclOperation.READ, AclOperation.WRITE
 BATCH_RECORDS = 3

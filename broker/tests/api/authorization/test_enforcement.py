@@ -22,6 +22,8 @@ from penstock.wire.messages.fetch import FetchRequest, FetchResponse, ReplicaSta
 from penstock.wire.messages.produce import ProduceRequest, ProduceResponse
 from penstock.wire.schema import Payload
 
+pytestmark = pytest.mark.integration
+
 DENIALS = {int(error) for error in ERRORS.values()}
 VARIANTS: dict[int, list[dict[str, Any]]] = {
     ApiKey.PRODUCE: [{"transactional_id": None}, {"transactional_id": TRANSACTION}],

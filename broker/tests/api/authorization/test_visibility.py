@@ -30,6 +30,8 @@ from penstock.wire.messages.offset_commit import (
 )
 from penstock.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 
+pytestmark = pytest.mark.integration
+
 DENIED, TOPIC, GROUP = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ResourceType.TOPIC, ResourceType.GROUP
 CLUSTER, DESCRIBE = ResourceType.CLUSTER, AclOperation.DESCRIBE
 NO_OPERATIONS = -(1 << 31)
