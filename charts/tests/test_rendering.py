@@ -13,6 +13,7 @@ import pytest
 from penstock_charts import Document, closed, free_texts, missing, other_than_text, pods, refusal, render
 
 HERE = Path(__file__).parent
+AUTHORIZER = {"authorizer.class.name": "StandardAuthorizer"}
 VARIANTS = sorted(path.stem for path in (HERE / "variants").glob("*.yaml"))
 
 
@@ -162,6 +163,41 @@ def test_what_is_set_to_nothing_is_not_what_is_not_set(helm: str, chart: Path) -
     assert {name: found.get(name) for name in chosen} == chosen
 
 
+def test_the_default_is_secured_and_one_value_allows_plain_text(helm: str, chart: Path) -> None:
+    def spec(*options: str) -> Document:
+        (cluster,) = [d for d in render(helm, chart, *options) if d["kind"] == "Cluster"]
+        return dict(cluster["spec"])
+
+    secured = spec()
+    assert (secured["listeners"], secured["networkPolicy"]) == ([{"name": "clients", "port": 9093}], True)
+    assert secured["config"] == AUTHORIZER
+    plain = spec("--set", "cluster.allowPlaintext=true")
+    assert not {"listeners", "networkPolicy", "config"} & plain.keys()
+    assert plain["port"] == 9092
+    chosen = spec("--set-json", 'cluster.config={"authorizer.class.name":""}')
+    assert chosen["config"] == {"authorizer.class.name": ""}
+
+
+def test_the_test_has_a_user_of_its_own_where_clients_need_one(helm: str, chart: Path) -> None:
+    def test_of(*options: str) -> tuple[set[str], Document]:
+        documents = [
+            d for d in render(helm, chart, *options) if "helm.sh/hook" in str(d["metadata"].get("annotations"))
+        ]
+        tests = [d for d in documents if d["metadata"]["annotations"]["helm.sh/hook"] == "test"]
+        (pod,) = [d for d in tests if d["kind"] == "Pod"]
+        return {d["kind"] for d in tests}, pod["spec"]
+
+    kinds, pod = test_of()
+    assert kinds == {"Pod", "User"}
+    assert [v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v] == ["penstock-test"]
+    kinds, pod = test_of("--set", "cluster.allowPlaintext=true")
+    assert kinds == {"Pod"}
+    assert not [v for v in pod["volumes"] if "secret" in v]
+    only = '[{"name":"a","port":9095,"authentication":"tls"},{"name":"b","port":9094,"type":"nodeport"}]'
+    documents = render(helm, chart, "--set-json", f"cluster.listeners={only}")
+    assert not [d for d in documents if d["metadata"]["name"] == "penstock-test"]
+
+
 def test_an_upgrade_of_the_chart_alone_restarts_no_etcd(helm: str, chart: Path, tmp_path: Path) -> None:
     import shutil
 
@@ -185,6 +221,10 @@ def test_an_upgrade_of_the_chart_alone_restarts_no_etcd(helm: str, chart: Path, 
         ("etcd.companion.tlsSecret=a", "set etcd.tls.clientSecret for the brokers"),
         ("etcd.tls.clientSecret=a", "set etcd.companion.tlsSecret, too"),
         ("cluster.external.host=a", "missing property 'type'"),
+        ("cluster.external.type=NodePort", "cluster.external is in plain text"),
+        ("cluster.listeners[0].name=a,cluster.listeners[0].tls=false", 'listener "a" has tls: false'),
+        ("cluster.listeners[0].name=a,cluster.listeners[0].authentication=none", "has authentication: none"),
+        ("cluster.listeners[0].name=a,cluster.listeners[0].tls=false", "set cluster.allowPlaintext=true to allow it"),
         ("cluster.brokers.storage.size=ten", "does not match pattern"),
         ("operator.replicas=0", "minimum: got 0, want 1"),
         ("fullnameOverride=2fast", "does not match pattern"),
@@ -222,7 +262,7 @@ def test_numbers_of_a_values_file_arrive_as_they_were_written(
     config |= {f"q{i}": str(number) for i, number in enumerate(LARGE)}
     file = values({"cluster": {"config": config, "moving": {"throttleBytesPerSecond": str(2**63 - 1)}}})
     (cluster,) = [d for d in render(helm, chart, "--values", file) if d["kind"] == "Cluster"]
-    assert cluster["spec"]["config"] == {name: str(number) for name, number in config.items()}
+    assert cluster["spec"]["config"] == AUTHORIZER | {name: str(number) for name, number in config.items()}
     assert cluster["spec"]["moving"]["throttleBytesPerSecond"] == 2**63 - 1
 
 
@@ -253,7 +293,7 @@ def test_numbers_are_looked_at_wherever_they_stand(helm: str, chart: Path, optio
 def test_numbers_of_the_command_line_arrive_as_they_were_written(helm: str, chart: Path) -> None:
     options = ("--set", r"cluster.config.log\.retention\.ms=9223372036854775807")
     (cluster,) = [d for d in render(helm, chart, *options) if d["kind"] == "Cluster"]
-    assert cluster["spec"]["config"] == {"log.retention.ms": "9223372036854775807"}
+    assert cluster["spec"]["config"] == AUTHORIZER | {"log.retention.ms": "9223372036854775807"}
 
 
 def test_the_schema_takes_no_unknown_name_anywhere(chart: Path) -> None:

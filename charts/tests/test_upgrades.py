@@ -12,6 +12,15 @@ from penstock_charts import Document, render
 from penstock_charts.api_server import api_server, refused_beside
 
 TLS = "etcd.companion.tlsSecret=server,etcd.tls.clientSecret=client"
+CLUSTER = "/apis/penstock.io/v1beta1/namespaces/queue/clusters/penstock"
+CLUSTER_KINDS = {
+    "kind": "APIResourceList",
+    "groupVersion": "penstock.io/v1beta1",
+    "resources": [{"name": "clusters", "namespaced": True, "kind": "Cluster", "verbs": ["get"]}],
+}
+SERVED = ("--api-versions", "penstock.io/v1beta1/Cluster")
+"""What helm reads from the API server during an install or upgrade, but not for `helm template`."""
+SECURED = "cluster.listeners[0].name=clients,cluster.listeners[0].port=9093"
 WHERE = "/apis/apps/v1/namespaces/queue/statefulsets/penstock-etcd"
 KINDS = {
     "kind": "APIResourceList",
@@ -87,3 +96,34 @@ def test_an_upgrade_that_changes_none_of_that_goes_on(
     helm: str, chart: Path, upgrade: Upgrade, first: str, then: str
 ) -> None:
     assert upgrade(companion(helm, chart, "--set", first), "--set", then) == ""
+
+
+@pytest.mark.parametrize(
+    ("listeners", "options", "is_refused"),
+    [
+        ([], "", True),
+        ([], "cluster.allowPlaintext=true", False),
+        ([], SECURED, False),
+        ([{"name": "clients", "port": 9093}], "", False),
+        ([{"name": "clients", "port": 9093}], "cluster.allowPlaintext=true", False),
+    ],
+)
+def test_an_upgrade_never_disconnects_clients_in_plain_text_unless_the_values_say_so(
+    helm: str, chart: Path, tmp_path: Path, listeners: list[Document], options: str, is_refused: bool
+) -> None:
+    there = {
+        "apiVersion": "penstock.io/v1beta1",
+        "kind": "Cluster",
+        "metadata": {"name": "penstock", "namespace": "queue"},
+        "spec": {"listeners": listeners} if listeners else {},
+    }
+    found: dict[str, Any] = {
+        "/apis/apps/v1": KINDS,
+        "/apis/penstock.io/v1beta1": CLUSTER_KINDS,
+        CLUSTER: there,
+    }
+    with api_server(found) as url:
+        message = refused_beside(url, helm, chart, tmp_path, *SERVED, "--set", options)
+    assert ('Cluster "penstock" has no listeners' in message) == is_refused, message
+    assert ("set cluster.allowPlaintext=true to keep plain text" in message) == is_refused
+    assert is_refused or not message

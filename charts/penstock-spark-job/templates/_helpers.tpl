@@ -60,6 +60,9 @@ capabilities: {drop: [ALL]}
 
 {{- define "job.checkpointPath" -}}/var/lib/penstock-spark/checkpoint{{- end -}}
 
+{{/* The default `mountPath` of a User, to which the files of its Secret refer. */}}
+{{- define "job.userPath" -}}/etc/penstock/user{{- end -}}
+
 {{- define "job.claimName" -}}
 {{- default (printf "%s-checkpoint" (include "job.fullname" .)) .Values.checkpoint.existingClaim -}}
 {{- end -}}
@@ -197,6 +200,9 @@ spec:
         {{- if $v.checkpoint.inExecutors }}
         - {name: checkpoint, mountPath: {{ include "job.checkpointPath" . }}}
         {{- end }}
+        {{- if $v.userSecret }}
+        - {name: user, mountPath: {{ include "job.userPath" . }}, readOnly: true}
+        {{- end }}
         {{- with $v.volumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -205,6 +211,10 @@ spec:
     {{- if $v.checkpoint.inExecutors }}
     - name: checkpoint
       persistentVolumeClaim: {claimName: {{ include "job.claimName" . | quote }}}
+    {{- end }}
+    {{- with $v.userSecret }}
+    - name: user
+      secret: {secretName: {{ . | quote }}, defaultMode: 0440}
     {{- end }}
     {{- with $v.volumes }}
     {{- toYaml . | nindent 4 }}

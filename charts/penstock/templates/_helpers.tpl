@@ -115,6 +115,39 @@ podAntiAffinity:
 {{- end -}}
 {{- end -}}
 
+{{/* The Cluster's listeners, as a JSON array: none with plain text. */}}
+{{- define "penstock.listeners" -}}
+{{- $cluster := .Values.cluster -}}
+{{- if or $cluster.listeners $cluster.allowPlaintext -}}
+{{- toJson $cluster.listeners -}}
+{{- else -}}
+{{- toJson (list (dict "name" "clients" "port" 9093)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The broker settings as YAML, all as text. With listeners, an authorizer; `config` can replace it. */}}
+{{- define "penstock.config" -}}
+{{- $found := dict -}}
+{{- if include "penstock.listeners" . | fromJsonArray -}}
+{{- $_ := set $found "authorizer.class.name" "StandardAuthorizer" -}}
+{{- end -}}
+{{- range $name, $value := .Values.cluster.config -}}
+{{- $_ := set $found $name (kindIs "float64" $value | ternary ($value | toJson) ($value | toString)) -}}
+{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
+{{/* The first listener for clients inside the Kubernetes cluster with passwords, as JSON; {} without one. */}}
+{{- define "penstock.passwordListener" -}}
+{{- $found := dict -}}
+{{- range include "penstock.listeners" . | fromJsonArray -}}
+{{- if and (empty $found) (eq (default "internal" .type) "internal") (eq (default "scram" .authentication) "scram") -}}
+{{- $found = . -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
 {{/* Checks that the values schema cannot express; called by every render. */}}
 {{- define "penstock.check" -}}
 {{- $values := .Values -}}
@@ -134,10 +167,38 @@ podAntiAffinity:
 {{- if and $values.cluster.listeners $values.cluster.external -}}
 {{- fail "cluster.external cannot be combined with cluster.listeners: add a listener of type nodeport or loadbalancer instead" -}}
 {{- end -}}
+{{- if and $values.cluster.enabled (not $values.cluster.allowPlaintext) -}}
+{{- include "penstock.checkSecured" . -}}
+{{- end -}}
 {{- if eq $values.etcd.mode "companion" -}}
 {{- $name := printf "%s-etcd" (include "penstock.fullname" .) -}}
 {{- with lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
 {{- include "penstock.checkEtcd" (dict "root" $ "name" $name "there" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Fails for values that open the cluster to everyone, and for an upgrade that would disconnect clients in plain text. */}}
+{{- define "penstock.checkSecured" -}}
+{{- $cluster := .Values.cluster -}}
+{{- $allow := "set cluster.allowPlaintext=true to allow it" -}}
+{{- if $cluster.external -}}
+{{- fail (printf "cluster.external is in plain text: add a listener of type nodeport or loadbalancer to cluster.listeners instead, or %s" $allow) -}}
+{{- end -}}
+{{- range $cluster.listeners -}}
+{{- if not (dig "tls" true .) -}}
+{{- fail (printf "listener %q has tls: false: connections would be in plain text; %s" .name $allow) -}}
+{{- end -}}
+{{- if eq (default "scram" .authentication) "none" -}}
+{{- fail (printf "listener %q has authentication: none: everybody who can connect could use it; %s" .name $allow) -}}
+{{- end -}}
+{{- end -}}
+{{- /* `lookup` fails if the kind does not exist, as before the first install. */ -}}
+{{- if .Capabilities.APIVersions.Has "penstock.io/v1beta1/Cluster" -}}
+{{- with lookup "penstock.io/v1beta1" "Cluster" .Release.Namespace (include "penstock.clusterName" .) -}}
+{{- if and (empty .spec.listeners) (empty $cluster.listeners) -}}
+{{- fail (printf "Cluster %q has no listeners, so its clients connect in plain text, and an upgrade to the secured default would disconnect them: set cluster.allowPlaintext=true to keep plain text, or cluster.listeners=[{name: clients, port: 9093}] to secure it" .metadata.name) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

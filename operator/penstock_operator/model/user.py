@@ -35,7 +35,8 @@ MECHANISMS: dict[str, str] = {"scram-sha-512": "SCRAM-SHA-512", "scram-sha-256":
 """SASL mechanism by type of authentication, if the operator manages the credential."""
 
 ROTATE_PASSWORD = "penstock.io/rotate-password"  # noqa: S105 - the name of an annotation
-"""Annotation of a User: any text; changing it replaces the generated password. The Secret has the last text."""
+"""Annotation of a User: any text; changing it replaces the generated password, or the certificate. The Secret has the
+last text."""
 
 _SCRAM = "self.type in ['scram-sha-512', 'scram-sha-256']"
 
@@ -54,8 +55,12 @@ class UserAuthentication(Model, frozen=True, kw_only=True):
 
     rules = (
         Rule(
-            f"{_SCRAM} || (!has(self.passwordSecretRef) && !has(self.secretName))",
-            "passwordSecretRef and secretName require the type scram-sha-512 or scram-sha-256",
+            f"{_SCRAM} || !has(self.passwordSecretRef)",
+            "passwordSecretRef requires the type scram-sha-512 or scram-sha-256",
+        ),
+        Rule(
+            f"{_SCRAM} || self.type == 'tls' || !has(self.secretName)",
+            "secretName requires the type scram-sha-512, scram-sha-256 or tls",
         ),
         Rule(
             "!has(self.passwordSecretRef) || !has(self.secretName) || self.passwordSecretRef.name != self.secretName",
@@ -67,16 +72,17 @@ class UserAuthentication(Model, frozen=True, kw_only=True):
         AuthenticationType,
         doc(
             "`scram-sha-512`, `scram-sha-256`: user name and password; the operator manages the credential. `tls`:"
-            " client certificate. `oauth`: OAuth bearer token, whose subject is the user name. `external`: anything"
-            " else. For the last three, the object only has rights and quotas."
+            " client certificate; the operator issues it, unless the Cluster has `certificates.clientCaSecret` or"
+            " userName is more than a common name. `oauth`: OAuth bearer token, whose subject is the user name."
+            " `external`: anything else. For the last two, the object only has rights and quotas."
         ),
     ] = "scram-sha-512"
     secret_name: (
         Annotated[
             str,
             doc(
-                "Name of the Secret that the operator writes, with user name, password and files for clients. Default:"
-                " the name of the object.",
+                "Name of the Secret that the operator writes, with password or certificate, and files for clients."
+                " Default: the name of the object.",
                 min_length=1,
                 max_length=MAX_SECRET_NAME,
             ),
@@ -186,7 +192,7 @@ class UserStatus(Model, frozen=True, kw_only=True):
     principal: Annotated[str, doc("Principal, as in ACLs.")] | None = None
     secret: Annotated[str, doc("Name of the Secret that the operator writes.")] | None = None
     acls: Annotated[int, doc("Number of ACLs of the principal at the brokers.")] | None = None
-    last_rotation: Annotated[str, doc("Time at which the password last changed.")] | None = None
+    last_rotation: Annotated[str, doc("Time at which the password or the certificate last changed.")] | None = None
     credential: (
         Annotated[
             str,

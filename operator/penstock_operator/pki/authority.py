@@ -1,4 +1,5 @@
-"""The operator's CA: EC P-256 keys, SHA-256 signatures. Called by `clusters.certificate_issuer`.
+"""The operator's CA: EC P-256 keys, SHA-256 signatures. Called by `clusters.certificate_issuer` and
+`users.action_runner`.
 
 Times are handed in. `specs.certificates` reads what this module creates.
 """
@@ -15,11 +16,13 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
     load_pem_private_key,
 )
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from penstock_operator.specs.certificates import BACKDATED, MAX_PEM_CHARS
@@ -81,6 +84,16 @@ def issue(authority: KeyPair, request: CertificateRequest, now: datetime) -> Key
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
     builder = builder.add_extension(identifier, critical=False)
     return pair_of(builder.sign(signing_key, hashes.SHA256()), key)
+
+
+def pkcs12(pair: KeyPair, authority: KeyPair, name: str, password: str) -> bytes:
+    """Return certificate, key and the CA's certificate as a PKCS#12 store with a password."""
+    certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
+    key = load_pem_private_key(pair.key.encode(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey), "this module creates EC keys"
+    issuer, _ = load(authority)
+    encryption = BestAvailableEncryption(password.encode())
+    return serialize_key_and_certificates(name.encode(), key, certificate, [issuer], encryption)
 
 
 def load(authority: KeyPair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

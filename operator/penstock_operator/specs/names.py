@@ -11,6 +11,8 @@ ETCD_PORT = 2379
 ETCD_PEER_PORT = 2380
 DATA_DIR = "/var/lib/penstock"
 CONFIG_DIR = "/etc/penstock"
+CLIENT_PROPERTIES = "client.properties"
+"""ConfigMap key with the connection of the `penstock` command in broker pods."""
 ETCD_DATA_DIR = "/var/lib/etcd"
 ETCD_RUN_DIR = "/run/penstock-etcd"
 ETCD_TLS_DIR = "/etc/penstock-etcd-tls"

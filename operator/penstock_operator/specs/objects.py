@@ -14,10 +14,10 @@ from penstock_operator.ports.kube import (
     KubeResource,
     Object,
 )
-from penstock_operator.specs import cluster_annotations, compare, etcd, names, pod, settings
+from penstock_operator.specs import cluster_annotations, compare, etcd, names, pod, security, settings
 from penstock_operator.specs.access import network_policies
 from penstock_operator.specs.cert_manager import certificates
-from penstock_operator.specs.listeners import BrokerListener, Transition, external_listeners, listeners_of
+from penstock_operator.specs.listeners import BrokerListener, Transition, external_listeners, is_secured, listeners_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,7 @@ def config_map(cluster: Cluster, facts: ClusterFacts) -> Object:
     made["data"] = {
         "penstock.toml": settings.toml(settings.start_settings(cluster, facts.transition)),
         **{key: f"{address}\n" for key, address in facts.external.items()},
+        **({names.CLIENT_PROPERTIES: security.client_properties()} if is_secured(cluster) else {}),
         **etcd.config_data(cluster, facts.is_founded),
     }
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock_operator.model.cluster import Cluster
+from penstock_operator.model.listeners import BROKERS_PORT
 from penstock_operator.ports.kube import Object
 from penstock_operator.specs import compare, etcd, names, security, settings
 from penstock_operator.specs.listeners import (
@@ -12,6 +13,7 @@ from penstock_operator.specs.listeners import (
     Transition,
     external_listeners,
     inter_broker_name,
+    is_secured,
     listeners_of,
 )
 
@@ -187,6 +189,11 @@ def environment(cluster: Cluster) -> list[Object]:
         from_field("POD_NAME", "metadata.name"),
         from_field("POD_INDEX", f"metadata.labels['{names.INDEX_LABEL}']"),
     ]
+    if is_secured(cluster):
+        found += [
+            {"name": "PENSTOCK_BOOTSTRAP", "value": f"{names.pod_host(cluster, '$(POD_NAME)')}:{BROKERS_PORT}"},
+            {"name": "PENSTOCK_CONFIG", "value": f"{names.CONFIG_DIR}/{names.CLIENT_PROPERTIES}"},
+        ]
     external = cluster.spec.external
     if external is None and external_listeners(cluster):
         found.append(from_field("HOST_IP", "status.hostIP"))

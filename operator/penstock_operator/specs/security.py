@@ -89,6 +89,17 @@ def oauth_settings(oauth: OAuth) -> dict[str, str]:
     }
 
 
+def client_properties() -> str:
+    """Return the properties with which the `penstock` command in a broker's pod connects, as the broker itself."""
+    entries = {
+        "security.protocol": "SSL",
+        "ssl.ca.location": f"{BROKER_TLS_DIR}/ca.crt",
+        "ssl.certificate.location": f"{BROKER_TLS_DIR}/tls.crt",
+        "ssl.key.location": f"{BROKER_TLS_DIR}/tls.key",
+    }
+    return "".join(f"{name}={text}\n" for name, text in entries.items())
+
+
 def super_users(cluster: Cluster, transition: Transition) -> dict[str, str]:
     """Return `super.users` with the brokers and the operator, in addition to those in `spec.config`."""
     if not has_certificates(cluster, transition):

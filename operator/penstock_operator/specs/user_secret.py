@@ -19,6 +19,13 @@ USERNAME, PASSWORD, CA = "username", "password", "ca.crt"
 FINGERPRINT_KEY = "fingerprint-key"
 JAAS, LIBRDKAFKA, JAVA, SPARK = "sasl.jaas.config", "client.properties", "client-java.properties", "spark.options"
 LOGIN_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+OPERATORS = frozenset(
+    {
+        USERNAME, PASSWORD, CA, FINGERPRINT_KEY, JAAS, LIBRDKAFKA, JAVA, SPARK,
+        "user.crt", "user.key", "user.pem", "user.p12", "user.password",
+    }
+)  # fmt: skip
+"""Keys that the operator writes, for users with passwords and with certificates."""
 MAX_PASSWORD_BYTES = 256
 MANAGED_BY = {"app.kubernetes.io/managed-by": "penstock-operator"}
 
@@ -65,7 +72,7 @@ def secret_data(user: User, password: str, key: bytes, bootstrap: str, ca: bytes
 
 def removed_keys(before: Mapping[str, bytes], data: Mapping[str, bytes]) -> set[str]:
     """Return the keys of the operator that `data` no longer has. Keys that a user added stay."""
-    return {CA} & (before.keys() - data.keys())
+    return {key for key in before.keys() - data.keys() if key in OPERATORS}
 
 
 def is_same(before: Mapping[str, bytes], data: Mapping[str, bytes]) -> bool:

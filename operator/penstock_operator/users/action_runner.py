@@ -14,11 +14,13 @@ from penstock_operator.reconcile.user.types import (
     ChangeQuotas,
     DeleteCredential,
     ForgetOwner,
+    IssueUserCertificate,
     RecordOwner,
     SetCredential,
     UserAction,
     WriteSecret,
 )
+from penstock_operator.users.certificate_issuer import InvalidIssuer, UserCertificateIssuer
 from penstock_operator.users.observation import UserObservation
 from penstock_operator.users.records import OwnerRecords
 
@@ -26,8 +28,16 @@ from penstock_operator.users.records import OwnerRecords
 class UserActionRunner:
     """Runs actions in one cluster."""
 
-    def __init__(self, brokers: BrokerGateway, kube: Kube, records: OwnerRecords, namespace: str) -> None:
+    def __init__(
+        self,
+        brokers: BrokerGateway,
+        kube: Kube,
+        records: OwnerRecords,
+        namespace: str,
+        issuer: UserCertificateIssuer | None = None,
+    ) -> None:
         self._brokers, self._kube, self._records, self._namespace = brokers, kube, records, namespace
+        self._issuer = issuer
 
     async def carry_out(self, observation: UserObservation) -> None:
         """Run the planned actions of an observation; store failures and Events in it."""
@@ -55,6 +65,8 @@ class UserActionRunner:
                 await self._records.remove(principal)
             case WriteSecret():
                 await self._write_secret(action)
+            case IssueUserCertificate():
+                await self._issue_certificate(observation, action)
             case SetCredential():
                 await self._brokers.set_credential(name, action.mechanism, action.password, action.iterations)
                 observation.applied = action.fingerprint
@@ -70,6 +82,15 @@ class UserActionRunner:
             await self._brokers.create_acls(principal, sorted(action.add, key=lambda acl: acl.permission != "DENY"))
         if action.remove:
             await self._brokers.delete_acls(principal, sorted(action.remove, key=lambda acl: acl.permission == "DENY"))
+
+    async def _issue_certificate(self, observation: UserObservation, action: IssueUserCertificate) -> None:
+        assert self._issuer is not None, "without a CA, no certificate is planned"
+        assert observation.desired is not None, "only a User gets a certificate"
+        try:
+            body = self._issuer.secret(observation.desired, action)
+        except InvalidIssuer as error:
+            raise BrokersError(str(error), is_passing=False) from None
+        await self._write_secret(WriteSecret(body, action.before))
 
     async def _write_secret(self, action: WriteSecret) -> None:
         """Create the Secret, which must not exist, or change the observed version: a password that another client

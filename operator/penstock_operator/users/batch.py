@@ -18,9 +18,15 @@ from penstock_operator.ports.brokers import BrokerGateway, BrokersError
 from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError, Object
 from penstock_operator.reconcile.user import deletion
 from penstock_operator.reconcile.user.reconcile import reconcile
-from penstock_operator.reconcile.user.types import NewSecrets, ObservedUser, UserOwner
+from penstock_operator.reconcile.user.types import ClientAuthority, NewSecrets, ObservedUser, UserOwner
 from penstock_operator.specs.user_secret import CA
 from penstock_operator.users.action_runner import UserActionRunner, from_kube
+from penstock_operator.users.certificate_issuer import (
+    InvalidIssuer,
+    UserCertificateIssuer,
+    has_certificate,
+    read_issuer,
+)
 from penstock_operator.users.observation import (
     ClusterKey,
     DesiredUsers,
@@ -75,6 +81,7 @@ class UserBatch:
         self._known: DesiredUsers = desired_users(context.objects, cluster)
         self._records: Mapping[str, UserOwner] = {}
         self._ca: bytes | None = None
+        self._issuer: UserCertificateIssuer | None = None
         self._ca_failure: BrokersError | None = None
         self._may_delete: bool | None = None
         self._deletion_check_error: str | None = None
@@ -138,7 +145,8 @@ class UserBatch:
         self, brokers: BrokerGateway, body: Object, records: OwnerRecords, observations: list[UserObservation]
     ) -> None:
         await self._read_ca()
-        runner = UserActionRunner(brokers, self._context.kube, records, self._cluster[0])
+        await self._read_issuer(body, observations)
+        runner = UserActionRunner(brokers, self._context.kube, records, self._cluster[0], self._issuer)
         left = observations
         for number in range(ROUNDS):
             self._records = await records.read()
@@ -172,10 +180,22 @@ class UserBatch:
         else:
             self._ca = None if secret is None else secret.data.get(CA)
 
+    async def _read_issuer(self, body: Object, observations: Sequence[UserObservation]) -> None:
+        """Read the CA that issues certificates, if a user of the batch needs one."""
+        if not any(one.desired is not None and has_certificate(one.desired) for one in observations):
+            return
+        try:
+            self._issuer = await read_issuer(self._context.kube, body)
+        except KubeError as error:
+            self._ca_failure = from_kube(error, "secrets")
+        except InvalidIssuer as error:
+            self._ca_failure = BrokersError(str(error), is_passing=False)
+
     async def _observe_and_plan(self, body: Object, snapshot: AccessSnapshot, observation: UserObservation) -> None:
         principal, name = observation.principal, observation.user_name
         is_user = principal.startswith("User:")
-        endpoint = client_endpoint(body)
+        authority = self._authority(observation)
+        endpoint = client_endpoint(body, "scram" if authority is None else "tls")
         observed = ObservedUser(
             principal,
             name,
@@ -183,6 +203,7 @@ class UserBatch:
             self._context.timestamp(),
             bootstrap=endpoint.bootstrap,
             ca=self._ca if endpoint.may_have_tls else None,
+            authority=authority,
             record=self._records.get(principal),
             credentials=snapshot.credentials.get(name, {}) if is_user else {},
             acls=None if snapshot.acls is None else snapshot.acls.get(principal, frozenset()),
@@ -197,6 +218,12 @@ class UserBatch:
         observed = await self._with_secrets(observation, observed)
         self._plan(observation, replace(observed, failures=dict(observation.failures)))
 
+    def _authority(self, observation: UserObservation) -> ClientAuthority | None:
+        user = observation.desired
+        if user is None or self._issuer is None or not has_certificate(user):
+            return None
+        return self._issuer.authority(self._context.timestamp())
+
     def _with_ownership(self, observation: UserObservation, observed: ObservedUser) -> ObservedUser:
         """Add what is known about the recorded owner and about other objects for the principal."""
         record, user, known = observed.record, observation.desired, self._known
@@ -209,14 +236,17 @@ class UserBatch:
         return replace(observed, absence=absence, has_owner=has_owner, rivals=known.rivals(user))
 
     async def _with_secrets(self, observation: UserObservation, observed: ObservedUser) -> ObservedUser:
-        """Add the Secrets of a user with a password. A Secret that cannot be read is a failure of this part."""
+        """Add the Secrets of a user with a password or certificate. A Secret that cannot be read is a failure of this
+        part."""
         user = observation.desired
-        if user is None or user.mechanism is None:
+        if user is None or (user.mechanism is None and not has_certificate(user)):
             return observed
         reference, namespace = user.spec.authentication.password_secret_ref, user.metadata.namespace
         try:
             if self._ca_failure is not None:
                 raise self._ca_failure
+            if user.mechanism is None and observed.authority is None:
+                return observed
             secret = await read_secret(self._context.kube, namespace, user.secret_name)
             referenced = None if reference is None else await read_secret(self._context.kube, namespace, reference.name)
         except KubeError as error:

@@ -111,18 +111,23 @@ class ClientEndpoint(NamedTuple):
     may_have_tls: bool = True
 
 
-def client_endpoint(cluster: Object) -> ClientEndpoint:
-    """Return the endpoint for clients in the Kubernetes cluster that authenticate with passwords.
+def client_endpoint(cluster: Object, authentication: str = "scram") -> ClientEndpoint:
+    """Return the endpoint for clients in the Kubernetes cluster that authenticate with passwords (`scram`) or with
+    certificates (`tls`).
 
-    It is the first internal listener with SCRAM, else that of `port`.
+    It is the first internal listener with that authentication. Without one, it is for passwords that of `port`, and for
+    certificates the first external listener; its bootstrap is "" if there is none.
     """
     metadata, spec = cluster["metadata"], cluster.get("spec") or {}
     host = f"{metadata['name']}.{metadata['namespace']}.svc"
-    for listener in spec.get("listeners") or ():
-        is_internal = listener.get("type", "internal") == "internal"
-        if is_internal and listener.get("authentication", "scram") == "scram":
+    fitting = [x for x in spec.get("listeners") or () if x.get("authentication", "scram") == authentication]
+    for listener in fitting:
+        if listener.get("type", "internal") == "internal":
             return ClientEndpoint(f"{host}:{listener.get('port')}", listener.get("tls", True))
-    return ClientEndpoint(f"{host}:{spec.get('port') or DEFAULT_PORT}")
+    if authentication == "scram":
+        return ClientEndpoint(f"{host}:{spec.get('port') or DEFAULT_PORT}")
+    addresses = {x.get("name"): x.get("bootstrap") for x in (cluster.get("status") or {}).get("listeners") or ()}
+    return ClientEndpoint(next((str(a) for x in fitting if (a := addresses.get(x.get("name")))), ""))
 
 
 async def read_secret(kube: Kube, namespace: str, name: str) -> ObservedSecret | None:

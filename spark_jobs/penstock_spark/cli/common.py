@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock_spark.jobs.spec import document
+from penstock_spark.jobs.spec.options_file import add_options
 from penstock_spark.jobs.spec.problems import InvalidJob
 from penstock_spark.jobs.spec.references import Resolver
 from penstock_spark.jobs.spec.specs import JobSpec
@@ -50,7 +51,9 @@ def fail(message: str, code: SparkExitCode) -> NoReturn:
     raise typer.Exit(code)
 
 
-def load(path: Path | None, sets: list[str] | None, resolver: Resolver | None = None) -> JobSpec:
+def load(
+    path: Path | None, sets: list[str] | None, resolver: Resolver | None = None, options_file: Path | None = None
+) -> JobSpec:
     """Return the job of a file and of `--set` arguments; print all problems and exit with code 2 if it is invalid.
 
     Without a resolver, references to secrets stay unresolved.
@@ -62,6 +65,8 @@ def load(path: Path | None, sets: list[str] | None, resolver: Resolver | None = 
         found = document.read(path) if path is not None else document.empty("--set")
         for assignment in sets or ():
             document.set_value(found, assignment)
+        if options_file is not None:
+            add_options(found, options_file)
         return document.build_job(found, resolver)
     except InvalidJob as e:
         for problem in e.problems:

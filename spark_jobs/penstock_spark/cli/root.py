@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -40,10 +41,19 @@ def run(
     metrics_port: Annotated[
         int | None, typer.Option("--metrics-port", help="Port for Prometheus metrics.", show_default=False)
     ] = None,
+    options_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--options-file",
+            metavar="FILE",
+            help="Options of all connections, such as `spark.options` of a User's Secret. Options of the job win.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run a job until it finishes or a signal stops it at the end of a batch."""
     extra = [f"metrics.port={metrics_port}"] if metrics_port is not None else []
-    found = load(job, [*(sets or ()), *extra], Resolver(os.environ))
+    found = load(job, [*(sets or ()), *extra], Resolver(os.environ), options_file)
     if once and isinstance(found, StreamJob):  # an audit has no trigger: it is a batch job
         found = msgspec.structs.replace(found, trigger=TriggerSpec(once=True))
     from penstock_spark.cli.run import run_job

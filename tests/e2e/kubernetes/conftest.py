@@ -24,6 +24,7 @@ LANES = {
     "test_install": "one",
     "test_groups": "two",
     "test_spark": "two",
+    "test_security": "two",
     "test_scaling": "three",
     "test_topics": "three",
 }

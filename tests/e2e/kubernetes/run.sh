@@ -30,6 +30,8 @@ if [ "${CLUSTER:-}" = local ]; then
     build $images
     exit
   fi
+  # The chart's NetworkPolicies are enforced.
+  export POLICIES=1
   eval "$("$LOCAL_CLUSTER/up")"
   for image in $images; do
     # `image` loads images onto the nodes that exist, so another number of nodes needs another load.

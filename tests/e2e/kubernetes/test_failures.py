@@ -30,7 +30,7 @@ def healthy(release: Release) -> Object:
 def test_a_broker_that_is_deleted_comes_back_and_nothing_is_lost(release: Release) -> None:
     pod = f"{release.cluster}-broker-1"
     uid = release.brokers()[pod]["metadata"]["uid"]
-    with release.clients.load(release.bootstrap, "load") as load:
+    with release.clients.load(release.connection, "load") as load:
         release.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
         eventually(
             f"another {pod}",
@@ -49,7 +49,7 @@ def test_a_broker_whose_volume_is_deleted_is_filled_again(release: Release) -> N
         if volume["name"] == "data"
     ]
     volume = (release.kubectl.get("pvc", claim) or {})["spec"]["volumeName"]
-    with release.clients.load(release.bootstrap, "load") as load:
+    with release.clients.load(release.connection, "load") as load:
         release.kubectl("delete", "pvc", claim, "--wait=false")
         release.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
 
@@ -64,7 +64,7 @@ def test_a_broker_whose_volume_is_deleted_is_filled_again(release: Release) -> N
 
 
 def test_a_member_of_etcd_that_is_deleted_is_not_missed(release: Release) -> None:
-    with release.clients.load(release.bootstrap, "load") as load:
+    with release.clients.load(release.connection, "load") as load:
         release.kubectl("delete", "pod", "penstock-etcd-0", "--grace-period=0", "--force")
         eventually("another penstock-etcd-0", lambda: release.kubectl.get("pod", "penstock-etcd-0"))
         release.kubectl.wait("pod", "penstock-etcd-0")

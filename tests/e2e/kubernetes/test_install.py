@@ -17,23 +17,23 @@ def release(make_release: Make) -> Release:
     return release
 
 
-def test_the_first_message_is_acknowledged_while_the_cluster_still_starts(release: Release) -> None:
-    # The DNS server caches a negative answer for 30 s.
-    eventually("the bootstrap Service", lambda: release.kubectl.get("service", release.cluster), 60)
-    result = json.loads(release.clients.run("python", "load.py", "once", release.bootstrap, "first"))
+def test_the_first_user_can_write_as_soon_as_it_is_ready(release: Release) -> None:
+    release.create_client()
+    result = json.loads(release.clients.run("python", "load.py", "once", release.connection, "first"))
     print(f"from `helm install` on: {result}")
     assert result["read"] == {"0": [0]}
 
 
 def test_the_commands_of_the_notes_work_as_printed(release: Release) -> None:
     printed = commands(release.notes)
-    assert len(printed) == 3, release.notes
-    out = ""
+    assert len(printed) == 6, release.notes
+    out = []
     for command in printed:
         result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=320, check=False)
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
-        out = result.stdout
-    assert out == "hello\n"
+        out.append(result.stdout)
+    assert out[2] == "hello\n"
+    assert "security.protocol=SASL_SSL\n" in out[5]
 
 
 def test_helm_test_produces_consumes_and_reads_the_group(release: Release) -> None:
@@ -43,14 +43,19 @@ def test_helm_test_produces_consumes_and_reads_the_group(release: Release) -> No
 
 
 def test_kcat_and_kafka_python_read_what_confluent_wrote(release: Release) -> None:
-    kcat = release.clients.run("kcat", "-b", release.bootstrap, "-C", "-t", "first", "-o", "beginning", "-e", "-q")
+    settings = json.loads(release.connection)
+    options = [part for name, text in settings.items() for part in ("-X", f"{name}={text}")]
+    kcat = release.clients.run("kcat", *options, "-C", "-t", "first", "-o", "beginning", "-e", "-q")
     assert kcat == "first:0\n"
     script = (
-        "from kafka import KafkaConsumer as C; import sys; "
-        "c = C('first', bootstrap_servers=sys.argv[1], auto_offset_reset='earliest', consumer_timeout_ms=20000); "
+        "import json, ssl, sys; from kafka import KafkaConsumer as C; s = json.loads(sys.argv[1]); "
+        "c = C('first', bootstrap_servers=s['bootstrap.servers'], auto_offset_reset='earliest', "
+        "consumer_timeout_ms=20000, security_protocol=s['security.protocol'], sasl_mechanism=s['sasl.mechanism'], "
+        "sasl_plain_username=s['sasl.username'], sasl_plain_password=s['sasl.password'], "
+        "ssl_context=ssl.create_default_context(cadata=s['ssl.ca.pem'])); "
         "print(next(c).value.decode())"
     )
-    assert release.clients.run("python", "-c", script, release.bootstrap) == "first:0\n"
+    assert release.clients.run("python", "-c", script, release.connection) == "first:0\n"
 
 
 def test_kubectl_shows_the_cluster_and_the_group_of_the_notes(release: Release) -> None:
@@ -61,7 +66,7 @@ def test_kubectl_shows_the_cluster_and_the_group_of_the_notes(release: Release) 
     print(shown)
     status = release.kubectl.status(CLUSTERS, release.cluster)
     assert (status["replicas"], status["readyReplicas"]) == (1, 1)
-    assert status["bootstrap"].endswith(":9092")
+    assert status["bootstrap"].endswith(":9093")
 
 
 def test_every_pod_of_the_release_runs_under_the_restricted_profile(release: Release) -> None:

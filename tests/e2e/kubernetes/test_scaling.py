@@ -19,11 +19,11 @@ def release(make_release: Make) -> Release:
 def hosts(release: Release, topic: str) -> set[int]:
     """Return the brokers with replicas of the topic, from a client's metadata."""
     script = (
-        "import sys, json; from confluent_kafka.admin import AdminClient as A; "
-        "t = A({'bootstrap.servers': sys.argv[1]}).list_topics(sys.argv[2], timeout=20).topics[sys.argv[2]]; "
+        "import json, sys; from confluent_kafka.admin import AdminClient as A; "
+        "t = A(json.loads(sys.argv[1])).list_topics(sys.argv[2], timeout=20).topics[sys.argv[2]]; "
         "print(*sorted({r for p in t.partitions.values() for r in p.replicas}))"
     )
-    return {int(b) for b in release.clients.run("python", "-c", script, release.bootstrap, topic).split()}
+    return {int(b) for b in release.clients.run("python", "-c", script, release.connection, topic).split()}
 
 
 def is_host(release: Release, broker: int) -> bool:
@@ -37,7 +37,7 @@ def is_draining(release: Release, broker: int) -> bool:
 
 
 def test_one_to_three_to_five_to_three_brokers_under_load_loses_nothing(release: Release) -> None:
-    with release.clients.load(release.bootstrap, "load") as load:
+    with release.clients.load(release.connection, "load") as load:
         release.scale(3)
         release.kubectl.patch(TOPICS, "load", {"spec": {"replicas": 3}})
         eventually("three replicas", lambda: release.kubectl.status(TOPICS, "load").get("replicas") == 3, 180)
@@ -63,7 +63,7 @@ def test_fewer_brokers_than_replicas_are_refused_with_a_condition(release: Relea
 
 def test_a_rolling_restart_under_load_leaves_no_partition_without_a_leader(release: Release) -> None:
     before = {name: pod["metadata"]["uid"] for name, pod in release.brokers().items()}
-    with release.clients.load(release.bootstrap, "load") as load:
+    with release.clients.load(release.connection, "load") as load:
         # Different resources change the pod template.
         resources = {"requests": {"cpu": "20m", "memory": "192Mi"}, "limits": {"memory": "1Gi"}}
         release.kubectl.patch(CLUSTERS, release.cluster, {"spec": {"brokers": {"resources": resources}}})
@@ -80,7 +80,7 @@ def test_a_rolling_restart_under_load_leaves_no_partition_without_a_leader(relea
 
 
 def test_an_operator_killed_in_the_middle_of_a_scale_down_is_followed_by_one_that_finishes(release: Release) -> None:
-    with release.clients.load(release.bootstrap, "load") as load:
+    with release.clients.load(release.connection, "load") as load:
         release.scale(4)
         eventually("the new broker has replicas, so that there is something to drain", lambda: is_host(release, 3), 180)
         release.kubectl("scale", f"{CLUSTERS}/{release.cluster}", "--replicas=3")

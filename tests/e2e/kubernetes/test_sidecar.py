@@ -25,7 +25,7 @@ def test_the_release_has_no_etcd_and_the_broker_pods_have_one(release: Release) 
 
 
 def test_three_to_four_to_three_brokers_under_load_loses_nothing(release: Release) -> None:
-    with release.clients.load(release.bootstrap, "load") as load:
+    with release.clients.load(release.connection, "load") as load:
         release.scale(4)
         release.scale(3)
     load.verify()
@@ -33,7 +33,7 @@ def test_three_to_four_to_three_brokers_under_load_loses_nothing(release: Releas
 
 def test_a_roll_under_load_leaves_no_partition_without_a_leader(release: Release) -> None:
     before = {pod["metadata"]["uid"] for pod in release.brokers().values()}
-    with release.clients.load(release.bootstrap, "load") as load:
+    with release.clients.load(release.connection, "load") as load:
         annotations = {"penstock.io/restart": "once"}
         release.kubectl.patch(CLUSTERS, release.cluster, {"metadata": {"annotations": annotations}})
 
@@ -62,7 +62,7 @@ def test_a_pod_that_lost_its_volumes_comes_back_as_a_member_and_is_filled(releas
         if "persistentVolumeClaim" in volume
     ]
     assert len(claims) == 2
-    with release.clients.load(release.bootstrap, "load") as load:
+    with release.clients.load(release.connection, "load") as load:
         release.kubectl("delete", "pvc", *claims, "--wait=false")
         release.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
 

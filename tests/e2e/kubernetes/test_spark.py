@@ -146,7 +146,7 @@ def test_a_job_of_the_chart_is_exactly_once_when_driver_and_executor_are_killed_
     }
     file = tmp_path / "values.yaml"
     file.write_bytes(msgspec.yaml.encode(values))
-    with release.clients.load(release.bootstrap, topic, RATE) as load:
+    with release.clients.load(release.connection, topic, RATE) as load:
         release.helm("install", "flights", str(CHART), "--values", str(file))
         grows(release, "flights", 0)
         executors = two_executors(release)
@@ -185,7 +185,7 @@ def submission(release: Release, topic: str, name: str) -> list[Object]:
 
 def test_a_job_of_spark_submit_is_exactly_once_when_it_is_submitted_again(release: Release, topic: str) -> None:
     driver = {"app.kubernetes.io/name": "archive", "app.kubernetes.io/component": "driver"}
-    with release.clients.load(release.bootstrap, topic, RATE) as load:
+    with release.clients.load(release.connection, topic, RATE) as load:
         release.kubectl.apply(*submission(release, topic, "first"))
         at = grows(release, "archive", 0)
         (first,) = pods(release, **driver)

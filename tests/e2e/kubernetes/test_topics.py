@@ -61,7 +61,7 @@ def test_more_partitions_are_made_and_fewer_refused_with_the_reason(release: Rel
 
 
 def test_the_replication_factor_changes_while_the_topic_is_used(release: Release) -> None:
-    with release.clients.load(release.bootstrap, "life", rate=100) as load:
+    with release.clients.load(release.connection, "life", rate=100) as load:
         release.kubectl.patch(TOPICS, "life", {"spec": {"replicas": 2, "config": {"cleanup.policy": "delete"}}})
         eventually("two replicas", lambda: release.kubectl.status(TOPICS, "life").get("replicas") == 2, 120)
         release.kubectl.wait(TOPICS, "life")

@@ -37,10 +37,10 @@ def release(make_release: Make) -> Release:
 def replicas(release: Release) -> list[list[int]]:
     script = (
         "import sys, json; from confluent_kafka.admin import AdminClient as A; "
-        "t = A({'bootstrap.servers': sys.argv[1]}).list_topics('spread', timeout=20).topics['spread']; "
+        "t = A(json.loads(sys.argv[1])).list_topics('spread', timeout=20).topics['spread']; "
         "print(json.dumps([p.replicas for p in t.partitions.values()]))"
     )
-    return list(json.loads(release.clients.run("python", "-c", script, release.bootstrap)))
+    return list(json.loads(release.clients.run("python", "-c", script, release.connection)))
 
 
 def zone_of_brokers(release: Release) -> dict[int, str]:
@@ -61,7 +61,7 @@ def crowded(release: Release) -> list[list[int]]:
 
 @pytest.mark.parametrize(("harm", "mend"), [("kill", "start"), ("cut", "mend")])
 def test_the_loss_of_a_node_loses_no_message(release: Release, harm: str, mend: str) -> None:
-    with release.clients.load(release.bootstrap, "spread") as load:
+    with release.clients.load(release.connection, "spread") as load:
         node(harm, 3)
         try:
             led = lambda: not [p for p in leaders(release) if p < 0]  # noqa: E731
@@ -75,7 +75,7 @@ def test_the_loss_of_a_node_loses_no_message(release: Release, harm: str, mend: 
 def leaders(release: Release) -> list[int]:
     script = (
         "import sys, json; from confluent_kafka.admin import AdminClient as A; "
-        "t = A({'bootstrap.servers': sys.argv[1]}).list_topics('spread', timeout=20).topics['spread']; "
+        "t = A(json.loads(sys.argv[1])).list_topics('spread', timeout=20).topics['spread']; "
         "print(json.dumps([p.leader for p in t.partitions.values()]))"
     )
-    return list(json.loads(release.clients.run("python", "-c", script, release.bootstrap)))
+    return list(json.loads(release.clients.run("python", "-c", script, release.connection)))

@@ -1,4 +1,4 @@
-"""Plans password, Secret and SCRAM credential of a user. Used by `reconcile.user`.
+"""Plans password, Secret and SCRAM credential of a user; for type tls, `certificate` does. Used by `reconcile.user`.
 
 The Secret is the source of the password. The operator salts it and sends it to the brokers when its fingerprint
 changes: an HMAC whose random key is in the Secret, so that the status, which has the last fingerprint, is of no use for
@@ -19,7 +19,9 @@ from penstock_operator.model.common import Condition
 from penstock_operator.model.user import ROTATE_PASSWORD, User
 from penstock_operator.ports.kube import KubeEvent
 from penstock_operator.reconcile.user import status
+from penstock_operator.reconcile.user.certificate import plan_certificate
 from penstock_operator.reconcile.user.types import (
+    ClientAuthority,
     DeleteCredential,
     NewSecrets,
     ObservedSecret,
@@ -44,11 +46,13 @@ MIN_KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class CredentialPlan:
-    """Actions and condition Authentication. `fingerprint`: of the password that the brokers have; None: unknown."""
+    """Actions and condition Authentication. `fingerprint`: of the password that the brokers have; None: unknown.
+    `issued`: when the certificate of the Secret was issued, or None."""
 
     actions: tuple[UserAction, ...]
     condition: Condition
     fingerprint: str | None = None
+    issued: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +84,31 @@ def plan_credential(user: User, observed: ObservedUser) -> CredentialPlan:
 
 
 def _plan_without_credential(user: User, observed: ObservedUser) -> CredentialPlan:
-    """Plan a user that something else authenticates: only a credential of this object's former type is deleted."""
+    """Plan a user without password: a credential of this object's former type is deleted, and a certificate issued."""
     record = observed.record
     former = record.mechanism if record is not None and record.uid == user.metadata.uid else None
     if former in observed.credentials and former is not None:
         text = f"deleting the {former} credential"
         event = KubeEvent("Normal", "CredentialDeleted", f"deleted the {former} credential of {observed.principal}")
         return CredentialPlan((DeleteCredential(former, event),), status.applying(status.AUTHENTICATION, text, user))
+    if observed.authority is not None:
+        return _plan_certificate(user, observed, observed.authority)
     text = f"clients authenticate by {user.spec.authentication.type}; the operator manages no credential"
     return CredentialPlan((), status.condition(status.AUTHENTICATION, "True", "External", text, user))
+
+
+def _plan_certificate(user: User, observed: ObservedUser, authority: ClientAuthority) -> CredentialPlan:
+    problem = _secret_problem(user, observed)
+    if problem is not None:
+        return CredentialPlan((), problem)
+    if not observed.bootstrap:
+        text = "the Cluster has no listener with authentication tls, or it has no address yet: add one to its listeners"
+        return CredentialPlan((), status.condition(status.AUTHENTICATION, "False", "NoListener", text, user))
+    plan = plan_certificate(user, observed, authority)
+    if plan.actions:
+        return CredentialPlan(plan.actions, status.applying(status.AUTHENTICATION, plan.message, user))
+    condition = status.condition(status.AUTHENTICATION, "True", "Synced", plan.message, user)
+    return CredentialPlan((), condition, issued=plan.issued)
 
 
 def _secret_problem(user: User, observed: ObservedUser) -> Condition | None:

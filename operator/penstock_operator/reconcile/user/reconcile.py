@@ -29,12 +29,12 @@ SECRET_RETRY_S = 15.0
 SOON_S = 0.5
 WARNED_REASONS = frozenset(
     {
-        "ClusterNotFound", "Conflict", "InvalidPassword", "Refused", "SecretConflict", "SecretNotFound",
+        "ClusterNotFound", "Conflict", "InvalidPassword", "NoListener", "Refused", "SecretConflict", "SecretNotFound",
         "SecurityDisabled",
     }
 )  # fmt: skip
 """Reasons that an Event reports when a condition gets them."""
-WAITS_FOR_SECRET = frozenset({"InvalidPassword", "SecretConflict", "SecretNotFound"})
+WAITS_FOR_SECRET = frozenset({"InvalidPassword", "NoListener", "SecretConflict", "SecretNotFound"})
 
 
 def reconcile(desired: User | None, observed: ObservedUser) -> UserPlan:
@@ -103,7 +103,7 @@ def _plan_observed(user: User, observed: ObservedUser) -> UserPlan:
 
 
 def _numbers(user: User, observed: ObservedUser, owner: UserOwner, credential: CredentialPlan) -> UserStatus:
-    return status.counted(user, observed, owner, credential.fingerprint)
+    return status.counted(user, observed, owner, credential.fingerprint, credential.issued)
 
 
 def _is_idle(user: User) -> bool:

@@ -57,16 +57,21 @@ def unobserved(user: User, truth: Truth, reason: str, message: str) -> UserStatu
     return with_all(user.status, user, tuple(condition(kind, truth, reason, message, user) for kind in parts))
 
 
-def counted(user: User, observed: ObservedUser, owner: UserOwner, fingerprint: str | None) -> UserStatus:
-    """Return the status without conditions. `fingerprint`: of the password that the brokers have."""
+def counted(
+    user: User, observed: ObservedUser, owner: UserOwner, fingerprint: str | None, issued: str | None
+) -> UserStatus:
+    """Return the status without conditions. `fingerprint`: of the password that the brokers have. `issued`: when the
+    certificate was issued."""
     before = user.status
     has_rotated = observed.applied is not None and observed.applied != before.credential
-    has_secret = user.mechanism is not None
+    has_password = user.mechanism is not None
+    has_certificate = observed.authority is not None
+    rotated = observed.now if has_rotated else before.last_rotation
     return UserStatus(
-        secret=user.secret_name if has_secret else None,
+        secret=user.secret_name if has_password or has_certificate else None,
         acls=len(observed.acls or ()),
-        last_rotation=None if not has_secret else observed.now if has_rotated else before.last_rotation,
-        credential=fingerprint if has_secret else None,
+        last_rotation=rotated if has_password else (issued or before.last_rotation) if has_certificate else None,
+        credential=fingerprint if has_password else None,
         kept_acls=tuple(str(acl) for acl in owner.kept_acls)[:MAX_KEPT],
     )
 

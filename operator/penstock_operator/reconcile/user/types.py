@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 from penstock_operator.model.common import DeletionPolicy
@@ -12,6 +13,7 @@ from penstock_operator.ports.access import AclEntry
 from penstock_operator.ports.brokers import BrokersError
 from penstock_operator.ports.kube import KubeEvent, Object
 from penstock_operator.reconcile.plan import ReconcilePlan
+from penstock_operator.specs.certificates import ReadCertificate
 
 Part = Literal["ownership", "authentication", "authorization", "quotas"]
 """Parts of a user that succeed and fail independently of each other, once the ownership is recorded."""
@@ -57,6 +59,16 @@ class ObservedSecret:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientAuthority:
+    """The CA that issues the certificates of users; its key is not part of the plan."""
+
+    certificate: ReadCertificate
+    validity_days: int
+    renew_before_days: int
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class NewSecrets:
     """Random values that the plan may use: a password and a key of the fingerprint."""
 
@@ -76,6 +88,8 @@ class ObservedUser:
     bootstrap: str = ""
     ca: bytes | None = None
     """CA certificates of the cluster, PEM; None: its listeners have no TLS."""
+    authority: ClientAuthority | None = None
+    """CA of a certificate for the user; None: the operator issues none."""
     record: UserOwner | None = None
     credentials: Mapping[str, int] = field(default_factory=dict)
     """Iterations by mechanism."""
@@ -126,6 +140,18 @@ class WriteSecret:
 
 
 @dataclass(frozen=True, slots=True)
+class IssueUserCertificate:
+    """Issue a client certificate with a new key, and write it to the Secret, with `files`."""
+
+    common_name: str
+    days: int
+    files: Mapping[str, bytes]
+    rotation: str
+    before: ObservedSecret | None
+    event: KubeEvent | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SetCredential:
     """Create or replace the SCRAM credential."""
 
@@ -161,13 +187,23 @@ class ChangeQuotas:
     event: KubeEvent | None = None
 
 
-UserAction = RecordOwner | ForgetOwner | WriteSecret | SetCredential | DeleteCredential | ChangeAcls | ChangeQuotas
+UserAction = (
+    RecordOwner
+    | ForgetOwner
+    | WriteSecret
+    | IssueUserCertificate
+    | SetCredential
+    | DeleteCredential
+    | ChangeAcls
+    | ChangeQuotas
+)
 UserPlan = ReconcilePlan[UserAction, UserStatus]
 
 PART_OF: Mapping[type, Part] = {
     RecordOwner: "ownership",
     ForgetOwner: "ownership",
     WriteSecret: "authentication",
+    IssueUserCertificate: "authentication",
     SetCredential: "authentication",
     DeleteCredential: "authentication",
     ChangeAcls: "authorization",

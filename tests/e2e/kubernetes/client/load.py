@@ -1,11 +1,14 @@
 """Produces numbered messages and verifies that the acknowledged ones can be read. Runs where brokers' names resolve.
 
-load.py produce BOOTSTRAP TOPIC RATE RUN    produce until standard input ends; print a JSON line at the first
-                                            acknowledgement, and at the end one with all acknowledgements
-load.py verify BOOTSTRAP TOPIC              read that line from standard input; exit code 1 if a message is lost
-load.py once BOOTSTRAP TOPIC                produce and consume one message as soon as possible; print a JSON line
+load.py produce SETTINGS TOPIC RATE RUN    produce until standard input ends; print a JSON line at the first
+                                           acknowledgement, and at the end one with all acknowledgements
+load.py verify SETTINGS TOPIC              read that line from standard input; exit code 1 if a message is lost
+load.py once SETTINGS TOPIC                produce and consume one message as soon as possible; print a JSON line
+load.py exchange SETTINGS TOPIC GROUP      produce a message and consume it in the group; print a JSON line with the
+                                           names of errors, and the addresses of the brokers
 
-A message is RUN:NUMBER, so that several runs can write to one topic. Requires only confluent-kafka, for client pods.
+SETTINGS are librdkafka's, as JSON. A message is RUN:NUMBER, so that several runs can write to one topic. Requires only
+confluent-kafka, for client pods.
 """
 
 from __future__ import annotations
@@ -20,6 +23,14 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient, NewTopic
 
 TIMEOUT_S = 180.0
+EXCHANGE_TIMEOUT_MS = 20_000
+FINAL_ERRORS = {
+    "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "_AUTHENTICATION",
+    "_SSL", "_MSG_TIMED_OUT", "_TIMED_OUT",
+}  # fmt: skip
+"""Errors that do not go away by themselves; librdkafka reports others as well."""
+Connection = dict[str, Any]
+"""Settings of librdkafka."""
 
 
 def ranges(numbers: set[int]) -> list[list[int]]:
@@ -36,9 +47,9 @@ def ranges(numbers: set[int]) -> list[list[int]]:
 class MetadataPoll(threading.Thread):
     """Polls the topic's metadata twice per second and records partitions without a leader."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, connection: Connection, topic: str) -> None:
         super().__init__(daemon=True)
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._admin = AdminClient(dict(connection))
         self._topic = topic
         self._ended = threading.Event()
         self.polls = 0
@@ -60,10 +71,10 @@ class MetadataPoll(threading.Thread):
         self.join(10)
 
 
-def produce(bootstrap: str, topic: str, rate: float, run: str) -> int:
+def produce(connection: Connection, topic: str, rate: float, run: str) -> int:
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection,
             "enable.idempotence": True,
             "linger.ms": 5,
             "message.timeout.ms": int(TIMEOUT_S * 1_000),
@@ -94,7 +105,7 @@ def produce(bootstrap: str, topic: str, rate: float, run: str) -> int:
         stopped.set()
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
-    watch = MetadataPoll(bootstrap, topic)
+    watch = MetadataPoll(connection, topic)
     watch.start()
     sent, began = 0, time.monotonic()
     while not stopped.is_set():
@@ -124,11 +135,9 @@ def produce(bootstrap: str, topic: str, rate: float, run: str) -> int:
     return 0
 
 
-def read_all(bootstrap: str, topic: str, run: str) -> dict[int, list[int]]:
+def read_all(connection: Connection, topic: str, run: str) -> dict[int, list[int]]:
     """Return the run's numbers by partition, from the first offset to the end offset at the start of this call."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "e2e-verify", "enable.auto.commit": False, "check.crcs": True}
-    )
+    consumer = Consumer({**connection, "group.id": "e2e-verify", "enable.auto.commit": False, "check.crcs": True})
     until = time.monotonic() + TIMEOUT_S
     ends: dict[int, int] = {}
     while not ends:
@@ -157,9 +166,9 @@ def read_all(bootstrap: str, topic: str, run: str) -> dict[int, list[int]]:
     return read
 
 
-def verify(bootstrap: str, topic: str) -> int:
+def verify(connection: Connection, topic: str) -> int:
     expected: dict[str, Any] = json.load(sys.stdin)
-    read = read_all(bootstrap, topic, expected["run"])
+    read = read_all(connection, topic, expected["run"])
     every = [number for numbers in read.values() for number in numbers]
     expected_numbers = {number for first, last in expected["acknowledged"] for number in range(first, last + 1)}
     findings = []
@@ -174,9 +183,9 @@ def verify(bootstrap: str, topic: str) -> int:
     return 1 if findings else 0
 
 
-def once(bootstrap: str, topic: str) -> int:
+def once(connection: Connection, topic: str) -> int:
     began = time.monotonic()
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient({**connection, "log_level": 0})
     until = began + TIMEOUT_S
     while time.monotonic() < until:
         try:
@@ -193,23 +202,68 @@ def once(bootstrap: str, topic: str) -> int:
         if error is not None:
             errors.append(str(error))
 
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
+    producer = Producer({**connection, "acks": "all", "log_level": 0})
     producer.produce(topic, b"first:0", on_delivery=answered)
     left = producer.flush(TIMEOUT_S)
     took = time.monotonic() - began
-    read = read_all(bootstrap, topic, "first") if not errors and not left else {}
+    read = read_all(connection, topic, "first") if not errors and not left else {}
     print(json.dumps({"took_s": round(took, 2), "errors": errors, "left": left, "read": read}), flush=True)
     return 0 if any(read.values()) else 1
 
 
+def exchange(connection: Connection, topic: str, group: str) -> int:
+    errors: set[str] = set()
+
+    def on_error(error: KafkaError) -> None:
+        errors.add(error.name())
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        del message
+        if error is not None:
+            errors.add(error.name())
+
+    text, brokers = f"exchange:{time.time_ns()}".encode(), list[str]()
+    common = {**connection, "log_level": 0, "error_cb": on_error, "socket.connection.setup.timeout.ms": 5_000}
+    producer = Producer({**common, "message.timeout.ms": EXCHANGE_TIMEOUT_MS})
+    producer.produce(topic, text, on_delivery=on_delivery)
+    producer.flush(TIMEOUT_S)
+    if not errors & FINAL_ERRORS:
+        brokers = sorted(f"{b.host}:{b.port}" for b in producer.list_topics(topic, timeout=20).brokers.values())
+        errors |= consume_one(Consumer({**common, "group.id": group, "auto.offset.reset": "earliest"}), topic, text)
+    print(json.dumps({"errors": sorted(errors & FINAL_ERRORS), "all_errors": sorted(errors), "brokers": brokers}))
+    return 0
+
+
+def consume_one(consumer: Consumer, topic: str, text: bytes) -> set[str]:
+    """Consume until the message arrives. Return the names of errors."""
+    consumer.subscribe([topic])
+    until = time.monotonic() + TIMEOUT_S
+    errors: set[str] = set()
+    while not errors & FINAL_ERRORS:
+        message = consumer.poll(1.0)
+        if time.monotonic() > until:
+            errors.add("_TIMED_OUT")
+        if message is None:
+            continue
+        if (error := message.error()) is not None:
+            errors.add(error.name())
+        elif message.value() == text:
+            consumer.commit(message, asynchronous=False)
+            break
+    consumer.close()
+    return errors
+
+
 def main(arguments: list[str]) -> int:
     match arguments:
-        case ["produce", bootstrap, topic, rate, run]:
-            return produce(bootstrap, topic, float(rate), run)
-        case ["verify", bootstrap, topic]:
-            return verify(bootstrap, topic)
-        case ["once", bootstrap, topic]:
-            return once(bootstrap, topic)
+        case ["produce", settings, topic, rate, run]:
+            return produce(json.loads(settings), topic, float(rate), run)
+        case ["verify", settings, topic]:
+            return verify(json.loads(settings), topic)
+        case ["once", settings, topic]:
+            return once(json.loads(settings), topic)
+        case ["exchange", settings, topic, group]:
+            return exchange(json.loads(settings), topic, group)
     sys.stderr.write(f"{__doc__}\n")
     return 2
 

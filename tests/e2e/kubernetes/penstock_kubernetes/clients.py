@@ -50,22 +50,23 @@ class Clients:
     def run(self, *command: str, stdin: str = "", timeout_s: float = 240) -> str:
         return run(*self.command(*command), stdin=stdin, timeout_s=timeout_s)
 
-    def load(self, bootstrap: str, topic: str, rate: float = 200) -> Load:
-        return Load(self, bootstrap, topic, rate)
+    def load(self, connection: str, topic: str, rate: float = 200) -> Load:
+        return Load(self, connection, topic, rate)
 
 
 class Load:
     """A producer that runs during the `with` block, which starts at its first acknowledged message. `summary` then
-    contains the acknowledgements, and `verify` compares them with what can be read."""
+    contains the acknowledgements, and `verify` compares them with what can be read. `connection`: librdkafka settings,
+    as JSON."""
 
-    def __init__(self, clients: Clients, bootstrap: str, topic: str, rate: float) -> None:
-        self._clients, self._bootstrap, self._topic, self._rate = clients, bootstrap, topic, rate
+    def __init__(self, clients: Clients, connection: str, topic: str, rate: float) -> None:
+        self._clients, self._connection, self._topic, self._rate = clients, connection, topic, rate
         self._run = secrets.token_hex(4)
         self._process: subprocess.Popen[str] | None = None
         self.summary: dict[str, Any] = {}
 
     def __enter__(self) -> Load:
-        arguments = (self._bootstrap, self._topic, str(self._rate), self._run)
+        arguments = (self._connection, self._topic, str(self._rate), self._run)
         command = self._clients.command("python", "load.py", "produce", *arguments)
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -97,6 +98,6 @@ class Load:
         assert not self.summary["failures"], self.summary["failures"]
         assert self.summary["unanswered"] == 0
         out = self._clients.run(
-            "python", "load.py", "verify", self._bootstrap, self._topic, stdin=json.dumps(self.summary)
+            "python", "load.py", "verify", self._connection, self._topic, stdin=json.dumps(self.summary)
         )
         print(f"verified: {out.strip()}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 import secrets
@@ -14,6 +16,15 @@ from penstock_kubernetes.kubectl import CommandFailed, Kubectl, Object, eventual
 CHART = Path(__file__).resolve().parents[4] / "charts" / "penstock"
 NAME = "penstock"
 CLUSTERS, TOPICS, GROUPS = "clusters.penstock.io", "topics.penstock.io", "consumergroups.penstock.io"
+USERS = "users.penstock.io"
+CLIENT = "e2e-client"
+"""User of the third-party clients, with all rights."""
+ALL_RIGHTS = [
+    {"topic": "*", "operations": ["All"]},
+    {"group": "*", "operations": ["All"]},
+    {"transactionalId": "*", "operations": ["All"]},
+    {"cluster": True, "operations": ["All"]},
+]
 API = "penstock.io/v1beta1"
 
 
@@ -55,7 +66,9 @@ class Release:
         self.kubectl = Kubectl(self.namespace)
         self.clients = Clients(self.kubectl)
         self.cluster = NAME
-        self.bootstrap = f"{NAME}.{self.namespace}.svc:9092"
+        self.bootstrap = f"{NAME}.{self.namespace}.svc:9093"
+        self.connection = ""
+        """librdkafka's settings of `CLIENT`, as JSON."""
         self.notes = ""
         self._values = [*small(brokers, etcd), *images(), *values]
         self._brokers = brokers
@@ -70,6 +83,23 @@ class Release:
         self.notes = self.helm("upgrade", "--install", NAME, str(CHART), *self._options(), "--timeout", "5m")
         if wait:
             self.kubectl.wait(CLUSTERS, self.cluster, timeout_s=300)
+            self.create_client()
+
+    def create_client(self) -> None:
+        """Apply the User of the clients, and wait until they can connect as it."""
+        self.kubectl.apply(self.user(CLIENT, acls=ALL_RIGHTS))
+        self.kubectl.wait(USERS, CLIENT)
+        self.connection = self.connection_of(CLIENT)
+
+    def connection_of(self, user: str) -> str:
+        """Return the settings in a User's Secret as JSON, with the certificates instead of the paths of files."""
+        secret = self.kubectl.get("secret", user) or {}
+        text = lambda key: base64.b64decode(secret["data"][key]).decode()  # noqa: E731
+        settings = dict(line.split("=", 1) for line in text("client.properties").splitlines())
+        for name in ("ca", "certificate", "key"):
+            if path := settings.pop(f"ssl.{name}.location", ""):
+                settings[f"ssl.{name}.pem"] = text(path.rpartition("/")[2])
+        return json.dumps(settings)
 
     def upgrade(self, *values: str, chart: Path = CHART) -> None:
         self._values += values
@@ -107,6 +137,10 @@ class Release:
     def group(self, name: str, **spec: Any) -> Object:
         fields = {"clusterRef": {"name": self.cluster}, **spec}
         return {"apiVersion": API, "kind": "ConsumerGroup", "metadata": {"name": name}, "spec": fields}
+
+    def user(self, name: str, **spec: Any) -> Object:
+        fields = {"clusterRef": {"name": self.cluster}, **spec}
+        return {"apiVersion": API, "kind": "User", "metadata": {"name": name}, "spec": fields}
 
     def penstock(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120) -> str:
         """Run the `penstock` command in the first broker's pod."""
@@ -155,7 +189,7 @@ class Release:
         """Return objects, Events and logs for the report of a failure."""
         parts = []
         for title, arguments in {
-            "objects": ("get", f"pods,pvc,statefulsets,{CLUSTERS},{TOPICS},{GROUPS}", "--output", "wide"),
+            "objects": ("get", f"pods,pvc,statefulsets,{CLUSTERS},{TOPICS},{GROUPS},{USERS}", "--output", "wide"),
             "cluster": ("get", CLUSTERS, "--output", "yaml"),
             "events": ("get", "events", "--sort-by", ".lastTimestamp"),
             "operators": ("logs", "--selector", "app.kubernetes.io/component=operator", "--tail", "60", "--prefix"),
