@@ -1,0 +1,105 @@
+"""The stored form of a share-partition's state: binary and run-length coded, one value per group and partition.
+
+Layout: format u8, state epoch i32, leader epoch i32, write number i64, start offset i64, number of runs as an unsigned
+varint. For each run: its length as a signed varint (gaps may be long), then delivery count and state as an unsigned
+one. A run starts where the previous one ends. The group's coordinator writes it. It is decoded from a store or a
+request, so everything is checked.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from penstock.share.partition import ShareSnapshot
+from penstock.share.window import RecordState, StateRun
+from penstock.wire.primitives import Buffer
+from penstock.wire.schema import MalformedMessage
+from penstock.wire.varint import read_uvarint, read_varlong, write_uvarint, write_varlong
+
+FORMAT = 1
+HEAD = struct.Struct(">Biiqq")
+MAX_RUNS = 20_001
+"""Twice the largest `share.partition.max.record.locks`: each delivered record may be followed by a gap in the log."""
+MAX_STATE_BYTES = 160 << 10
+"""Upper bound of an encoded state."""
+MAX_DELIVERY_COUNT = 1 << 15
+MAX_OFFSET = (1 << 63) - 1
+STATE_CODES = (RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
+STATE_BITS = 2
+
+
+class InvalidShareState(ValueError):
+    """The bytes are not the state of a share-partition."""
+
+
+class StateVersion(NamedTuple):
+    """What orders and fences writes: a write needs the stored state epoch, and a later leader epoch or write number.
+
+    The state epoch changes when an administrator sets the start offset. The write number counts within a leader epoch.
+    """
+
+    state_epoch: int
+    leader_epoch: int
+    write: int
+
+
+class ShareState(NamedTuple):
+    """The state of a share-partition as it is stored."""
+
+    version: StateVersion
+    snapshot: ShareSnapshot
+
+
+def encode_state(state: ShareState) -> bytes:
+    """Encode a state, in at most `MAX_STATE_BYTES`."""
+    (state_epoch, leader_epoch, write), (start_offset, runs) = state
+    assert len(runs) <= MAX_RUNS, f"a share-partition has {len(runs)} runs, more than {MAX_RUNS}"
+    out = bytearray(HEAD.pack(FORMAT, state_epoch, leader_epoch, write, start_offset))
+    write_uvarint(out, len(runs))
+    position = start_offset
+    for first, last, record_state, delivery_count in runs:
+        assert first == position <= last, f"a run from {first} does not follow offset {position}"
+        write_varlong(out, last - first + 1)
+        write_uvarint(out, delivery_count << STATE_BITS | STATE_CODES.index(record_state))
+        position = last + 1
+    assert len(out) <= MAX_STATE_BYTES, f"a state of {len(runs)} runs has {len(out)} bytes"
+    return bytes(out)
+
+
+def decode_state(data: Buffer) -> ShareState:
+    """Decode a state. Raises InvalidShareState."""
+    if not HEAD.size < len(data) <= MAX_STATE_BYTES:
+        raise InvalidShareState(f"a share-partition's state has {len(data)} bytes")
+    form, state_epoch, leader_epoch, write, start_offset = HEAD.unpack_from(data)
+    if form != FORMAT:
+        raise InvalidShareState(f"unknown format {form}")
+    if min(state_epoch, leader_epoch, write, start_offset) < 0:
+        raise InvalidShareState("an epoch, a write number or the start offset is negative")
+    try:
+        runs = decode_runs(data, start_offset)
+    except (IndexError, MalformedMessage) as e:
+        raise InvalidShareState(f"truncated or malformed runs: {e}") from e
+    return ShareState(StateVersion(state_epoch, leader_epoch, write), ShareSnapshot(start_offset, runs))
+
+
+def decode_runs(data: Buffer, start_offset: int) -> list[StateRun]:
+    """Decode the runs after the head. Raises InvalidShareState, MalformedMessage and IndexError."""
+    count, at = read_uvarint(data, HEAD.size)
+    if count > MAX_RUNS:
+        raise InvalidShareState(f"{count} runs, more than {MAX_RUNS}")
+    runs: list[StateRun] = []
+    position = start_offset
+    for _ in range(count):
+        length, at = read_varlong(data, at)
+        packed, at = read_uvarint(data, at)
+        code, delivery_count = packed & (1 << STATE_BITS) - 1, packed >> STATE_BITS
+        if length <= 0 or code >= len(STATE_CODES) or delivery_count > MAX_DELIVERY_COUNT:
+            raise InvalidShareState(f"invalid run of {length} offsets at {position}")
+        if position + length > MAX_OFFSET:
+            raise InvalidShareState(f"a run ends past the largest offset, at {position + length}")
+        runs.append(StateRun(position, position + length - 1, STATE_CODES[code], delivery_count))
+        position += length
+    if at != len(data):
+        raise InvalidShareState(f"{len(data) - at} bytes follow the runs")
+    return runs

@@ -1,0 +1,204 @@
+"""The in-flight records of a share-partition as adjacent runs of equal state, without I/O. Used by `partition`."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class RecordState(IntEnum):
+    """The states of a record, by Kafka's numbers. ACKNOWLEDGED and ARCHIVED are final; ACQUIRED is never stored."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the record is never delivered again."""
+        return self >= RecordState.ACKNOWLEDGED
+
+
+class StateRun(NamedTuple):
+    """Adjacent offsets of equal durable state; `last` is inclusive."""
+
+    first: int
+    last: int
+    state: RecordState
+    delivery_count: int
+
+
+@dataclass(slots=True)
+class Run:
+    """Adjacent offsets of equal state; `last` is inclusive.
+
+    `member` and `deadline_ms` are those of the lock while ACQUIRED. `next_state` is the state that an acknowledgement
+    requests; it takes effect once write number `write` is durable.
+    """
+
+    first: int
+    last: int
+    state: RecordState
+    delivery_count: int
+    member: str = ""
+    deadline_ms: float = 0.0
+    next_state: RecordState | None = None
+    write: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of offsets."""
+        return self.last - self.first + 1
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a member holds the records and has not acknowledged them."""
+        return self.state is RecordState.ACQUIRED and self.next_state is None
+
+    def move(self, state: RecordState) -> None:
+        """Change the state. Asserts the transitions of KIP-932."""
+        assert not self.state.is_final, f"offsets {self.first}-{self.last} are {self.state.name} for good"
+        if state is RecordState.ACQUIRED:
+            assert self.state is RecordState.AVAILABLE, f"offsets {self.first}-{self.last} are acquired twice"
+        else:
+            self.member, self.deadline_ms = "", 0.0
+        self.state, self.next_state, self.write = state, None, 0
+
+    def acquire(self, member: str, deadline_ms: float) -> None:
+        """Lock the records for a member, and count the delivery."""
+        self.move(RecordState.ACQUIRED)
+        self.member, self.deadline_ms = member, deadline_ms
+        self.delivery_count += 1
+
+    def continues(self, other: Run) -> bool:
+        """Return whether the run and `other`, the next one, are one run."""
+        return (
+            self.state is other.state
+            and self.delivery_count == other.delivery_count
+            and self.next_state is other.next_state
+            and self.write == other.write
+            and self.member == other.member
+            and self.deadline_ms == other.deadline_ms
+        )
+
+
+class InFlightWindow:
+    """Runs without gaps between `start_offset` and `end_offset`, which is exclusive.
+
+    Splits and lookups cost O(log n) in the number of runs, plus moving the list's tail.
+    """
+
+    def __init__(self, start_offset: int) -> None:
+        self.start_offset = self.end_offset = start_offset
+        self.runs: list[Run] = []
+        self.delivered = 0
+        """Number of offsets that were acquired at least once, which the limit of locks bounds."""
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    def append(self, run: Run) -> None:
+        """Extend the window by a run that starts at its end."""
+        assert run.first == self.end_offset <= run.last, f"a run from {run.first} leaves a gap at {self.end_offset}"
+        self.end_offset = run.last + 1
+        if run.delivery_count:
+            self.delivered += run.size
+        if self.runs and self.runs[-1].continues(run):
+            self.runs[-1].last = run.last
+        else:
+            self.runs.append(run)
+
+    def index_of(self, offset: int) -> int:
+        """Return the index of the run that contains the offset."""
+        assert self.start_offset <= offset < self.end_offset, f"offset {offset} is outside the window"
+        return bisect_right(self.runs, offset, key=_first) - 1
+
+    def between(self, first: int, last: int) -> list[Run]:
+        """Return the runs within the offsets, both inclusive and cut to the window, splitting those at the ends."""
+        first, last = max(first, self.start_offset), min(last, self.end_offset - 1)
+        if first > last:
+            return []
+        begin = self.split(first)
+        return self.runs[begin : self.split(last + 1)]
+
+    def overlapping(self, first: int, last: int) -> list[Run]:
+        """Return the runs that share offsets with the range, unsplit."""
+        first, last = max(first, self.start_offset), min(last, self.end_offset - 1)
+        return [] if first > last else self.runs[self.index_of(first) : self.index_of(last) + 1]
+
+    def split(self, offset: int) -> int:
+        """Let a run start at the offset, and return its index."""
+        if offset == self.end_offset:
+            return len(self.runs)
+        index = self.index_of(offset)
+        run = self.runs[index]
+        if run.first == offset:
+            return index
+        self.runs.insert(index + 1, replace(run, first=offset))
+        run.last = offset - 1
+        return index + 1
+
+    def merge(self, first: int, last: int) -> None:
+        """Merge equal neighbours among the runs that touch the offsets."""
+        first, last = max(first - 1, self.start_offset), min(last + 1, self.end_offset - 1)
+        if first > last:
+            return
+        begin, end = self.index_of(first), self.index_of(last) + 1
+        merged: list[Run] = []
+        for run in self.runs[begin:end]:
+            if merged and merged[-1].continues(run):
+                merged[-1].last = run.last
+            else:
+                merged.append(run)
+        self.runs[begin:end] = merged
+
+    def trim(self) -> None:
+        """Advance the start past all leading records in a final state."""
+        count = next((i for i, run in enumerate(self.runs) if not run.state.is_final), len(self.runs))
+        self._drop(count)
+
+    def cut(self, offset: int) -> None:
+        """Drop all records below the offset, whatever their state: the log no longer has them."""
+        if offset >= self.end_offset:
+            self._drop(len(self.runs))
+            self.start_offset = self.end_offset = max(offset, self.end_offset)
+        elif offset > self.start_offset:
+            self._drop(self.split(offset))
+
+    def _drop(self, count: int) -> None:
+        if count:
+            self.delivered -= sum(run.size for run in self.runs[:count] if run.delivery_count)
+            self.start_offset = self.runs[count - 1].last + 1
+            del self.runs[:count]
+
+    def states(self, state_of: Callable[[Run], RecordState]) -> list[StateRun]:
+        """Return the runs with the states that `state_of` gives them, equal neighbours merged and the leading final
+        ones left out."""
+        found: list[StateRun] = []
+        for run in self.runs:
+            state = state_of(run)
+            if not found and state.is_final:
+                continue
+            if found and found[-1].state is state and found[-1].delivery_count == run.delivery_count:
+                found[-1] = found[-1]._replace(last=run.last)
+            else:
+                found.append(StateRun(run.first, run.last, state, run.delivery_count))
+        return found
+
+    def verify(self) -> None:
+        """Assert that the runs cover the window without gaps. For tests: costs O(n)."""
+        offset = self.start_offset
+        for run in self.runs:
+            assert run.first == offset <= run.last, f"run {run} does not start at {offset}"
+            assert bool(run.member) is (run.state is RecordState.ACQUIRED), f"run {run} has a wrong holder"
+            offset = run.last + 1
+        assert offset == self.end_offset, f"the window ends at {self.end_offset}, its runs at {offset}"
+        assert self.delivered == sum(run.size for run in self.runs if run.delivery_count), "deliveries are miscounted"
+
+
+def _first(run: Run) -> int:
+    return run.first
