@@ -43,7 +43,7 @@ endif
 # The tests start hundreds of processes: compiling the package in each of them would be half of their work.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup packages kcat demo test unit mutants java differential frameworks suites equivalence lint format bench fuzz fuzz-cli crash \
+.PHONY: help setup packages kcat demo test unit mutants java go differential frameworks suites equivalence lint format bench fuzz fuzz-cli crash \
   faults simulate chaos lock clean images chart e2e e2e-full kind-up jre roll soak
 
 help: ## list the targets (this text)
@@ -63,6 +63,9 @@ unit: packages ## run the tests that need no socket, process or Spark, in less t
 
 java: packages ## drive a broker, and a cluster, with Apache's Java client (needs a JDK and Maven)
 	$(BIN)/pytest tests/java -n 2 --dist loadgroup $(ARGS)
+
+go: packages ## use franz-go, sarama and kafka-go on a secured broker (needs Go)
+	$(BIN)/pytest tests/go $(ARGS)
 
 differential: packages ## compare answers with Apache Kafka's, field by field (needs a JDK and Maven; ARGS=--short: 90 s)
 	$(BIN)/python -m tests.differential.run $(ARGS)

@@ -12,7 +12,7 @@ import pytest
 from penstock_e2e.broker import GIVEN
 from penstock_java.build import HOME
 from penstock_java.runner import Runner
-from penstock_java.scenarios import NEEDS, NEWEST_ONLY, SCENARIOS, promised, served
+from penstock_java.scenarios import NEEDS, NEWEST_ONLY, SCENARIOS, SECURED, promised, served
 
 
 @pytest.mark.timeout(180)
@@ -45,5 +45,5 @@ def test_every_scenario_is_listed() -> None:
     def class_of(name: str) -> str:
         return "".join(part.capitalize() for part in name.split("-"))
 
-    assert names("src") | names("src4") == {class_of(name) for name in (*SCENARIOS, *NEEDS)}
+    assert names("src") | names("src4") == {class_of(name) for name in (*SCENARIOS, *SECURED, *NEEDS)}
     assert names("src4") == {class_of(name) for name in NEWEST_ONLY}

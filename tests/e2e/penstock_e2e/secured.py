@@ -33,7 +33,7 @@ PREFIXES = ("ana-", "java-")
 """Names of topics, groups and transactions to which `USER` has every right."""
 FORBIDDEN = "forbidden"
 """A topic to which `USER` has no right."""
-SESSION_MS = 3_000
+SESSION_MS = 1_500
 """Session length of the listener SHORT, which requires re-authentication (KIP-368)."""
 REFUSED_S = 0.5
 LISTENERS = {"CLIENTS": "SASL_SSL", "CERTIFIED": "SSL", "SHORT": "SASL_SSL"}

@@ -21,8 +21,12 @@ class Runner:
         self._errors = errors
         self._process: subprocess.Popen[str] | None = None
 
-    def run(self, scenario: str) -> dict[str, Any]:
-        """Return the outcome: `passed`, `failure` (a stack trace or None), unexpected `warnings`."""
+    def run(self, scenario: str, properties: Path | None = None) -> dict[str, Any]:
+        """Return the outcome: `passed`, `failure` (a stack trace or None), unexpected `warnings`.
+
+        `properties` are settings of all clients of the scenario.
+        """
+        scenario = f"{scenario} {properties}" if properties else scenario
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None

@@ -51,6 +51,15 @@ SCENARIOS = (
     "admin-groups",
     "admin-group-listing",
 )
+SECURED = (
+    "admin-security",
+    "reauthentication",
+    "refused-login",
+    "refused-rights",
+    "refused-tls",
+    "secured-copy",
+)
+"""Scenarios on a secured broker, each with a properties file: `test_secured_clients.py`."""
 NEEDS = {
     "transaction-commit": Need.TRANSACTIONS,
     "transaction-abort": Need.TRANSACTIONS,

@@ -36,19 +36,19 @@ import org.apache.kafka.common.serialization.StringSerializer;
 final class Cluster implements AutoCloseable {
     static final Duration POLL = Duration.ofMillis(100);
 
-    final String bootstrap;
     final Admin admin;
+    private final Map<String, String> common;
     private final List<String> topics = new ArrayList<>();
     private final List<Member> members = new ArrayList<>();
 
-    Cluster(String bootstrap) {
-        this.bootstrap = bootstrap;
+    /** {@code common} are settings of every client, among them the address. */
+    Cluster(Map<String, String> common) {
+        this.common = common;
         this.admin = Admin.create(settings());
     }
 
     private Map<String, Object> settings(String... given) {
-        Map<String, Object> all = new HashMap<>();
-        all.put("bootstrap.servers", bootstrap);
+        Map<String, Object> all = new HashMap<>(common);
         for (int i = 0; i < given.length; i += 2) {
             all.put(given[i], given[i + 1]);
         }
@@ -69,7 +69,7 @@ final class Cluster implements AutoCloseable {
 
     /** A process of its own that consumes as a member of a group; killed at the end of the scenario. */
     Member member(String group, String topic, String... given) throws Exception {
-        Member member = Member.start(bootstrap, group, topic, given);
+        Member member = Member.start(common, group, topic, given);
         members.add(member);
         return member;
     }
@@ -199,6 +199,9 @@ final class Cluster implements AutoCloseable {
             member.kill();
         }
         try {
+            if (topics.isEmpty()) {
+                return;
+            }
             Set<String> left = get(admin.listTopics().names());
             left.retainAll(topics);
             get(admin.deleteTopics(left).all());

@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.Callable;
@@ -30,10 +31,11 @@ final class Member {
         reader.start();
     }
 
-    static Member start(String bootstrap, String group, String topic, String... settings) throws Exception {
+    static Member start(Map<String, String> common, String group, String topic, String... settings) throws Exception {
         List<String> command = new ArrayList<>(List.of(
                 System.getProperty("java.home") + "/bin/java", "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-                "-cp", System.getProperty("java.class.path"), MemberMain.class.getName(), bootstrap, group, topic));
+                "-cp", System.getProperty("java.class.path"), MemberMain.class.getName(), group, topic));
+        common.forEach((name, value) -> command.addAll(List.of(name, value)));
         command.addAll(Arrays.asList(settings));
         return new Member(new ProcessBuilder(command).redirectErrorStream(true).start());
     }

@@ -16,7 +16,7 @@ import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * A member of a group in a process of its own, so that it can be killed: {@code BOOTSTRAP GROUP TOPIC [NAME VALUE]...}.
+ * A member of a group in a process of its own, so that it can be killed: {@code GROUP TOPIC [NAME VALUE]...}.
  *
  * <p>Commits after each poll, tells on standard output what it sees, and leaves when its standard input ends.
  */
@@ -26,14 +26,14 @@ public final class MemberMain {
     public static void main(String[] args) {
         WarningLog log = WarningLog.install();
         Map<String, Object> settings = new HashMap<>(Map.of(
-                "bootstrap.servers", args[0], "group.id", args[1], "enable.auto.commit", "false",
+                "group.id", args[0], "enable.auto.commit", "false",
                 "auto.offset.reset", "earliest"));
-        for (int i = 3; i < args.length; i += 2) {
+        for (int i = 2; i < args.length; i += 2) {
             settings.put(args[i], args[i + 1]);
         }
         AtomicBoolean stop = stopAtEndOfInput();
         try (var consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
-            consumer.subscribe(List.of(args[2]), new Listener());
+            consumer.subscribe(List.of(args[1]), new Listener());
             while (!stop.get()) {
                 handle(consumer, consumer.poll(Cluster.POLL));
                 log.take().forEach(line -> say("warning " + line));

@@ -1,22 +1,29 @@
 package scenarios;
 
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintWriter;
+import java.io.Reader;
 import java.io.StringWriter;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 
 /**
  * {@code java -cp ... scenarios.Scenarios BOOTSTRAP [NAME...]}: runs scenarios in order, a line of JSON for each.
  *
- * <p>Without names they are read from standard input, a line each, so that one process serves many tests. The exit code
- * is 0 if all of them passed. {@code group-static} names the class {@code GroupStatic}.
+ * <p>Without names they are read from standard input, a line each, so that one process serves many tests. A name may be
+ * followed by a space and a file with properties that all clients of the scenario have. The exit code is 0 if all of
+ * them passed. {@code group-static} names the class {@code GroupStatic}.
  */
 public final class Scenarios {
     private static final long LIMIT_MS = 100_000;
@@ -69,14 +76,15 @@ public final class Scenarios {
     }
 
     /** What went wrong, or null. */
-    private Throwable outcome(String name, List<String> warnings) {
+    private Throwable outcome(String request, List<String> warnings) {
+        String[] words = request.split(" ", 2);
         log.take();
         Throwable failure = null;
         List<String> expected = List.of();
-        try (Cluster cluster = new Cluster(bootstrap)) {
-            Scenario scenario = find(name);
+        try (Cluster cluster = new Cluster(common(words.length > 1 ? words[1] : null))) {
+            Scenario scenario = find(words[0]);
             expected = new ArrayList<>(scenario.expectedWarnings());
-            if (Cluster.get(cluster.admin.describeCluster().nodes()).size() > 1) {
+            if (scenario.isConnected() && Cluster.get(cluster.admin.describeCluster().nodes()).size() > 1) {
                 expected.add(LAGGING_BROKER);
             }
             try {
@@ -98,6 +106,18 @@ public final class Scenarios {
             failure = new AssertionError("everything held, but the client logged warnings");
         }
         return failure;
+    }
+
+    private Map<String, String> common(String file) throws IOException {
+        Map<String, String> common = new HashMap<>(Map.of("bootstrap.servers", bootstrap));
+        if (file != null) {
+            Properties properties = new Properties();
+            try (Reader text = Files.newBufferedReader(Path.of(file))) {
+                properties.load(text);
+            }
+            properties.stringPropertyNames().forEach(name -> common.put(name, properties.getProperty(name)));
+        }
+        return common;
     }
 
     private static Scenario find(String name) throws ReflectiveOperationException {
