@@ -40,7 +40,7 @@ def play(cell: Cell, seed: int) -> report.Row:
     home = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{cell.name}-"))
     print(f"{cell.name}: {cell.says} (seed {seed})", flush=True)
     began_s = time.monotonic()
-    world = World(home, random.Random(seed), cell.with_network, cell.small_disk)
+    world = World(home, random.Random(seed), cell.with_network, cell.small_disk, cell.is_secured)
     try:
         outcome = world.play(cell.fault)
     finally:

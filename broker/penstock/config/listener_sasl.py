@@ -115,14 +115,20 @@ def listener_sasl(config: BrokerConfig, security: ListenerSecurity) -> SaslSetti
     """Return the SASL settings of a listener; None if it has no SASL. Raises `InvalidSetting`."""
     if not security.protocol.has_sasl:
         return None
-    modules = {each: MechanismValues(config, security.listener, each).login_module() for each in security.mechanisms}
-    plain = modules.get("PLAIN")
+    for mechanism in security.mechanisms:
+        MechanismValues(config, security.listener, mechanism).login_module()
     return SaslSettings(
         security.mechanisms,
-        {} if plain is None else plain.users,
+        plain_users(config, security.listener) if "PLAIN" in security.mechanisms else {},
         oauth_settings(config, security.listener) if OAUTH in security.mechanisms else None,
         MechanismValues(config, security.listener, None).number("connections.max.reauth.ms"),
     )
+
+
+def plain_users(config: BrokerConfig, listener: str) -> Mapping[str, str]:
+    """Return the users of PLAIN, passwords by name. Raises `InvalidSetting`."""
+    module = MechanismValues(config, listener, "PLAIN").login_module()
+    return {} if module is None else module.users
 
 
 def oauth_settings(config: BrokerConfig, listener: str) -> OauthSettings:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from penstock.config.addresses import quoted
 from penstock.config.definition import InvalidSetting, Setting, SettingType, define
+from penstock.config.jaas import parse_jaas
 from penstock.config.listeners import LISTENER_NAME
 
 LIST, PASSWORD = SettingType.LIST, SettingType.PASSWORD
@@ -180,8 +181,10 @@ SETTINGS = (
     define(
         "sasl.jaas.config", None,
         "Login module of a mechanism, as in Kafka, with the prefix of listener and mechanism: users of PLAIN as"
-        " user_NAME=\"PASSWORD\", and username and password with which brokers log in to each other.",
-        kind=PASSWORD, max_chars=MAX_JAAS_CHARS,
+        " user_NAME=\"PASSWORD\", and username and password with which brokers log in to each other. It applies to"
+        " new logins.",
+        kind=PASSWORD, max_chars=MAX_JAAS_CHARS, convert=lambda text: parse_jaas(text, "sasl.jaas.config"),
+        dynamic=True,
     ),
     define(
         MAX_RECEIVE_SIZE, 524_288, "Maximum size of a request before the client is authenticated, in bytes.",
@@ -223,7 +226,7 @@ SETTINGS = (
     ),
     define(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", 10_000,
-        "Maximum of that time, and minimum time between fetches for unknown key ids, in ms.",
+        "Maximum of that time, and time after which one more fetch for an unknown key id is allowed, up to 5, in ms.",
         kind=SettingType.LONG, minimum=1, maximum=MAX_MS,
     ),
     define("sasl.oauthbearer.expected.audience", "", "Audiences of which a token must name one.", kind=LIST),

@@ -11,7 +11,7 @@ from penstock.api.authentication_stats import AuthenticationStats
 from penstock.api.dispatch import Dispatcher
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
-from penstock.config.listener_sasl import OauthSettings, SaslSettings, listener_sasl
+from penstock.config.listener_sasl import OauthSettings, SaslSettings, listener_sasl, plain_users
 from penstock.config.listener_security import ListenerSecurity
 from penstock.config.options import UpOptions
 from penstock.config.security_settings import FAILURE_DELAY, MAX_RECEIVE_SIZE
@@ -96,7 +96,7 @@ class ListenerAuthentication:
         verifier = PasswordVerifier(credentials, lambda work: loop.run_in_executor(None, work))
         accept: dict[str, Accept] = {}
         for listener, settings in self.settings.items():
-            mechanisms = self.mechanisms(settings, credentials, verifier)
+            mechanisms = self.mechanisms(listener, settings, credentials, verifier)
             authenticator = SaslAuthenticator(
                 {each.name: each for each in mechanisms},
                 self.limits(settings),
@@ -109,18 +109,31 @@ class ListenerAuthentication:
         return accept
 
     def mechanisms(
-        self, settings: SaslSettings, credentials: ScramCredentials, verifier: PasswordVerifier
+        self, listener: str, settings: SaslSettings, credentials: ScramCredentials, verifier: PasswordVerifier
     ) -> Sequence[SaslMechanism]:
         """Return the mechanisms of a listener."""
         found: list[SaslMechanism] = []
         for name in settings.mechanisms:
             if name == "PLAIN":
-                found.append(PlainMechanism(verifier, settings.plain_users))
+                found.append(self.plain(listener, PlainMechanism(verifier, settings.plain_users)))
             elif settings.oauth is not None and name == "OAUTHBEARER":
                 found.append(self.oauthbearer(settings.oauth))
             else:
                 found.append(ScramMechanism(name, credentials))
         return found
+
+    def plain(self, listener: str, mechanism: PlainMechanism) -> PlainMechanism:
+        """Return the PLAIN mechanism of a listener, whose users follow the dynamic settings from now on."""
+
+        def on_settings_changed() -> None:
+            try:
+                mechanism.set_users(plain_users(self.config, listener))
+            except InvalidSetting as e:
+                log.error("users of PLAIN not changed; the present ones stay", listener=listener, reason=str(e))
+
+        self.config.subscribe(on_settings_changed)
+        on_settings_changed()
+        return mechanism
 
     def oauthbearer(self, settings: OauthSettings) -> SaslMechanism:
         """Return the OAUTHBEARER mechanism of a listener. Its libraries are only imported if a listener offers it."""

@@ -18,6 +18,7 @@ from penstock import __version__
 from penstock.api.authentication_stats import AuthenticationStats
 from penstock.api.dispatch import Dispatcher
 from penstock.config.definition import InvalidSetting
+from penstock.config.listener_sasl import BrokerCredentials
 from penstock.config.listeners import ListenerAddress, advertised_listeners
 from penstock.config.options import UpOptions
 from penstock.control.bootstrap_user import ensure_security
@@ -38,9 +39,9 @@ from penstock.node.handlers import BrokerServices, make_dispatcher
 from penstock.node.partition_data import KnownPartitions, LogDirSizes, ReplicaAssignments
 from penstock.node.remote_lag import RemoteLeaders
 from penstock.node.settings import (
+    PresentCredentials,
     StartError,
     configured_advertised,
-    credentials_of,
     inter_broker_of,
     listeners_of,
     load_config,
@@ -95,9 +96,10 @@ class BrokerNode:
         self.inter_broker_listener = inter_broker_of(self.config, self.security, environment.is_clustered)
         if environment.is_clustered:
             check_brokers_are_authorized(self.config, self.security[self.inter_broker_listener])
-        self.credentials = credentials_of(
-            self.config, self.security, self.inter_broker_listener, environment.is_clustered
-        )
+        self.credentials: Callable[[], BrokerCredentials | None] = lambda: None
+        """How this broker logs in to others; None without SASL."""
+        if environment.is_clustered:
+            self.credentials = PresentCredentials(self.config, self.security[self.inter_broker_listener])
         self.sasl = sasl_of(self.config, self.security)
         self.bootstrap_user = bootstrap_user_of(options)
         self.authentications = AuthenticationStats()

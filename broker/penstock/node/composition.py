@@ -48,7 +48,7 @@ class CompositionContext:
     """What a composition is made of.
 
     `open_store` opens another client of the store. `listener` is the name of the brokers' listener for each other,
-    `peer_tls` returns the TLS context of these connections, and `credentials` are how they log in there. `on_lost` is
+    `peer_tls` returns the TLS context of these connections, and `credentials` how they log in there. `on_lost` is
     called with the reason when the cluster has ended the membership. Closes are scheduled on `cleanup`.
     """
 
@@ -60,7 +60,7 @@ class CompositionContext:
     environment: NodeEnvironment
     listener: str
     peer_tls: Callable[[], ssl.SSLContext | None]
-    credentials: BrokerCredentials | None
+    credentials: Callable[[], BrokerCredentials | None]
     on_lost: Callable[[str], None]
     cleanup: contextlib.AsyncExitStack
 

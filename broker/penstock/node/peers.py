@@ -56,7 +56,7 @@ class PeerClient:
         broker_id: int,
         listener: str,
         tls: Callable[[], ssl.SSLContext | None],
-        sasl: Sasl | None,
+        sasl: Callable[[], Sasl | None],
         client_id: str,
         wait_ms: float = 0.0,
     ) -> None:
@@ -96,7 +96,7 @@ class PeerClient:
             request_timeout_ms=self.timeout_ms,
             max_used_versions={},
             tls=self.tls(),
-            sasl=self.sasl,
+            sasl=self.sasl(),
         )
         self.connected_to = endpoint
         return self.connection
@@ -138,7 +138,7 @@ class Peers:
     """Calls to other brokers. `listener` is the name of the listener that is used on them.
 
     `tls` returns the TLS context for it, None without TLS: certificates may be reloaded between two connections.
-    `credentials` are how this broker logs in there, None without SASL.
+    `credentials` returns how this broker logs in there, None without SASL; it may change as well.
     """
 
     def __init__(
@@ -147,13 +147,16 @@ class Peers:
         config: BrokerConfig,
         listener: str,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
-        credentials: BrokerCredentials | None = None,
+        credentials: Callable[[], BrokerCredentials | None] = lambda: None,
     ) -> None:
         self.view, self.config, self.listener, self.tls = view, config, listener, tls
-        self.sasl = None
-        if credentials is not None:
-            self.sasl = Sasl(credentials.mechanism, credentials.username, credentials.password)
+        self.credentials = credentials
         self.others: dict[tuple[int, str], PeerClient] = {}
+
+    def sasl(self) -> Sasl | None:
+        """Return the credentials for a new connection."""
+        found = self.credentials()
+        return None if found is None else Sasl(found.mechanism, found.username, found.password)
 
     def fetch_from(self, broker_id: int) -> FetchChannel:
         """Return a channel for replica fetches from a broker."""

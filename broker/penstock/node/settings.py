@@ -22,9 +22,12 @@ from penstock.config.listeners import ListenerAddress, advertised_listeners, par
 from penstock.config.options import UpOptions
 from penstock.config.security_settings import AUTHENTICATION_TIMEOUT, SECURITY_SETTINGS
 from penstock.runtime.linux import raise_descriptor_limit
+from penstock.runtime.logging import get_logger
 from penstock.security.quotas.client_quotas import QuotaWindows
 from penstock.server.limits import ServerLimits
 from penstock.state.etcd.options import EtcdOptions, InvalidEtcdOption
+
+log = get_logger("penstock.node")
 
 CONFIG_FILE = "penstock.toml"
 """Read from the current directory if no other file is given."""
@@ -100,14 +103,29 @@ def inter_broker_of(config: BrokerConfig, security: dict[str, ListenerSecurity],
     return name
 
 
-def credentials_of(
-    config: BrokerConfig, security: dict[str, ListenerSecurity], listener: str, is_clustered: bool
-) -> BrokerCredentials | None:
-    """Return how this broker logs in to others on their `listener`; None without SASL. Raises `StartError`."""
-    try:
-        return broker_credentials(config, security[listener]) if is_clustered else None
-    except InvalidSetting as e:
-        raise StartError(str(e)) from e
+class PresentCredentials:
+    """How this broker logs in to others on their listener, which dynamic settings may change.
+
+    Raises `StartError` if the settings at the start are invalid. Later, the last valid ones stay in use.
+    """
+
+    def __init__(self, config: BrokerConfig, security: ListenerSecurity) -> None:
+        self.config, self.security, self.error = config, security, ""
+        try:
+            self.last_valid = broker_credentials(config, security)
+        except InvalidSetting as e:
+            raise StartError(str(e)) from e
+
+    def __call__(self) -> BrokerCredentials | None:
+        """Return the credentials for a new connection; None without SASL."""
+        try:
+            self.last_valid = broker_credentials(self.config, self.security)
+            self.error = ""
+        except InvalidSetting as e:
+            if str(e) != self.error:
+                self.error = str(e)
+                log.error("credentials for other brokers not changed; the present ones stay in use", reason=self.error)
+        return self.last_valid
 
 
 def configured_advertised(options: UpOptions, config: BrokerConfig) -> str | None:

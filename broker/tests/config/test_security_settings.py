@@ -6,6 +6,7 @@ import pytest
 
 from penstock.config.broker import BROKER_SETTINGS, BrokerConfig, broker_setting
 from penstock.config.definition import InvalidSetting, UnknownSetting
+from penstock.config.jaas import PLAIN_MODULE
 from penstock.config.security_settings import (
     LISTENER_SETTINGS,
     PrefixedName,
@@ -47,11 +48,14 @@ def test_other_names_with_the_prefix_are_unknown(name: str) -> None:
         BrokerConfig.from_texts({name: "none"})
 
 
+TEXTS = {"sasl.jaas.config": f"{PLAIN_MODULE} required;"}
+
+
 @pytest.mark.parametrize("listener", ["INTERNAL", "SSL", "SASL_SSL", "A_1"])
 def test_a_variable_names_the_setting_of_a_listener(listener: str) -> None:
     for name in LISTENER_SETTINGS:
         full = str(PrefixedName(listener, None, name))
-        value = BROKER_SETTINGS[name].default or (BROKER_SETTINGS[name].allowed or ("x",))[0]
+        value = BROKER_SETTINGS[name].default or (BROKER_SETTINGS[name].allowed or (TEXTS.get(name, "x"),))[0]
         variable = "PENSTOCK_SET_" + full.upper().replace(".", "_").replace("-", "_")
         assert load(environment={variable: value}).text(full) == value
         assert split_prefix(full) == PrefixedName(listener, None, name)

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock_crash.broker import Broker
+from penstock_crash.broker import Broker, free_port
 
 from penstock_chaos.places import Place
+from penstock_chaos.secured import CLIENTS, INTERNAL, Secured
 
 SOURCE_VARIABLE = "PENSTOCK_CHAOS_SOURCE"
 """Environment variable: directory with another `penstock` package, with a planted fault or of another release."""
@@ -28,10 +29,12 @@ class ClusterBroker(Broker):
         settings: Mapping[str, str],
         disk_prefix: tuple[str, ...] = (),
         data: Path | None = None,
+        secured: Secured | None = None,
     ) -> None:
         home.mkdir(exist_ok=True)
         super().__init__(home, settings, [*place.prefix, *disk_prefix], data)
-        self.broker_id, self.place, self._etcd_url = broker_id, place, etcd_url
+        self.broker_id, self.place, self._etcd_url, self._secured = broker_id, place, etcd_url, secured
+        self.internal_port = free_port()
         if place.prefix:
             self.port = 9092
 
@@ -41,13 +44,20 @@ class ClusterBroker(Broker):
 
     def command(self) -> list[str]:
         settings = [f"--set={name}={value}" for name, value in self.settings.items()]
-        where = [f"--data={self.data}", f"--host={self.place.address}", f"--port={self.port}", "--http-port=-1"]
         cluster = [f"--etcd={self._etcd_url}", f"--id={self.broker_id}"]
         source = os.environ.get(SOURCE_VARIABLE)
         run = [str(Path(sys.executable).with_name("penstock"))]
         if source is not None:
             run = ["env", f"PYTHONPATH={source}", sys.executable, "-m", "penstock.cli"]
-        return [*self.prefix, *run, "up", *where, *cluster, *settings]
+        return [*self.prefix, *run, "up", f"--data={self.data}", *self._listen(), *cluster, *settings]
+
+    def _listen(self) -> list[str]:
+        """Return the options of the listeners: one in plain text, or one for clients and one for brokers."""
+        if self._secured is None:
+            return [f"--host={self.place.address}", f"--port={self.port}", "--http-port=-1"]
+        ports = {CLIENTS: self.port, INTERNAL: self.internal_port}
+        listeners = [f"--listener={name}://{self.place.address}:{port}" for name, port in ports.items()]
+        return [*listeners, "--http-port=-1", *self._secured.bootstrap_user()]
 
     @property
     def is_running(self) -> bool:

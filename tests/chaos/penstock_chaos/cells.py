@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from penstock.state import keys
+from penstock_chaos import rotation
 from penstock_chaos.broker import ClusterBroker
 from penstock_chaos.cluster import BROKER_IDS, broker_name
 from penstock_chaos.console import Refused, Truth
@@ -32,7 +33,7 @@ DURING_LIMIT_S = 30.0
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell. `short`: part of the short set. `with_network` and `small_disk`: requirements on its cluster."""
+    """A cell. `short`: part of the short set. `with_network`, `small_disk`, `is_secured`: its cluster."""
 
     name: str
     says: str
@@ -40,6 +41,7 @@ class Cell:
     short: bool = False
     with_network: bool = False
     small_disk: int | None = None
+    is_secured: bool = False
 
 
 def leads(truth: Truth, broker_id: int) -> dict[int, int]:
@@ -405,4 +407,7 @@ CELLS = (
     Cell("etcd-frozen", f"etcd frozen for {ETCD_AWAY_S:.0f} s, so that all leases expire at once", etcd_frozen),
     Cell("disk-full", "the disk of one broker full", disk_full, small_disk=FULL_DISK),
     Cell("rolling", "SIGTERM and restart of each broker in turn", rolling, short=True),
+    Cell("rotation", "certificates, CA, passwords, ACLs and token keys replaced", rotation.rotation, is_secured=True),
+    Cell("rotation-once", "a certificate and a password replaced", rotation.once, short=True, is_secured=True),
+    Cell("ca-while-down", "the CA replaced while a broker is down", rotation.while_down, is_secured=True),
 )

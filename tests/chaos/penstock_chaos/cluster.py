@@ -13,6 +13,7 @@ from penstock_chaos.console import Console, Refused, Truth
 from penstock_chaos.etcd import Etcd
 from penstock_chaos.etcd_program import find_etcd
 from penstock_chaos.places import Loopback, Namespaces
+from penstock_chaos.secured import ADMIN, Secured
 
 BROKER_IDS = (1, 2, 3)
 CLIENTS = "clients"
@@ -36,9 +37,11 @@ def broker_name(broker_id: int) -> str:
 class Cluster:
     """The processes of a cluster. `small_disk` is the id of the broker whose data is on a small file system."""
 
-    def __init__(self, home: Path, with_network: bool, small_disk: int | None = None) -> None:
+    def __init__(
+        self, home: Path, with_network: bool, small_disk: int | None = None, secured: Secured | None = None
+    ) -> None:
         names = [CLIENTS, "etcd", *map(broker_name, BROKER_IDS)]
-        self.home = home
+        self.home, self.secured = home, secured
         self.network = Namespaces(names) if with_network else None
         where = self.network or Loopback()
         self.clients = where.place(CLIENTS)
@@ -54,9 +57,10 @@ class Cluster:
                 where.place(name),
                 self.etcd.url,
                 home / name,
-                SETTINGS,
+                SETTINGS | (secured.settings() if secured is not None else {}),
                 tuple(disk.prefix) if disk is not None else (),
                 disk.path / "data" if disk is not None else None,
+                secured,
             )
 
     def data_of(self, broker_id: int) -> Path:
@@ -86,8 +90,9 @@ class Cluster:
 
     def create_topic(self, name: str, partitions: int) -> None:
         self.console.ask(
-            "create_topic", bootstrap=self.bootstrap, name=name, partitions=partitions, replication=3, config={}
-        )
+            "create_topic", bootstrap=self.bootstrap, name=name, partitions=partitions, replication=3, config={},
+            security=self.secured.librdkafka(ADMIN) if self.secured is not None else {},
+        )  # fmt: skip
         self.wait_truth(
             f"the topic {name}, in sync",
             lambda truth: name in truth.topics and len(truth.of(name)) == partitions and truth.is_whole,

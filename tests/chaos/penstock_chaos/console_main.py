@@ -24,8 +24,15 @@ def post(url: str, body: dict[str, Any]) -> Any:
         return json.load(answer)
 
 
-def create_topic(bootstrap: str, name: str, partitions: int, replication: int, config: dict[str, str]) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+def create_topic(
+    bootstrap: str,
+    name: str,
+    partitions: int,
+    replication: int,
+    config: dict[str, str],
+    security: dict[str, Any],
+) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **security})
     wanted = NewTopic(name, partitions, replication, config=config)
     for future in admin.create_topics([wanted], request_timeout=REQUEST_S).values():
         future.result(REQUEST_S)

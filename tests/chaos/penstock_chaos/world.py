@@ -24,6 +24,7 @@ from penstock_chaos.console import Refused
 from penstock_chaos.history import SOURCE, TARGET, WORKERS, Told
 from penstock_chaos.renumbered import Numbering, numberings, renumbered
 from penstock_chaos.replicas import differing
+from penstock_chaos.secured import ADMIN, Administrator, Secured
 from penstock_chaos.workload import POLL_S, Workload
 
 SOURCE_PARTITIONS, TARGET_PARTITIONS = 6, 3
@@ -53,9 +54,12 @@ class Outcome:
 class World:
     """One cluster with its workloads; `rng` chooses the targets of the fault."""
 
-    def __init__(self, home: Path, rng: random.Random, with_network: bool, small_disk: int | None) -> None:
+    def __init__(
+        self, home: Path, rng: random.Random, with_network: bool, small_disk: int | None, is_secured: bool = False
+    ) -> None:
         self.home, self.rng = home, rng
-        self.cluster = Cluster(home, with_network, small_disk)
+        self.secured = Secured(home) if is_secured else None
+        self.cluster = Cluster(home, with_network, small_disk, self.secured)
         self.workloads: dict[str, Workload] = {}
         self.outcome = Outcome()
         self.acknowledged: dict[int, dict[int, tuple[float, float]]] = {p: {} for p in range(SOURCE_PARTITIONS)}
@@ -81,6 +85,8 @@ class World:
         self.cluster.start()
         self.cluster.create_topic(SOURCE, SOURCE_PARTITIONS)
         self.cluster.create_topic(TARGET, TARGET_PARTITIONS)
+        if self.secured is not None:
+            Administrator(self.cluster.bootstrap, self.secured).create_users()
         source = {"topic": SOURCE, "partitions": SOURCE_PARTITIONS}
         producing = source | {"pause_s": PRODUCE_PAUSE_S}
         self._work("produce_confluent", "confluent", "ack", **producing)
@@ -93,10 +99,16 @@ class World:
             target_partitions=TARGET_PARTITIONS, most=200, abort_rate=0.1, seed=self.rng.randrange(1 << 32), **source,
         )  # fmt: skip
         self._work("follow", "follower", "seen", topic=TARGET, partitions=TARGET_PARTITIONS)
+        if self.secured is not None:
+            self._work("produce_penstock", "penstock", "ack", **producing)
 
     def _work(self, module: str, name: str, progress: str, **options: object) -> None:
-        options["bootstrap"] = self.cluster.bootstrap
+        options |= {"bootstrap": self.cluster.bootstrap} | self._login(name)
         self.workloads[name] = Workload(self.home, self.cluster.clients, module, name, progress, **options)
+
+    def _login(self, user: str) -> dict[str, object]:
+        """Return the login options of a workload; none in plain text."""
+        return {} if self.secured is None else {"login": self.secured.login(user)}
 
     def read(self) -> None:
         """Read new entries of the workloads' journals."""
@@ -205,7 +217,7 @@ class World:
         reach: dict[str, dict[int, int]],
         groups: tuple[str, ...],
     ) -> Workload:
-        where = {"bootstrap": self.cluster.bootstrap, "groups": dict.fromkeys(groups, SOURCE)}
+        where = {"bootstrap": self.cluster.bootstrap, "groups": dict.fromkeys(groups, SOURCE)} | self._login(ADMIN)
         return Workload(
             self.home, self.cluster.clients, "read_all", name, "over",
             isolation=isolation, topics=topics, reach=reach, **where,

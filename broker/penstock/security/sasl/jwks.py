@@ -1,7 +1,8 @@
 """The public keys of an identity provider (RFC 7517), cached.
 
 Keys that are older than the refresh interval are fetched again in the background, while logins use the old ones. An
-unknown key id fetches at once, at most once per backoff, so that invented key ids cannot flood the provider.
+unknown key id fetches at once, so that a new key is valid from its first token on. After some such fetches there is one
+per backoff, so that invented key ids cannot flood the provider.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ MAX_KEYS = 100
 MIN_MODULUS_CHARS, MAX_MODULUS_CHARS = 342, 1366
 """Length of an RSA key's modulus in base64url, for 2,048 to 8,192 bits."""
 
+MAX_UNKNOWN_FETCHES = 5
+"""Fetches for unknown key ids without a wait between them."""
+
 FetchKeySet = Callable[[], Awaitable[bytes]]
 """Returns a JSON Web Key Set. Raises `KeySetUnavailable`."""
 
@@ -34,8 +38,8 @@ class KeySetUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RefreshTimes:
-    """Times in seconds. `backoff_s` doubles after each failure up to `max_backoff_s`, which is also the least time
-    between two fetches for unknown key ids."""
+    """Times in seconds. `backoff_s` doubles after each failure up to `max_backoff_s`, which is also the time after
+    which one more fetch for an unknown key id is allowed."""
 
     refresh_s: float = 3600.0
     backoff_s: float = 0.1
@@ -48,7 +52,7 @@ class KeySetCache:
     def __init__(self, fetch: FetchKeySet, times: RefreshTimes, now_s: Callable[[], float]) -> None:
         self._fetch, self._times, self._now_s = fetch, times, now_s
         self._keys: list[Key] = []
-        self._stale_at_s = self._next_fetch_s = float("-inf")
+        self._stale_at_s = self._next_fetch_s = self._unknown_since_s = float("-inf")
         self._failures = 0
         self._fetching: asyncio.Task[None] | None = None
 
@@ -60,7 +64,7 @@ class KeySetCache:
             if now_s >= self._stale_at_s:
                 self._start_fetch(now_s)
             return found
-        fetching = self._start_fetch(now_s)
+        fetching = self._fetch_unknown(now_s)
         if fetching is not None:
             await asyncio.shield(fetching)
         if not self._keys:
@@ -76,6 +80,18 @@ class KeySetCache:
     def _matching(self, key_id: str | None) -> list[Key]:
         return [key for key in self._keys if key_id is None or key.kid == key_id]
 
+    def _fetch_unknown(self, now_s: float) -> asyncio.Task[None] | None:
+        """As `_start_fetch`; None also if there were too many fetches for unknown key ids."""
+        if self._fetching is not None or now_s < self._next_fetch_s:
+            return self._fetching
+        interval_s = self._times.max_backoff_s
+        # Each fetch uses one interval of the past; at most `MAX_UNKNOWN_FETCHES` of them are saved.
+        since_s = max(self._unknown_since_s, now_s - MAX_UNKNOWN_FETCHES * interval_s)
+        if since_s + interval_s > now_s:
+            return None
+        self._unknown_since_s = since_s + interval_s
+        return self._start_fetch(now_s)
+
     def _start_fetch(self, now_s: float) -> asyncio.Task[None] | None:
         """Return the fetch in progress, or a new one; None during the backoff."""
         if self._fetching is None and now_s >= self._next_fetch_s:
@@ -88,7 +104,6 @@ class KeySetCache:
             self._keys = parse_key_set(await self._fetch())
             self._failures = 0
             self._stale_at_s = self._now_s() + times.refresh_s
-            self._next_fetch_s = self._now_s() + times.max_backoff_s
         except KeySetUnavailable as e:
             backoff_s = min(times.backoff_s * (1 << min(self._failures, 20)), times.max_backoff_s)
             self._failures += 1

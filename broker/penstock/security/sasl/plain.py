@@ -29,6 +29,10 @@ class PlainMechanism:
 
     def __init__(self, verifier: PasswordVerifier, users: Mapping[str, str]) -> None:
         self.verifier = verifier
+        self.set_users(users)
+
+    def set_users(self, users: Mapping[str, str]) -> None:
+        """Replace the users for the next authentications."""
         self.users = {name: fingerprint(password) for name, password in users.items()}
 
     def start(self) -> PlainExchange:

@@ -10,7 +10,7 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from token_kit import OTHER_KEY, RSA_KEY, SIGNING_KEY, Provider, key_set
 
 from penstock.security.sasl.exchange import AuthenticationRejected, FailureReason
-from penstock.security.sasl.jwks import KeySetUnavailable, RefreshTimes, parse_key_set
+from penstock.security.sasl.jwks import MAX_UNKNOWN_FETCHES, KeySetUnavailable, RefreshTimes, parse_key_set
 
 TIMES = RefreshTimes(refresh_s=3600, backoff_s=1, max_backoff_s=10)
 NEW_KEY = ECKey.generate_key("P-256", {"kid": "new"})
@@ -37,24 +37,27 @@ async def test_old_keys_are_refreshed_in_the_background_and_removed_keys_are_for
     assert await provider.cache.find("one")
     await settle()
     assert provider.fetches == 2
-    assert not await provider.cache.find("one")
     assert await provider.cache.find("new")
     assert provider.fetches == 2
+    assert not await provider.cache.find("one")
 
 
-async def test_an_unknown_key_id_fetches_at_once_but_at_most_once_per_backoff() -> None:
+async def test_a_new_key_is_valid_at_once_even_right_after_a_fetch() -> None:
     provider = Provider(SIGNING_KEY, times=TIMES)
     await provider.cache.find("one")
     provider.document = key_set(SIGNING_KEY, NEW_KEY)
-    provider.now_s = 10
     assert await provider.cache.find("new")
     assert provider.fetches == 2
-    for number in range(1000):
-        assert not await provider.cache.find(f"invented-{number}")
-    assert provider.fetches == 2
-    provider.now_s = 20
-    assert not await provider.cache.find("invented")
-    assert provider.fetches == 3
+
+
+async def test_invented_key_ids_fetch_at_most_a_few_times_and_then_once_per_backoff() -> None:
+    provider = Provider(SIGNING_KEY, times=TIMES)
+    await provider.cache.find("one")
+    for now_s, fetches in ((0, MAX_UNKNOWN_FETCHES), (9.9, 5), (10, 6), (20, 7), (20, 7), (1000, 12)):
+        provider.now_s = now_s
+        for number in range(1000):
+            assert not await provider.cache.find(f"invented-{number}")
+        assert provider.fetches == fetches
 
 
 async def test_a_provider_that_is_down_keeps_the_keys_and_is_asked_less_and_less() -> None:

@@ -16,6 +16,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from penstock_crash.journal import JournalWriter
 
 from penstock_chaos.loads.common import now, start
+from penstock_chaos.loads.login import Login
 
 
 async def follow(
@@ -27,6 +28,7 @@ async def follow(
     end: threading.Event,
 ) -> None:
     """Read from `positions`, and advance them."""
+    login = Login(options, journal, options["name"])
     consumer = AIOKafkaConsumer(
         bootstrap_servers=options["bootstrap"],
         group_id=None,
@@ -36,13 +38,14 @@ async def follow(
         fetch_max_wait_ms=100,
         request_timeout_ms=10_000,
         metadata_max_age_ms=2_000,
+        **login.aiokafka(),
     )
     await consumer.start()
     try:
         consumer.assign(list(positions))
         for tp, offset in positions.items():
             consumer.seek(tp, offset)
-        while not end.is_set():
+        while not end.is_set() and not login.is_outdated:
             polled = await consumer.getmany(timeout_ms=300, max_records=500)
             found = {tp.partition: [(m.offset, m.value.decode()) for m in got] for tp, got in polled.items() if got}
             if found:

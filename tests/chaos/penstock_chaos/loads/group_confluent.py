@@ -16,16 +16,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from penstock_crash.journal import JournalWriter
 
 from penstock_chaos.loads.common import FAST_RECONNECT, by_partition, now, start
+from penstock_chaos.loads.login import Login
 
 ASK_S = 0.5
 sessions = itertools.count(1)
 
 
-def consumer(options: dict[str, Any]) -> Consumer:
+def consumer(options: dict[str, Any], login: Login) -> Consumer:
     config = {"bootstrap.servers": options["bootstrap"], "group.id": options["group"], "enable.auto.commit": False}
     timing = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 1000, "fetch.wait.max.ms": 100}
     reading = {"auto.offset.reset": "earliest", "fetch.error.backoff.ms": 50}
-    return Consumer(config | timing | reading | FAST_RECONNECT)
+    return Consumer(config | timing | reading | FAST_RECONNECT | login.librdkafka())
 
 
 class Member:
@@ -34,7 +35,8 @@ class Member:
     def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter) -> None:
         self.name, self.options, self.journal = name, options, journal
         self.session = 0
-        self.consumer = consumer(options)
+        self.login = Login(options, journal, name.partition(".")[0])
+        self.consumer = consumer(options, self.login)
         self.consumer.subscribe([options["topic"]], on_assign=self.on_assign)
 
     def on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
@@ -42,7 +44,8 @@ class Member:
 
     def run(self, end: threading.Event) -> None:
         until = time.monotonic() + self.options["life_s"]
-        while not end.is_set() and time.monotonic() < until:
+        while not end.is_set() and time.monotonic() < until and not self.login.has_old_trust:
+            self.login.renew(self.consumer)
             self.read_once()
         self.consumer.close()
 
@@ -82,9 +85,15 @@ def be_members(number: int, options: dict[str, Any], journal: JournalWriter, end
 
 def ask(options: dict[str, Any], journal: JournalWriter, end: threading.Event) -> None:
     """Query the group's committed offsets as an operator's tool does, without being a member."""
-    client = consumer(options)
+    login = Login(options, journal, f"{options['group']}-observer")
+    client = consumer(options, login)
     wanted = [TopicPartition(options["topic"], p) for p in range(options["partitions"])]
     while not end.wait(ASK_S):
+        if login.has_old_trust:
+            client.close()
+            login = Login(options, journal, login.client)
+            client = consumer(options, login)
+        login.renew(client)
         begun = now()
         try:
             for each in client.committed(wanted, timeout=10):

@@ -12,6 +12,7 @@ from kafka.errors import KafkaError
 from penstock_crash.journal import JournalWriter
 
 from penstock_chaos.loads.common import now, start
+from penstock_chaos.loads.login import Login
 
 sessions = itertools.count(1)
 
@@ -22,6 +23,7 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc]
     def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter) -> None:
         self.name, self.options, self.journal = name, options, journal
         self.session = 0
+        self.login = Login(options, journal, options["name"])
         self.consumer = KafkaConsumer(
             bootstrap_servers=options["bootstrap"].split(","),
             group_id=options["group"],
@@ -34,6 +36,7 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc]
             reconnect_backoff_ms=20,
             reconnect_backoff_max_ms=500,
             metadata_max_age_ms=2_000,
+            **self.login.kafka_python(),
         )
         self.consumer.subscribe([options["topic"]], listener=self)
 
@@ -45,7 +48,7 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def run(self, end: threading.Event) -> None:
         until = time.monotonic() + self.options["life_s"]
-        while not end.is_set() and time.monotonic() < until:
+        while not end.is_set() and time.monotonic() < until and not self.login.is_outdated:
             polled = self.consumer.poll(timeout_ms=300, max_records=500)
             if polled:
                 found = {tp.partition: [(m.offset, m.value.decode()) for m in got] for tp, got in polled.items()}

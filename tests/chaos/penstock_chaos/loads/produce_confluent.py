@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from penstock_crash.journal import JournalWriter
 
 from penstock_chaos.loads.common import FAST_RECONNECT, body, now, start
+from penstock_chaos.loads.login import Login
 
 NOT_TOLD = -1
 """Offset of a record that librdkafka considers written because the broker accepted a later sequence number. A leader
@@ -23,7 +24,7 @@ UNDER_WAY = 60
 
 
 class Writer:
-    """One producer, which ends with a fatal error or with the load."""
+    """One producer, which ends with a fatal error, with the load, or if the CA certificates change."""
 
     def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter) -> None:
         self.name, self.topic, self.journal = name, options["topic"], journal
@@ -32,13 +33,16 @@ class Writer:
         self.fatal = False
         config = {"bootstrap.servers": options["bootstrap"], "enable.idempotence": True, "acks": "all"}
         patience = {"message.timeout.ms": 0, "linger.ms": 5, "retry.backoff.ms": 50, "retry.backoff.max.ms": 500}
-        self.producer = Producer(config | FAST_RECONNECT | patience | {"error_cb": self.on_error})
+        self.login = Login(options, journal, options["name"])
+        own = self.login.librdkafka() | {"error_cb": self.on_error}
+        self.producer = Producer(config | FAST_RECONNECT | patience | own)
 
     def on_error(self, error: KafkaError) -> None:
         """Record a fatal error; librdkafka recovers from all others itself."""
         if error.fatal() and not self.fatal:
             self.fatal = True
             self.journal.write("broken", f"{self.name}: {error}")
+        self.login.on_error(error)
 
     def send(self, partition: int) -> None:
         number = self.sent[partition]
@@ -59,7 +63,8 @@ class Writer:
 
     def run(self, end: threading.Event, pause_s: float) -> None:
         turn = 0
-        while not end.is_set() and not self.fatal:
+        while not (end.is_set() or self.fatal or self.login.has_old_trust):
+            self.login.renew(self.producer)
             partition = turn % len(self.sent)
             turn += 1
             if self.under_way[partition] < UNDER_WAY:

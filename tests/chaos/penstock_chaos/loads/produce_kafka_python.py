@@ -12,6 +12,7 @@ from kafka.errors import KafkaError
 from penstock_crash.journal import JournalWriter
 
 from penstock_chaos.loads.common import body, now, start
+from penstock_chaos.loads.login import Login
 from penstock_chaos.loads.produce_confluent import UNDER_WAY
 
 PATIENCE_MS = 3_600_000
@@ -38,6 +39,7 @@ class Writer:
             reconnect_backoff_ms=20,
             reconnect_backoff_max_ms=500,
             metadata_max_age_ms=2_000,
+            **Login(options, journal, options["name"]).kafka_python(),
         )
 
     def send(self, partition: int) -> None:

@@ -14,25 +14,28 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from penstock_crash.journal import JournalWriter
 
 from penstock_chaos.loads.common import FAST_RECONNECT, by_partition, now, start
+from penstock_chaos.loads.login import Login
 
 CALL_S = 10.0
 
 
-def consumer(options: dict[str, Any], group: str, **more: Any) -> Consumer:
+def consumer(options: dict[str, Any], journal: JournalWriter, group: str, **more: Any) -> Consumer:
     config = {"bootstrap.servers": options["bootstrap"], "group.id": group, "enable.auto.commit": False}
-    return Consumer(config | FAST_RECONNECT | more)
+    login = Login(options, journal, options["name"])
+    return Consumer(config | FAST_RECONNECT | login.librdkafka() | more)
 
 
 class Reading:
     """One topic, read until each partition's end is at least `reach`."""
 
-    def __init__(self, topic: str, partitions: int, options: dict[str, Any]) -> None:
+    def __init__(self, topic: str, partitions: int, options: dict[str, Any], journal: JournalWriter) -> None:
         self.topic = topic
         self.reach = {p: int(options["reach"].get(topic, {}).get(str(p), 0)) for p in range(partitions)}
         self.records: dict[int, list[tuple[int, str]]] = {p: [] for p in range(partitions)}
         self.ends: dict[int, int] = {}
         eof = {"enable.partition.eof": True, "isolation.level": options["isolation"], "auto.offset.reset": "error"}
-        self.consumer = consumer(options, "unused", **eof, **{"fetch.wait.max.ms": 100, "fetch.error.backoff.ms": 50})
+        fetch = {"fetch.wait.max.ms": 100, "fetch.error.backoff.ms": 50}
+        self.consumer = consumer(options, journal, "unused", **eof, **fetch)
 
     def read(self, end: threading.Event) -> None:
         self.consumer.assign([TopicPartition(self.topic, p, OFFSET_BEGINNING) for p in self.records])
@@ -57,7 +60,7 @@ class Reading:
 
 
 def ask_committed(group: str, topic: str, partitions: int, options: dict[str, Any], journal: JournalWriter) -> None:
-    client = consumer(options, group)
+    client = consumer(options, journal, group)
     missing = set(range(partitions))
     while missing:
         begun = now()
@@ -74,7 +77,7 @@ def ask_committed(group: str, topic: str, partitions: int, options: dict[str, An
 def main(options: dict[str, Any]) -> None:
     end, journal = start(options)
     for topic, partitions in options["topics"].items():
-        reading = Reading(topic, partitions, options)
+        reading = Reading(topic, partitions, options, journal)
         reading.read(end)
         if end.is_set():
             return

@@ -22,6 +22,7 @@ from penstock_crash.journal import JournalWriter
 
 from penstock_chaos.loads.common import FAST_RECONNECT, body, by_partition, now, start
 from penstock_chaos.loads.group_confluent import ask
+from penstock_chaos.loads.login import Login
 
 CALL_S = 20.0
 OFFSETS_S = 8.0
@@ -59,6 +60,7 @@ class Worker:
         self.name, self.options, self.journal = name, options, journal
         self.numbers = [0] * options["target_partitions"]
         self.session = 0
+        self.logins = [Login(options, journal, f"{options['name']}-{part}") for part in ("producer", "consumer")]
         common = {"bootstrap.servers": options["bootstrap"]} | FAST_RECONNECT
         self.producer = Producer(
             common
@@ -68,6 +70,7 @@ class Worker:
                 "linger.ms": 5,
                 "retry.backoff.ms": 50,
             }
+            | self.logins[0].librdkafka()
         )
         self.consumer = Consumer(
             common
@@ -80,14 +83,17 @@ class Worker:
                 "heartbeat.interval.ms": 1000,
                 "fetch.wait.max.ms": 100,
             }
+            | self.logins[1].librdkafka()
         )
 
     def run(self, end: threading.Event, rng: random.Random) -> None:
         insist(lambda: self.producer.init_transactions(CALL_S))
         self.consumer.subscribe([self.options["topic"]], on_assign=self.on_assign)
         for number in itertools.count():
-            if end.wait(PAUSE_S):
+            if end.wait(PAUSE_S) or self.logins[0].has_old_trust:
                 return
+            for login, client in zip(self.logins, (self.producer, self.consumer), strict=True):
+                login.renew(client)
             read = self.consumer.consume(self.options["most"], 0.3)
             messages = [m for m in read if m.error() is None]
             if messages:
