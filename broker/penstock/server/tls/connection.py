@@ -23,6 +23,10 @@ from penstock.wire.foreign import ForeignProtocol, foreign_protocol
 HANDSHAKE_TIMEOUT_S = 10.0
 MAX_HANDSHAKE_BYTES = 128 << 10
 """Bytes that a client may send in the handshake; OpenSSL accepts certificate chains of 100 KiB."""
+ALERT_LINGER_S = 1.0
+"""Time that a refused client has to read the alert. A socket that is closed while the client still sends is reset, and
+the client may not see the alert; with TLS 1.3 it sends requests before it learns that its certificate is refused.
+"""
 TLS_HANDSHAKE = 0x16
 """Content type of the first record of a TLS client."""
 HINTS = {
@@ -39,7 +43,7 @@ HINTS = {
 class TlsConnection(ServerConnection):
     """A connection of a listener with TLS."""
 
-    __slots__ = ("handshake_bytes", "handshake_timer", "incoming", "is_established", "tls")
+    __slots__ = ("handshake_bytes", "handshake_timer", "incoming", "is_established", "is_refused", "tls")
 
     output: TlsOutput
 
@@ -48,6 +52,8 @@ class TlsConnection(ServerConnection):
         self.tls = tls
         self.incoming = ssl.MemoryBIO()
         self.is_established = False
+        self.is_refused = False
+        """Whether the client was sent an alert; what it still sends is discarded."""
         self.handshake_bytes = 0
         self.handshake_timer: asyncio.TimerHandle | None = None
 
@@ -64,7 +70,7 @@ class TlsConnection(ServerConnection):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Continue the handshake, or process the requests in the bytes received."""
-        if self.reason:
+        if self.reason or self.is_refused:
             return
         data = self.tls.receive_buffer[:nbytes]
         if self.is_established:
@@ -95,7 +101,7 @@ class TlsConnection(ServerConnection):
             self.output.send_protocol()
         except ssl.SSLError as e:
             self.output.send_protocol()
-            self.fail_handshake(failure_text(e))
+            self.refuse_client(failure_text(e))
         except ValueError as e:
             self.fail_handshake(str(e))
 
@@ -124,6 +130,14 @@ class TlsConnection(ServerConnection):
         self.tls.failed_handshakes += 1
         self.hub.log_peer_warning("TLS handshake failed", self.peer, why)
         self.close(CloseReason.TLS)
+
+    def refuse_client(self, why: str) -> None:
+        """Log, and close when the client has closed or has had time to read the alert that it was sent."""
+        self.is_refused = True
+        self.tls.failed_handshakes += 1
+        self.hub.log_peer_warning("TLS handshake failed", self.peer, why)
+        self.stop_handshake_timer()
+        self.handshake_timer = self.hub.loop.call_later(ALERT_LINGER_S, self.close, CloseReason.TLS)
 
     def on_handshake_timeout(self) -> None:
         """Close a connection without a handshake in time; one that is not read, because of a quota, gets more."""
@@ -187,7 +201,9 @@ class TlsConnection(ServerConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything and leave the hub."""
         self.stop_handshake_timer()
-        if self.output.session is not None and not self.is_established and not self.reason:
+        if self.is_refused:
+            self.reason = self.reason or CloseReason.TLS
+        elif self.output.session is not None and not self.is_established and not self.reason:
             self.tls.failed_handshakes += 1
             self.hub.log_peer_warning("TLS handshake failed", self.peer, "the client closed the connection")
         super().connection_lost(exc)

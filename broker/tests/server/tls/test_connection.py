@@ -106,6 +106,54 @@ def test_the_client_certificate_is_the_principal(run: Run, tmp_path: Path) -> No
     run(scenario())
 
 
+def test_a_refused_client_that_sends_on_reads_the_alert_that_says_why(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With TLS 1.3 a client sends requests before it learns that its certificate is refused."""
+    monkeypatch.setattr(connection_module, "ALERT_LINGER_S", 600.0)
+
+    async def scenario() -> None:
+        async with serving_tls(Desk(echo), loaded(client_auth="required")) as service:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            session = client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+            client = await service.connect()
+            while session.version() is None or outgoing.pending:
+                try:
+                    session.do_handshake()
+                except ssl.SSLWantReadError:
+                    client.writer.write(outgoing.read())
+                    incoming.write(await client.reader.read(1 << 16))
+                else:
+                    break
+            client.writer.write(outgoing.read())
+            await until(lambda: service.tls.failed_handshakes == 1)
+            for _ in range(10):
+                session.write(framed(b"request"))
+                client.writer.write(outgoing.read())
+                await asyncio.sleep(0)
+            incoming.write(await client.reader.read(1 << 16))
+            with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+                session.read(1)
+            client.hang_up()
+            await until(lambda: service.server.stats.closed[CloseReason.TLS] == 1)
+            assert (service.tls.failed_handshakes, service.server.stats.requests) == (1, 0)
+
+    run(scenario())
+
+
+def test_a_refused_client_that_stays_is_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "ALERT_LINGER_S", 0.01)
+
+    async def scenario() -> None:
+        async with serving_tls(Desk(echo), loaded()) as service:
+            client = await service.connect()
+            client.writer.write(b"\x16\x03\x01\x00\x04none")
+            await until(lambda: service.server.stats.closed[CloseReason.TLS] == 1)
+            assert (await client.closed())[:1] == b"\x15", "an alert"
+
+    run(scenario())
+
+
 def test_a_connection_over_a_limit_is_closed_before_the_handshake(run: Run) -> None:
     async def scenario() -> None:
         async with serving_tls(Desk(echo), loaded(), ServerLimits(max_connections_per_ip=1)) as service:
