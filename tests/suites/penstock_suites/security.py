@@ -39,6 +39,8 @@ class Security:
     scram: Iterable[tuple[str, str, str]] = ()
     """Mechanism, user and password; created when the cluster has started."""
     super_users: Iterable[str] = ()
+    client_certificates: str = "required"
+    """`ssl.client.auth` of the listeners with TLS and without SASL."""
     open_to_everyone: bool = True
     """Whether the resources that no ACL names are open to everyone."""
 
@@ -62,7 +64,7 @@ class Security:
                 "ssl.keystore.location": str(certificates / "server.both.pem"),
                 "ssl.truststore.type": "PEM",
                 "ssl.truststore.location": str(certificates / "ca.crt"),
-                "ssl.client.auth": "required",
+                "ssl.client.auth": self.client_certificates,
             }
         users = "".join(
             f' user_{user}="{password}"' for user, password in {**self.plain, BROKER_USER: BROKER_USER}.items()
@@ -92,9 +94,13 @@ class Security:
 
 
 def make_certificates(home: Path) -> None:
-    """Create `ca.crt`, and `server` and `client` as `.crt` and `.key`; `server.both.pem` has key and certificate."""
+    """Create `ca.crt` (also as `ca-cert`), and `server` and `client` as `.crt` and `.key`.
+
+    `server.both.pem` has key and certificate.
+    """
     authority = Authority(home / "authority")
-    _copy(authority.file, home / "ca.crt")
+    for file in ("ca.crt", "ca-cert"):
+        _copy(authority.file, home / file)
     for name in ("server", "client"):
         signed: Signed = authority.sign(name)
         _copy(signed.certificate, home / f"{name}.crt")

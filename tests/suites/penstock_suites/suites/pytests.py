@@ -22,6 +22,7 @@ SHOWN_CHARACTERS = 3000
 COMMON_REQUIREMENTS = ("pytest==9.0.2", "pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pytest-timeout==2.4.0")
 KAFKA_ACLS = Path(__file__).parents[1] / "kafka_acls.py"
 AIOKAFKA_CONFTEST = Path(__file__).parent / "aiokafka_conftest.txt"
+KAFKA_PYTHON_CONFTEST = Path(__file__).parent / "kafka_python_conftest.txt"
 CONFLUENT_CONFTEST = Path(__file__).parent / "confluent_conftest.txt"
 
 
@@ -159,3 +160,51 @@ class ConfluentKafka:
         folders = [f"tests/integration/{folder}" for folder in ("admin", "consumer", "producer")]
         sasl = f"127.0.0.1:{run.cluster.port('SASL')}"
         return run_pytest(run, self._python, folders, BROKERS=run.cluster.bootstrap, SUITE_SASL_BROKER=sasl)
+
+
+class KafkaPython:
+    """kafka-python's integration tests, also those with TLS, SASL and ACLs, which `tests/conformance` leaves out."""
+
+    name = "kafka-python"
+
+    def __init__(self, given: Path | None = None) -> None:
+        repository = "https://github.com/dpkp/kafka-python"
+        self.source = Checkout("kafka-python", "3.0.11", repository, given, "test/integration/conftest.py")
+
+    def around(self, cluster: Cluster, work: Path) -> AbstractContextManager[object]:
+        return nothing_else(cluster, work)
+
+    def layout(self, brokers: int | None) -> Layout:
+        settings = {
+            "num.partitions": "4",
+            "auto.create.topics.enable": "true",
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "500",
+        }
+        security = Security(
+            {protocol: protocol for protocol in ("SSL", "SASL_PLAINTEXT")},
+            plain={"alice": "alice-secret"},
+            scram=[(mechanism, "alice", "alice-secret") for mechanism in (SCRAM_256, SCRAM_512)],
+            client_certificates="none",
+        )
+        return Layout(brokers or 1, first_id=0, settings=settings, security=security)
+
+    def build(self) -> Path:
+        needed = ["kafka-python[crc32c,lz4,snappy,zstd]==3.0.11", "py==1.11.0"]
+        self._python = python_environment("kafka-python", [*COMMON_REQUIREMENTS, *needed])
+        return self.source.fetch()
+
+    def run(self, run: Run) -> Mapping[str, Outcome]:
+        copy_tests(run, ["test"])
+        integration = Path("test") / "integration"
+        own = (run.sources / integration / "conftest.py").read_text() + KAFKA_PYTHON_CONFTEST.read_text()
+        (run.work / "suite" / integration / "conftest.py").write_text(own)
+        ports = {protocol: run.cluster.port(protocol) for protocol in ("SSL", "SASL_PLAINTEXT")}
+        ports["PLAINTEXT"] = int(run.cluster.bootstrap.partition(",")[0].rpartition(":")[2])
+        variables = {
+            "SUITE_PORTS": json.dumps(ports),
+            "SUITE_CERTIFICATES": str(run.cluster.certificates),
+            "KAFKA_VERSION": "4.3",
+            "KAFKA_ROOT": str(run.work),
+        }
+        return run_pytest(run, self._python, [str(integration)], **variables)
