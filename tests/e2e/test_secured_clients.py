@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from client_doubles.certificates import Signed
-from penstock_e2e.connections import CERTIFICATE, MECHANISMS, Connection
+from penstock_e2e.connections import CERTIFICATE, MECHANISMS
 from penstock_e2e.secured import FORBIDDEN, SecuredBroker, secured_broker
 from penstock_e2e.secured_clients import CLIENTS
 
@@ -29,7 +26,6 @@ RIGHTS = {
     "kafka-python": "TransactionalIdAuthorizationFailed",
     "kcat": "Topic authorization failed",
 }
-GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "security.md"
 each_client = pytest.mark.parametrize("client", CLIENTS)
 each_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS)
 
@@ -76,18 +72,3 @@ def test_a_topic_without_rights_is_refused(broker: SecuredBroker, client: str, m
         produce(broker.connection(mechanism), FORBIDDEN, VALUES)
     with pytest.raises(Exception, match=re.compile("authorization.?failed", re.IGNORECASE)):
         consume(broker.connection(mechanism), FORBIDDEN, 1)
-
-
-def test_the_guide_has_the_settings_of_these_tests(broker: SecuredBroker) -> None:
-    files = Path("/etc/ssl/penstock")
-    scram: Connection = broker.connection("SCRAM-SHA-512").replace(
-        bootstrap="broker.example:9093",
-        password="secret",
-        ca=files / "ca.crt",
-        certificate=Signed(files / "tls.crt", files / "tls.key"),
-    )
-    blocks: list[dict[str, Any]] = [
-        dict(line.split("=", 1) for line in block.splitlines())
-        for block in re.findall(r"```properties\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    ]
-    assert blocks == [scram.java(), scram.librdkafka(), scram.replace(mechanism=CERTIFICATE).librdkafka()]

@@ -408,6 +408,6 @@ CELLS = (
     Cell("disk-full", "the disk of one broker full", disk_full, small_disk=FULL_DISK),
     Cell("rolling", "SIGTERM and restart of each broker in turn", rolling, short=True),
     Cell("rotation", "certificates, CA, passwords, ACLs and token keys replaced", rotation.rotation, is_secured=True),
-    Cell("rotation-once", "a certificate and a password replaced", rotation.once, short=True, is_secured=True),
+    Cell("rotation-once", "a certificate and a password replaced", rotation.once, is_secured=True),
     Cell("ca-while-down", "the CA replaced while a broker is down", rotation.while_down, is_secured=True),
 )
