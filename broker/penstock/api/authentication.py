@@ -71,11 +71,13 @@ class SaslConnection(PeerConnection, Protocol):
 @dataclass(frozen=True, slots=True)
 class AuthenticationLimits:
     """Settings of a listener: `sasl.server.max.receive.size`, `connection.failed.authentication.delay.ms`,
-    `connections.max.reauth.ms` (0 for no limit)."""
+    `connections.max.reauth.ms` (0 for no limit). `reserved` are principals that no SASL user can have: the super users
+    of `super.users` that are names of certificates, such as those of brokers."""
 
     max_receive_bytes: int = 512 * 1024
     failure_delay_s: float = 0.1
     max_session_ms: int = 0
+    reserved: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,7 @@ class AuthenticationStage:
         """Send the response of a step; with an identity, begin the session. Raises `AuthenticationRejected`."""
         lifetime_ms = 0
         if step.identity is not None:
+            self.check_not_reserved(step.identity.principal)
             self.check_unchanged(connection, step.identity.principal)
             lifetime_ms = self.lifetime_ms(step.identity)
             self.succeed(connection, step.identity.principal, lifetime_ms)
@@ -273,6 +276,11 @@ class AuthenticationStage:
         else:
             response = SaslAuthenticateResponse(auth_bytes=step.response, session_lifetime_ms=lifetime_ms)
             pending.reply([encode(response, header.version, header)])
+
+    def check_not_reserved(self, principal: Principal) -> None:
+        """Raise `AuthenticationRejected` if the principal is a certificate's: its rights are not those of a user."""
+        if str(principal) in self.authenticator.limits.reserved:
+            raise AuthenticationRejected(FailureReason.RESERVED, "the name is that of a certificate in super.users")
 
     def check_unchanged(self, connection: SaslConnection, principal: Principal) -> None:
         """Raise `AuthenticationRejected` if a re-authentication would change the principal."""

@@ -341,7 +341,9 @@ class LogQueriesApi:
         """Return the producers of one partition, or the error."""
         partition = self.replicas.find(topic, index)
         if partition is None:
-            return PartitionResponse(partition_index=index, error_code=self.absence_error(topic, index))
+            error = self.absence_error(topic, index)
+            message = f'The broker does not have partition {index} of topic "{topic}".'
+            return PartitionResponse(partition_index=index, error_code=error, error_message=message)
         return PartitionResponse(partition_index=index, active_producers=producers_of(partition))
 
 

@@ -34,7 +34,7 @@ class ReassignmentsApi:
             Route(
                 alter.AlterPartitionReassignmentsRequest,
                 self.alter,
-                lambda request, error: alter.AlterPartitionReassignmentsResponse(error_code=error),
+                failed_alter,
             ),
             Route(
                 listing.ListPartitionReassignmentsRequest,
@@ -152,6 +152,23 @@ def ongoing_reassignments(topic: TopicView, requested: set[int] | None) -> list[
         for partition in topic.partitions
         if reassign.is_reassigning(partition) and (requested is None or partition.index in requested)
     ]
+
+
+def failed_alter(
+    request: alter.AlterPartitionReassignmentsRequest, error: int
+) -> alter.AlterPartitionReassignmentsResponse:
+    """Return the response to AlterPartitionReassignments with an error for the request and for each partition."""
+    responses = [
+        alter.ReassignableTopicResponse(
+            name=topic.name,
+            partitions=[
+                alter.ReassignablePartitionResponse(partition_index=each.partition_index, error_code=error)
+                for each in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return alter.AlterPartitionReassignmentsResponse(error_code=error, responses=responses)
 
 
 def failed_election(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from penstock.api.authentication import AuthenticationClock, AuthenticationLimits, SaslAuthenticator, SaslConnection
 from penstock.api.authentication_stats import AuthenticationStats
 from penstock.api.dispatch import Dispatcher
+from penstock.config.authorization import certificate_principals
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
 from penstock.config.listener_sasl import OauthSettings, SaslSettings, listener_sasl, plain_users
@@ -159,4 +160,5 @@ class ListenerAuthentication:
             broker_number(self.config, MAX_RECEIVE_SIZE),
             broker_number(self.config, FAILURE_DELAY) / 1000,
             settings.max_reauth_ms,
+            certificate_principals(self.config.super_users),
         )

@@ -300,6 +300,19 @@ def test_re_authentication_must_not_change_the_principal() -> None:
     assert bench.stats.failures == {("ECHO", FailureReason.CHANGED): 1}
 
 
+@pytest.mark.parametrize(("name", "is_accepted"), [("CN=a-broker,O=x", False), ("CN=a-broker", True), ("ana", True)])
+def test_a_user_cannot_have_the_name_of_a_certificate_that_is_a_super_user(name: str, is_accepted: bool) -> None:
+    bench = Bench(Echo(), limits=AuthenticationLimits(reserved=frozenset({"User:CN=a-broker,O=x"})))
+    connection = bench.connect()
+    handshake(connection)
+    connection.send(SaslAuthenticateRequest(auth_bytes=f"user:{name}".encode()), 2)
+    bench.pass_time(1)
+    answer = connection.answer(SaslAuthenticateResponse, 2)
+    assert answer.error_code == (ErrorCode.NONE if is_accepted else ErrorCode.SASL_AUTHENTICATION_FAILED)
+    assert connection.peer.principal == (Principal("User", name) if is_accepted else ANONYMOUS)
+    assert bench.stats.failures == ({} if is_accepted else {("ECHO", FailureReason.RESERVED): 1})
+
+
 def test_re_authentication_must_not_change_the_mechanism() -> None:
     other = Echo()
     other.name = "OTHER"

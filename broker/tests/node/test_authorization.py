@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config.authorization import AUTHORIZERS
+from penstock.config.authorization import AUTHORIZERS, certificate_principals, super_users_of
 from penstock.config.broker import BrokerConfig
 from penstock.config.listener_security import ListenerSecurity, SecurityProtocol, TlsSettings
 from penstock.node.authorization import check_brokers_are_authorized, make_authorizer
@@ -36,6 +36,11 @@ def test_super_users_are_separated_by_semicolons_because_names_have_commas() -> 
         who = Principal("User", name)
         found = authorizer.is_allowed(who, "10.0.0.1", AclOperation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
         assert found is is_allowed
+
+
+def test_super_users_that_are_distinguished_names_are_reserved_for_certificates() -> None:
+    names = ("User:CN=b-broker,O=penstock-internal", "User:2.5.4.3=b", "User:admin", "User:svc:a=b", "User:a.b@c")
+    assert certificate_principals(super_users_of(";".join(names))) == set(names[:2])
 
 
 def test_resources_without_acls_can_be_open_to_everyone() -> None:

@@ -18,7 +18,6 @@ OPTIONAL = {
             "ApiRules.logged",
             "DetailRule.when",
             "ElementRule.all_of",
-            "ElementRule.error_of_id",
             "ElementRule.instead",
             "ElementRule.when",
             "NestedRule.when",

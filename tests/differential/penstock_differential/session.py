@@ -13,6 +13,10 @@ import time
 from pathlib import Path
 
 from penstock_differential import expiring, explain, peers
+from penstock_differential.authorization import secured
+from penstock_differential.authorization.grants import matrix, short_matrix, unprotected_matrix
+from penstock_differential.authorization.matrix import FAMILY as AUTHORIZATION
+from penstock_differential.authorization.matrix import play_matrix
 from penstock_differential.case import MAX_VERSION, Case, CaseEnded, Record
 from penstock_differential.families import FAMILIES, Family, everything
 from penstock_differential.passing import play_passing
@@ -39,6 +43,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--case", type=int, help="play only the case with this number")
     parser.add_argument("--api", action="append", default=[], help="only families about this API; may be repeated")
     parser.add_argument("--family", action="append", default=[], help="only this family; may be repeated")
+    parser.add_argument("--open", action="store_true", help="with --case: the matrix where no ACL means allowed")
     parser.add_argument("--strict", action="store_true", help="fail also for known differences that did not occur")
     parser.add_argument("--report", type=Path, help="write findings (JSON) and coverage (Markdown) to this directory")
     parser.add_argument("--trace", type=Path, help="write each request with both responses to this file (JSON lines)")
@@ -122,6 +127,24 @@ def play_expiring(pair: peers.ServicePair, record: Record, options: argparse.Nam
             side.close()
 
 
+def play_authorization(record: Record, options: argparse.Namespace, work: Path) -> None:
+    """Play the matrix of rights on services with an authorizer: resources without ACLs are closed, then open."""
+    modes = (("", short_matrix() if options.short else matrix(), False), (" --open", unprotected_matrix(), True))
+    for argument, rows, allows_unprotected in modes[:1] if options.short else modes:
+        if options.case is None or allows_unprotected is options.open:
+            label = f"--family {AUTHORIZATION}{' --short' if options.short else ''}{argument}"
+            with secured.started(work, allows_unprotected=allows_unprotected) as pair:
+                play_matrix(pair, record, rows, label, options.case)
+
+
+def plays_authorization(options: argparse.Namespace) -> bool:
+    """Return whether the command line selects the matrix of rights; if nothing else, disable the other parts."""
+    if options.family == [AUTHORIZATION]:
+        options.pairs = options.cluster_pairs = 0
+        return True
+    return not options.family and not options.api and options.case is None and not options.penstock
+
+
 def summarise(record: Record, options: argparse.Namespace) -> int:
     """Print findings and known differences that did not occur; return the exit code."""
     groups: dict[tuple[str, str], list[str]] = {}
@@ -169,6 +192,7 @@ def main() -> int:
         options.seed, options.cases, options.cluster_pairs = SHORT_SEED, SHORT_CASES, 0
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1 << 32)
+    has_authorization = plays_authorization(options)
     print(f"seed {options.seed}", flush=True)
     record = Record(explain.load(), trace=options.trace.open("w") if options.trace else None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -183,6 +207,8 @@ def main() -> int:
         if options.expiring or (options.pairs and not options.short and options.case is None):
             with peers.started(Path(work), expiring=True) as pair:
                 play_expiring(pair, record, options)
+        if has_authorization:
+            play_authorization(record, options, Path(work))
         if options.cluster_pairs:
             with peers.started(Path(work), brokers=3) as pair:
                 play(pair, record, options, options.cluster_pairs, cluster=True)

@@ -125,8 +125,12 @@ class Side:
 
     def _connection(self, key: tuple[str, str]) -> PipelinedConnection:
         if key not in self._connections:
-            self._connections[key] = PipelinedConnection(key[1], ANSWER_LIMIT_S)
+            self._connections[key] = self.connect(*key)
         return self._connections[key]
+
+    def connect(self, channel: str, address: str) -> PipelinedConnection:
+        """Open the connection of a channel to a broker. Raises OSError."""
+        return PipelinedConnection(address, ANSWER_LIMIT_S)
 
     def _drop(self, key: tuple[str, str]) -> None:
         connection = self._connections.pop(key, None)

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.api.authorization.access import Access
 from penstock.api.authorization.audited import audited_names, error_names
-from penstock.api.authorization.responses import finish_response
+from penstock.api.authorization.responses import explain_denials, finish_response
 from penstock.api.authorization.rules import (
     ERRORS,
     ApiRules,
@@ -32,7 +32,6 @@ from penstock.state.view import ClusterView
 from penstock.wire.acl import CLUSTER_NAME, ResourceType
 from penstock.wire.apis import api_name
 from penstock.wire.errors import ErrorCode
-from penstock.wire.primitives import ZERO_UUID
 from penstock.wire.schema import Payload
 
 
@@ -105,7 +104,9 @@ class Admission:
     def refuse(self, request: Payload, error: ErrorCode) -> Payload:
         """Return the response with an error for everything in a request."""
         assert self.route.failure is not None, f"{self.route.request.__name__} can be refused"
-        return self.route.failure(request, error)
+        response = self.route.failure(request, error)
+        explain_denials(response)
+        return response
 
     def check_elements(self, rule: ElementRule) -> None:
         """Split the elements of a list into allowed and denied ones."""
@@ -125,7 +126,7 @@ class Admission:
         for error, positions in denied.items():
             results += self.refused_elements(rule, [elements[position] for position in positions], error)
         if rule.is_atomic:
-            results += self.refused_elements(rule, kept, ErrorCode.OPERATION_NOT_ATTEMPTED)
+            results += self.unattempted_elements(rule, kept)
         if rule.is_atomic or not (kept or rule.runs_empty):
             self.response = self.route.response()
             setattr(self.response, rule.answered, results)
@@ -159,17 +160,19 @@ class Admission:
 
     def refused_elements(self, rule: ElementRule, elements: list[Any], error: ErrorCode) -> list[Any]:
         """Return the results of elements with an error, as the route's `failure` makes them."""
-        if rule.error_of_id is not None:
-            by_id = [element for element in elements if element.topic_id != ZERO_UUID]
-            if by_id and error is not rule.error_of_id:
-                by_name = [element for element in elements if element.topic_id == ZERO_UUID]
-                named = self.refused_elements(rule, by_name, error)
-                return named + self.refused_elements(rule, by_id, rule.error_of_id)
         if not elements:
             return []
         refused = self.refuse(msgspec.structs.replace(self.request, **{rule.requested: elements}), error)
         results: list[Any] = getattr(refused, rule.answered)
         return results
+
+    def unattempted_elements(self, rule: ElementRule, elements: list[Any]) -> list[Any]:
+        """Return the results of allowed topics beside a denied one: as in Kafka, missing ones are reported as such."""
+        known = self.facts.view.topics
+        present = [element for element in elements if element.name in known]
+        missing = [element for element in elements if element.name not in known]
+        results = self.refused_elements(rule, present, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        return results + self.refused_elements(rule, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def check_nested(self, rule: NestedRule) -> None:
         """Split the nested elements of each outer element."""
@@ -193,7 +196,8 @@ class Admission:
             for outer, results in zip(getattr(response, nested.outer), refused, strict=False):
                 if results and not outer.error_code:
                     setattr(outer, nested.requested, [*getattr(outer, nested.requested), *results])
-        for answered, results in self.denied:
+        has_failed = getattr(response, "error_code", ErrorCode.NONE) != ErrorCode.NONE
+        for answered, results in self.denied if not has_failed else ():
             setattr(response, answered, [*(getattr(response, answered) or ()), *results])
         self.record(response)
         return response

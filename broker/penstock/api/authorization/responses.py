@@ -8,10 +8,29 @@ from typing import Any
 from penstock.api.authorization.access import Access
 from penstock.api.authorization.rules import DetailRule, OperationsRule, Requirement, VisibilityRule
 from penstock.wire.acl import AclOperation, ResourceType
-from penstock.wire.schema import Payload
+from penstock.wire.errors import ErrorCode
+from penstock.wire.schema import Message, Payload
 
 NO_OPERATIONS = -(1 << 31)
 """The value of a bit field that was not requested."""
+DENIALS: dict[int, str] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional id authorization failed.",
+}
+"""The messages of denials, where a response has a field for them."""
+
+
+def explain_denials(message: Message) -> None:
+    """Set the error message beside each error code in the response to a refused request."""
+    text = DENIALS.get(getattr(message, "error_code", ErrorCode.NONE))
+    if text is not None and getattr(message, "error_message", "") is None:
+        message.error_message = text  # type: ignore[attr-defined]
+    for field in message.FIELDS:
+        if field.array and not isinstance(field.type, str):
+            for element in getattr(message, field.name) or ():
+                explain_denials(element)
 
 
 def finish_response(

@@ -107,7 +107,7 @@ class ElementRule(Requirement):
     `instead` is a right on the cluster that suffices for all elements. `all_of` is the class of an element: a request
     without elements means all topics, and is answered for those that the client may see. With `is_atomic`, one denied
     element fails the others; with `refuses_request`, it refuses the request. With `runs_empty`, the handler runs even
-    if all elements are denied. `error` replaces the error for elements that name a topic by its id.
+    if all elements are denied.
     """
 
     subject: Subject
@@ -118,7 +118,6 @@ class ElementRule(Requirement):
     is_atomic: bool = False
     refuses_request: bool = False
     runs_empty: bool = False
-    error_of_id: ErrorCode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,29 +69,26 @@ class BrokerTopic:
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """Topics to delete. A missing topic is reported as such to clients that may describe it, as in Kafka."""
+    """Topics to delete, by name or by id. As in Kafka, a name requires DESCRIBE first, whether or not the topic exists;
+    an id does not, and what is missing requires nothing else.
+    """
 
+    right: Right
     field: str = ""
 
     @property
     def rights(self) -> tuple[Right, ...]:
         """See `rules.Subject`."""
-        return (Right(AclOperation.DELETE, ResourceType.TOPIC),)
+        return (self.right,)
 
     def find(self, element: Any, request: Any, facts: Facts) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
-        (right,) = self.rights
-        if not self.field:
-            return self.required(element, facts)
-        if element.topic_id != ZERO_UUID:
+        is_describe = self.right.operation is AclOperation.DESCRIBE
+        if self.field and element.topic_id != ZERO_UUID:
             known = facts.view.topics_by_id.get(element.topic_id)
-            return (right, known.name) if known is not None else None
-        return self.required(element.name, facts) if element.name is not None else None
-
-    def required(self, name: str, facts: Facts) -> tuple[Right, str]:
-        """Return DELETE for a topic that exists, otherwise DESCRIBE."""
-        operation = AclOperation.DELETE if name in facts.view.topics else AclOperation.DESCRIBE
-        return Right(operation, ResourceType.TOPIC), name
+            return (self.right, known.name) if known is not None and not is_describe else None
+        name = element.name if self.field else element
+        return (self.right, name) if name is not None and (is_describe or name in facts.view.topics) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.api.authorization.rules import (
+    NEWEST,
     ApiRules,
     DetailRule,
     ElementRule,
@@ -76,7 +77,7 @@ def hide_settings(created: CreatableTopicResult) -> None:
     if created.error_code == ErrorCode.NONE:
         created.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         created.num_partitions = created.replication_factor = -1
-        created.configs = None
+        created.configs = []
 
 
 def topics_of_group(group: ConsumerGroup) -> set[str]:
@@ -120,7 +121,8 @@ TABLE: dict[int, ApiRules] = {
             RequestRule(rights=(WRITE_TXN,), name="transactional_id", when=TRANSACTIONAL),
             ElementRule(subject=NamedOrId(WRITE_TOPIC), requested="topic_data", answered="responses"),
         ),
-        note="Checked when a request arrives, and again if it waited.",
+        note="Checked when a request arrives, and again if it waited. A transactional id requires the right also if no"
+        " batch is transactional, unlike in Kafka.",
     ),
     ApiKey.FETCH: ApiRules(
         (
@@ -143,7 +145,6 @@ TABLE: dict[int, ApiRules] = {
                 requested="topics",
                 answered="topics",
                 runs_empty=True,
-                error_of_id=ErrorCode.UNKNOWN_TOPIC_ID,
             ),
             ElementRule(
                 subject=MissingTopic(),
@@ -233,11 +234,17 @@ TABLE: dict[int, ApiRules] = {
     ),
     ApiKey.DELETE_TOPICS: ApiRules(
         (
-            ElementRule(
-                subject=DeletedTopic(), requested="topic_names", answered="responses", instead=DELETE_CLUSTER, last=5
-            ),
-            ElementRule(
-                subject=DeletedTopic("name"), requested="topics", answered="responses", instead=DELETE_CLUSTER, first=6
+            *(
+                ElementRule(
+                    subject=DeletedTopic(right, field),
+                    requested=requested,
+                    answered="responses",
+                    instead=DELETE_CLUSTER,
+                    first=first,
+                    last=last,
+                )
+                for requested, field, first, last in (("topic_names", "", 0, 5), ("topics", "name", 6, NEWEST))
+                for right in (DESCRIBE_TOPIC, DELETE_TOPIC)
             ),
         ),
         is_administrative=True,
@@ -303,7 +310,7 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.OFFSET_DELETE: ApiRules(
         (
             RequestRule(rights=(DELETE_GROUP,), name="group_id"),
-            ElementRule(subject=Named(READ_TOPIC, "name"), requested="topics", answered="topics"),
+            ElementRule(subject=Named(READ_TOPIC, "name"), requested="topics", answered="topics", runs_empty=True),
         ),
         is_administrative=True,
     ),

@@ -40,6 +40,8 @@ class FailureReason(StrEnum):
     """A request in the wrong order."""
     CHANGED = "changed"
     """A re-authentication with another principal or mechanism."""
+    RESERVED = "reserved"
+    """A name that only a client certificate can have."""
 
 
 class AuthenticationRejected(Exception):
