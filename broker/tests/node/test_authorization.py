@@ -25,13 +25,13 @@ def config(**texts: str) -> BrokerConfig:
 
 @pytest.mark.parametrize("name", AUTHORIZERS)
 def test_an_authorizer_is_selected_by_its_short_or_full_name(name: str) -> None:
-    authorizer = make_authorizer(config(authorizer_class_name=name), ClusterView())
+    authorizer = make_authorizer(config(authorizer_class_name=name), ClusterView(), lambda: True)
     assert authorizer.is_enabled is bool(name)
 
 
 def test_super_users_are_separated_by_semicolons_because_names_have_commas() -> None:
     texts = {"authorizer_class_name": "StandardAuthorizer", "super_users": "User:CN=b0,O=x; User:admin;"}
-    authorizer = make_authorizer(config(**texts), ClusterView())
+    authorizer = make_authorizer(config(**texts), ClusterView(), lambda: True)
     for name, is_allowed in (("CN=b0,O=x", True), ("admin", True), ("O=x", False), ("CN=b0", False)):
         who = Principal("User", name)
         found = authorizer.is_allowed(who, "10.0.0.1", AclOperation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
@@ -45,7 +45,7 @@ def test_super_users_that_are_distinguished_names_are_reserved_for_certificates(
 
 def test_resources_without_acls_can_be_open_to_everyone() -> None:
     texts = {"authorizer_class_name": "StandardAuthorizer", "allow_everyone_if_no_acl_found": "true"}
-    authorizer = make_authorizer(config(**texts), ClusterView())
+    authorizer = make_authorizer(config(**texts), ClusterView(), lambda: True)
     assert authorizer.is_allowed(Principal("User", "a"), "::1", AclOperation.READ, ResourceType.TOPIC, "t")
 
 

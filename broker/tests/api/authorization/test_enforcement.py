@@ -134,7 +134,7 @@ async def test_every_route_that_can_be_refused_has_a_response_for_it(broker: Aut
 
 
 @pytest.mark.parametrize("version", [12, 18])
-async def test_only_brokers_may_fetch_as_followers(broker: AuthorizedBroker, version: int) -> None:
+async def test_cve_2018_1288_only_brokers_may_fetch_as_followers(broker: AuthorizedBroker, version: int) -> None:
     await broker.allow(AclOperation.ALL, ResourceType.TOPIC, "*")
     request = filled(FetchRequest, version, broker.topic_id(TOPIC))
     request.replica_id, request.replica_state = 0, ReplicaState(replica_id=0, replica_epoch=1)
