@@ -127,7 +127,7 @@ async def test_a_missing_topic_looks_like_a_denied_one(broker: AuthorizedBroker)
     assert fetched(await fetch(broker.client(), request)) == {"missing": (DENIED, False)}
 
 
-async def test_a_fetch_session_does_not_outlive_its_right(broker: AuthorizedBroker) -> None:
+async def test_cve_2024_27309_a_fetch_session_does_not_outlive_its_right(broker: AuthorizedBroker) -> None:
     client = broker.client()
     await produced(broker.client(ROOT), 9, "t", "u")
     await broker.acls.create([acl(READ, TOPIC, "t"), acl(READ, TOPIC, "u")])
@@ -154,7 +154,7 @@ async def test_a_session_serves_only_the_principal_that_created_it(broker: Autho
 
 
 @pytest.mark.parametrize("session_epoch", [-1, 0])
-async def test_a_fetch_that_waits_is_answered_when_its_right_is_removed(
+async def test_cve_2024_27309_a_fetch_that_waits_is_answered_when_its_right_is_removed(
     broker: AuthorizedBroker, session_epoch: int
 ) -> None:
     client, others = broker.client(), broker.client(ROOT)
