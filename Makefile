@@ -43,7 +43,7 @@ endif
 # The tests start hundreds of processes: compiling the package in each of them would be half of their work.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup packages kcat demo test unit mutants java go differential frameworks suites equivalence lint format bench fuzz fuzz-cli crash \
+.PHONY: help setup packages kcat demo test unit mutants java go differential frameworks suites equivalence lint format bench fuzz fuzz-cli fuzz-security crash \
   faults simulate chaos lock clean images chart e2e e2e-full kind-up jre roll soak
 
 help: ## list the targets (this text)
@@ -109,6 +109,9 @@ fuzz: packages ## send at least a million mutated requests to a broker
 
 fuzz-cli: packages ## give both command lines, job files and settings 50,000 inputs (INPUTS=n)
 	$(BIN)/pytest tests/fuzz_cli --inputs $(or $(INPUTS),50000) -n $(or $(WORKERS),2) -q $(ARGS)
+
+fuzz-security: packages ## fuzz SASL, TLS records, certificates, tokens, ACLs and rules with a million inputs (INPUTS=n)
+	$(BIN)/python -W ignore -m tests.fuzz_security.run --inputs $(or $(INPUTS),1000000) $(ARGS)
 
 crash: packages ## kill a broker 50 times under load, and look for what was lost
 	$(BIN)/pytest tests/crash --kills 50 $(ARGS)

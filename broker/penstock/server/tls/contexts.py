@@ -108,7 +108,7 @@ def alternative_names(certificate: x509.Certificate) -> list[str]:
     """Return the subject alternative names as text."""
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
         return []
     return [repr(name) for name in extension.value]
 

@@ -16,7 +16,7 @@ from penstock.security.principal import ANONYMOUS, Principal
 from penstock.server.tls.contexts import TlsContexts, build_contexts, check_identity
 from penstock.server.tls.distinguished_names import rfc2253_text
 from penstock.server.tls.principal_mapping import PrincipalMapping, parse_mapping_rules
-from penstock.server.tls.stores import StoreSources, read_sources
+from penstock.server.tls.stores import StoreSources, read_sources, readable
 
 RECEIVE_BUFFER_BYTES = 128 << 10
 """Encrypted bytes that a connection receives at once, and holds at most while it is paused."""
@@ -86,5 +86,6 @@ class ListenerTls:
         certificate = session.getpeercert(binary_form=True) if self.has_client_principals else None
         if not certificate:
             return ANONYMOUS
-        subject = x509.load_der_x509_certificate(certificate).subject.public_bytes()
+        (client,) = readable([x509.load_der_x509_certificate(certificate)])
+        subject = client.subject.public_bytes()
         return self.mapping.principal(rfc2253_text(subject))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -101,12 +101,20 @@ def parse_key_store(settings: TlsSettings, content: bytes) -> KeyStore:
         store = parse_pkcs12_key(settings, content, what)
     else:
         store = KeyStore(parse_key(settings, content, what), parse_certificates(content, what))
-    if store.chain[0].public_key() != store.key.public_key():
+    if public_key(store.chain[0], what) != store.key.public_key():
         raise InvalidSetting(
             f"{what}: the private key does not belong to the first certificate; put the certificate of the key first,"
             " and its issuers behind it"
         )
     return store
+
+
+def public_key(certificate: x509.Certificate, what: str) -> PublicKeyTypes:
+    """Return a certificate's public key. Raises `InvalidSetting`."""
+    try:
+        return certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm) as e:
+        raise InvalidSetting(f"{what}: the public key of the certificate cannot be read ({e}); replace it") from None
 
 
 def store_name(setting: str, location: str | None, text_setting: str) -> str:
@@ -138,9 +146,21 @@ def parse_certificates(content: bytes, what: str) -> tuple[x509.Certificate, ...
     if len(blocks) > MAX_CERTIFICATES:
         raise InvalidSetting(f"{what}: {len(blocks)} certificates are too many; use at most {MAX_CERTIFICATES}")
     try:
-        return tuple(map(x509.load_pem_x509_certificate, blocks))
+        return readable(map(x509.load_pem_x509_certificate, blocks))
     except ValueError as e:
         raise InvalidSetting(f"{what}: a certificate cannot be read ({e}); replace it") from None
+
+
+def readable(certificates: Iterable[x509.Certificate]) -> tuple[x509.Certificate, ...]:
+    """Return the certificates. Raises ValueError if the version, names or times of one are malformed: they are parsed
+    late."""
+    try:
+        found = tuple(certificates)
+        for each in found:
+            _ = each.subject, each.issuer, each.not_valid_before_utc, each.not_valid_after_utc
+    except x509.InvalidVersion as e:
+        raise ValueError(str(e)) from None
+    return found
 
 
 def parse_pkcs12_key(settings: TlsSettings, content: bytes, what: str) -> KeyStore:
@@ -164,7 +184,9 @@ def ordered_chain(leaf: x509.Certificate, others: Iterable[x509.Certificate]) ->
 def load_pkcs12(content: bytes, password: str | None, what: str, setting: str) -> pkcs12.PKCS12KeyAndCertificates:
     """Parse PKCS#12. Raises `InvalidSetting`."""
     try:
-        return pkcs12.load_pkcs12(content, None if password is None else password.encode())
+        store = pkcs12.load_pkcs12(content, None if password is None else password.encode())
+        readable(each.certificate for each in (store.cert, *store.additional_certs) if each is not None)
+        return store
     except (ValueError, TypeError, UnsupportedAlgorithm) as e:
         hint = f"set {setting}" if password is None else f"check {setting}"
         raise InvalidSetting(f"{what}: it cannot be read ({e}); {hint} and that the file is PKCS#12") from None

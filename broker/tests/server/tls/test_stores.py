@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tls_kit import AUTHORITY, BROKER, CLIENT, certify, loaded, name, settings
 
 from penstock.config.definition import InvalidSetting
@@ -92,3 +94,20 @@ def test_an_error_names_the_listener_the_setting_and_the_fix_and_no_secret(
         loaded(**filled)
     assert str(refused.value).startswith('listener "SSL": ')
     assert "hunter2" not in str(refused.value)
+
+
+POINT = BROKER.key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+
+
+@pytest.mark.parametrize(
+    ("part", "spoiled"),
+    [(POINT, POINT[:1] + bytes(64)), (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x1c")],
+    ids=["public key", "version"],
+)
+def test_a_certificate_whose_parts_are_malformed_is_refused(part: bytes, spoiled: bytes) -> None:
+    encoded = BROKER.certificate.public_bytes(Encoding.DER)
+    assert encoded.count(part) == 1
+    body = base64.encodebytes(encoded.replace(part, spoiled)).decode()
+    chain = f"-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n"
+    with pytest.raises(InvalidSetting, match=r"cannot be read"):
+        key_store(keystore_certificate_chain=chain)

@@ -1,0 +1,1 @@
+"""Mutated inputs for everything that reads what an unauthenticated client, a file or an administrator wrote."""

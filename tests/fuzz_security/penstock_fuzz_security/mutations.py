@@ -1,0 +1,36 @@
+"""Mutations of bytes: bits, lengths, pieces, and the separators of the formats."""
+
+from __future__ import annotations
+
+import random
+
+SEPARATORS = (b"", b"\0", b",", b"=", b"\x01", b"\x01\x01", b".", b'"', b"\\", b";", b"/", b"\xff\xfe", b"-----", b"{")
+WORDS = (b"n,,", b"a=", b"r=", b"c=biws", b"p=", b"auth=Bearer ", b"RULE:", b"DEFAULT", b"(a+)+$")
+TOKENS = (*SEPARATORS, *WORDS, b"[" * 400, b"\x16\x03\x01")
+MAX_BYTES = 70_000
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    """Return `data` with up to three changes; sometimes unchanged."""
+    frame = bytearray(data)
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
+        frame = change(frame, rng)
+    return bytes(frame[:MAX_BYTES])
+
+
+def change(frame: bytearray, rng: random.Random) -> bytearray:
+    start = rng.randrange(len(frame) + 1)
+    match rng.randrange(6):
+        case 0 if frame:
+            frame[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
+        case 1:
+            frame[start:start] = rng.choice(TOKENS)
+        case 2:
+            del frame[start:]
+        case 3:
+            del frame[start : start + rng.randint(1, 20)]
+        case 4:
+            frame[start:start] = frame[start : start + 40] * rng.choice((1, 3, 60))
+        case _:
+            frame[start:start] = rng.randbytes(rng.randint(1, 12))
+    return frame
