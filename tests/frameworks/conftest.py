@@ -11,6 +11,7 @@ import pytest
 # Tests are imported by file (importlib mode), so these entries make their common packages importable.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "chaos"))
+sys.path.append(str(Path(__file__).parents[1] / "simulation"))
 sys.path.append(str(Path(__file__).parents[1] / "crash"))
 
 from penstock_e2e.trio import Trio, trio

@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "spark_jobs" / "tests"))
 sys.path.append(str(Path(__file__).parents[1] / "chaos"))
+sys.path.append(str(Path(__file__).parents[1] / "simulation"))
 sys.path.append(str(Path(__file__).parents[1] / "crash"))
 
 from penstock_e2e.broker import GIVEN, cluster, sizes
