@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from penstock.share.partition import ShareSnapshot
 from penstock.share.window import RecordState, StateRun
+from penstock.wire.errors import ErrorCode
 from penstock.wire.primitives import Buffer
 from penstock.wire.schema import MalformedMessage
 from penstock.wire.varint import read_uvarint, read_varlong, write_uvarint, write_varlong
@@ -27,6 +28,7 @@ MAX_DELIVERY_COUNT = 1 << 15
 MAX_OFFSET = (1 << 63) - 1
 STATE_CODES = (RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 STATE_BITS = 2
+CLAIM_SHIFT = 32
 
 
 class InvalidShareState(ValueError):
@@ -34,14 +36,30 @@ class InvalidShareState(ValueError):
 
 
 class StateVersion(NamedTuple):
-    """What orders and fences writes: a write needs the stored state epoch, and a later leader epoch or write number.
+    """What orders and fences the writes of a share-partition's state.
 
-    The state epoch changes when an administrator sets the start offset. The write number counts within a leader epoch.
+    The state epoch changes when an administrator sets the start offset, the leader epoch with the partition's leader.
+    The upper half of the write number counts the claims of leaders, the lower half the writes after a claim.
     """
 
     state_epoch: int
     leader_epoch: int
     write: int
+
+    def claimed(self, leader_epoch: int) -> StateVersion:
+        """Return the version after a leader has claimed the state: writes of earlier claims no longer follow it."""
+        return StateVersion(self.state_epoch, leader_epoch, ((self.write >> CLAIM_SHIFT) + 1) << CLAIM_SHIFT)
+
+    def next_write(self) -> StateVersion:
+        """Return the version of the claimer's next write."""
+        return self._replace(write=self.write + 1)
+
+    def refusal(self, new: StateVersion) -> ErrorCode:
+        """Return the error of a write of version `new` over this one, or NONE."""
+        if new.state_epoch != self.state_epoch:
+            return ErrorCode.FENCED_STATE_EPOCH
+        follows = new.leader_epoch == self.leader_epoch and new.write > self.write
+        return ErrorCode.NONE if follows else ErrorCode.FENCED_LEADER_EPOCH
 
 
 class ShareState(NamedTuple):

@@ -257,3 +257,20 @@ def parse_txn_offset(key: str) -> tuple[str, int, UUID, int]:
     if not key.startswith(TXN_OFFSETS) or len(parts) != 5:
         raise ValueError(f'"{key}" is not the key of a transactional offset')
     return unquote(parts[1]), int(parts[2]), UUID(parts[3]), int(parts[4])
+
+
+SHARE_STATES = ROOT + "share-states/"
+"""State of each share-partition (KIP-932), by the group's shard; the values are binary."""
+
+
+def share_state(group_id: str, topic_id: UUID, index: int) -> str:
+    """Return the key of a share-partition's state."""
+    return f"{SHARE_STATES}{_group_part(group_id)}/{topic_id}/{index}"
+
+
+def parse_share_state(key: str) -> tuple[str, UUID, int]:
+    """Parse a key of `share_state` to (group id, topic id, partition). Raises ValueError."""
+    parts = key[len(SHARE_STATES) :].split("/")
+    if not key.startswith(SHARE_STATES) or len(parts) != 4:
+        raise ValueError(f'"{key}" is not the key of a share-partition')
+    return unquote(parts[1]), UUID(parts[2]), int(parts[3])

@@ -13,6 +13,7 @@ from penstock.group.coordinator import GroupCoordinator
 from penstock.group.offset_loading import LazyOffsetLoader
 from penstock.group.offset_table import OffsetKey
 from penstock.group.offsets import OffsetCommit
+from penstock.share.coordinator import ShareStates
 from penstock.state import keys, records
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.store import DeleteOp, PutOp, StoreUnavailable
@@ -86,6 +87,7 @@ class Broker:
         self.groups = GroupCoordinator(
             self.line, self.view, self.cluster.clock, self.config, lambda: str(uuid4()), owned, LazyOffsetLoader
         )
+        self.share_states = ShareStates(self.line, self.groups)
         await self.groups.start()
 
     async def kill(self):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-ROOMS = ("api", "control", "group", "http", "replica", "txn")
+ROOMS = ("api", "control", "group", "http", "replica", "share", "txn")
 VALUES = {"bool", "bytes", "float", "int", "str", "UUID", "None"}
 """Value types; an optional value is not a collaborator."""
 OPTIONAL = {
@@ -43,6 +43,7 @@ OPTIONAL = {
     "DeferredBatch.inspection": "a result: only some batches are inspected",
     "FetchSession.pending": "state: the session's waiting request",
     "LeaseKeepAlive.pulse": "the event loop to observe, if the renewal runs on another one",
+    "Run.next_state": "a value: only acknowledged records have one",
     "RecoveryInput.producer_ids": "a record that the store may lack",
     "Route.decode": "only some requests are decoded in a special way",
     "Route.failure": "only some requests have a response for errors",

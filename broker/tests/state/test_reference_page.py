@@ -46,6 +46,7 @@ KINDS = {
     keys.offset("app", TOPIC, 0): records.OffsetRecord,
     keys.transaction("orders-1"): records.TransactionRecord,
     keys.txn_offset("app", 1000, TOPIC, 0): records.TxnOffsetRecord,
+    keys.share_state("app", TOPIC, 0): None,
     keys.shard_fence(15): records.ShardFenceRecord,
     keys.shard_cleaned(15): records.ShardCleanedRecord,
     keys.PRODUCER_IDS: records.ProducerIdsRecord,

@@ -1,0 +1,187 @@
+"""A share-partition at the partition's leader: runs `partition` on the event loop, with its lock timer and its writes.
+
+An acknowledgement is answered when the group's coordinator has stored it. A leader that is fenced stops: its successor,
+or it itself after a new claim, continues from the stored state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from penstock.runtime.logging import get_logger
+from penstock.share.coordinator import SharePartitionKey, StateWrite
+from penstock.share.partition import (
+    NEVER,
+    AckBatch,
+    AcquiredRange,
+    AcquireRequest,
+    LogBatch,
+    ShareLimits,
+    SharePartition,
+    ShareSnapshot,
+)
+from penstock.share.state import MAX_RUNS, ShareState, StateVersion, encode_state
+from penstock.wire.errors import ErrorCode
+
+log = get_logger(__name__)
+
+RETRY_S = 0.5
+"""Delay before a failed write is repeated without a new acknowledgement."""
+FENCED = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
+
+
+class StateWriter(Protocol):
+    """Writes states through the group's coordinator: `coordinator.ShareStates`, or a connection to it."""
+
+    async def write(self, write: StateWrite) -> ErrorCode:
+        """Store a state. Returns NONE once it is durable; does not raise."""
+
+
+class SharePartitionLeader:
+    """A claimed share-partition. `on_available` is called when records become available again.
+
+    After `is_fenced`, every call returns NOT_LEADER_OR_FOLLOWER or nothing.
+    """
+
+    def __init__(
+        self,
+        key: SharePartitionKey,
+        claimed: ShareState,
+        limits: ShareLimits,
+        writer: StateWriter,
+        on_available: Callable[[], None],
+    ) -> None:
+        assert 2 * limits.max_locks < MAX_RUNS, f"the state of {limits.max_locks} records in flight is too large"
+        self.key, self.partition = key, SharePartition(claimed.snapshot, limits)
+        self.is_fenced = False
+        self._version: StateVersion = claimed.version
+        self._writer, self._on_available = writer, on_available
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, list[asyncio.Future[ErrorCode]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ms = NEVER
+        self._task: asyncio.Task[None] | None = None
+
+    def acquire(
+        self, request: AcquireRequest, fetch_offset: int, batches: Iterable[LogBatch]
+    ) -> Sequence[AcquiredRange]:
+        """Lock records for a member; see `SharePartition.acquire`."""
+        if self.is_fenced:
+            return ()
+        acquired = self.partition.acquire(request, fetch_offset, batches, self._now_ms())
+        self._schedule()
+        return acquired
+
+    def acknowledge(self, member: str, batches: Sequence[AckBatch]) -> asyncio.Future[ErrorCode]:
+        """Apply acknowledgements. The future resolves when they are durable, or with the error."""
+        done: asyncio.Future[ErrorCode] = self._loop.create_future()
+        if self.is_fenced:
+            done.set_result(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return done
+        error, write = self.partition.acknowledge(member, batches, self._now_ms())
+        if write:
+            self._waiting.setdefault(write, []).append(done)
+        else:
+            done.set_result(error)
+        self._schedule()
+        return done
+
+    def release_member(self, member: str) -> None:
+        """Release what a member holds: its session has ended."""
+        if not self.is_fenced and self.partition.release_member(member):
+            self._schedule()
+            self._on_available()
+
+    def on_log_start(self, offset: int) -> None:
+        """Drop records that the log has deleted."""
+        if not self.is_fenced:
+            self.partition.on_log_start(offset)
+            self._schedule()
+
+    async def close(self) -> None:
+        """Stop: this broker no longer leads the partition, or stops. Waiting acknowledgements fail."""
+        self._fence()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # --- internal
+
+    def _now_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    def _schedule(self) -> None:
+        """Arm the timer of the locks, and start the writes."""
+        deadline_ms = self.partition.next_deadline_ms
+        if deadline_ms < self._armed_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._armed_ms = deadline_ms
+            self._timer = self._loop.call_at(deadline_ms / 1000, self._expire)
+        if self.partition.is_dirty and self._task is None:
+            self._task = self._loop.create_task(self._write_all(), name=f"state of share-partition {self.key}")
+
+    def _expire(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._armed_ms = None, NEVER
+        if self.is_fenced:
+            return
+        is_released = self.partition.expire(self._now_ms())
+        self._schedule()
+        if is_released:
+            self._on_available()
+
+    async def _write_all(self) -> None:
+        """Write until the stored state is the current one."""
+        try:
+            while (snapshot := self.partition.begin_write()) is not None:
+                error = await self._write(snapshot)
+                if self.is_fenced:
+                    return
+                number = self.partition.complete_write(not error)
+                self._answer(self._waiting.pop(number, ()), client_error(error))
+                if error in FENCED:
+                    log.info("a share-partition continues elsewhere", partition=self.key, error=error.name)
+                    self._fence()
+                    return
+                if error:
+                    await asyncio.sleep(RETRY_S)
+                    if self.is_fenced:
+                        return
+                self._expire()
+                self._on_available()
+        except Exception:
+            log.exception("a share-partition stops", partition=self.key)
+            self._fence()
+        finally:
+            self._task = None
+
+    async def _write(self, snapshot: ShareSnapshot) -> ErrorCode:
+        self._version = self._version.next_write()
+        return await self._writer.write(StateWrite(self.key, encode_state(ShareState(self._version, snapshot))))
+
+    def _fence(self) -> None:
+        self.is_fenced = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        for futures in waiting.values():
+            self._answer(futures, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _answer(self, futures: Iterable[asyncio.Future[ErrorCode]], error: ErrorCode) -> None:
+        for future in futures:
+            if not future.done():
+                future.set_result(error)
+
+
+def client_error(error: ErrorCode) -> ErrorCode:
+    """Map a coordinator's error to one that clients of ShareAcknowledge know, as Kafka does."""
+    if error in FENCED:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if error in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return error
