@@ -99,9 +99,12 @@ class GroupAdminApi:
         return ListGroupsResponse(
             groups=[
                 ListedGroup(
-                    group_id=group_id, protocol_type=protocol_type, group_state=state.value, group_type=admin.CLASSIC
+                    group_id=each.group_id,
+                    protocol_type=each.protocol_type,
+                    group_state=each.state,
+                    group_type=each.group_type.value,
                 )
-                for group_id, protocol_type, state in found
+                for each in found
             ]
         )
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
 from penstock.group.coordinator import GroupCoordinator
+from penstock.group.modern.consumer import fetch_error
 from penstock.group.offset_table import OffsetKey
 from penstock.group.offsets import OffsetCommit
 from penstock.state.records import OffsetRecord
@@ -34,7 +35,7 @@ from penstock.wire.messages.offset_fetch import (
 TOPIC_ID_VERSION = 10
 """The version of both APIs from which topics are named by id."""
 NOT_FOUND_VERSION = 9
-"""The first OffsetCommit version whose clients know GROUP_ID_NOT_FOUND (KIP-848)."""
+"""The first OffsetCommit version whose clients know GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848)."""
 BATCHED_FETCH_VERSION = 8
 NO_OFFSET = -1
 
@@ -87,7 +88,7 @@ class OffsetsApi:
 
         Partitions that do not exist keep their own error whatever the group's state, as in Kafka.
         """
-        error = self.group_error(request, version)
+        error = self.group_error(request, version, known)
         if error:
             error = await self.coordinator.fencing.confirm(request.group_id, error)
             for _, _, answer in known:
@@ -107,12 +108,15 @@ class OffsetsApi:
             for index in failed:
                 answers[index].error_code = error
 
-    def group_error(self, request: OffsetCommitRequest, version: int) -> ErrorCode:
+    def group_error(self, request: OffsetCommitRequest, version: int, known: list[KnownPartition]) -> ErrorCode:
         """Return the error if the group rejects the commit, or NONE."""
         generation = request.generation_id_or_member_epoch
+        partitions = [(topic_id, p.partition_index) for topic_id, p, _ in known]
         error = self.coordinator.check_commit(
-            request.group_id, request.member_id, request.group_instance_id, generation
+            request.group_id, request.member_id, request.group_instance_id, generation, partitions
         )
+        if error is ErrorCode.STALE_MEMBER_EPOCH and version < NOT_FOUND_VERSION:
+            return ErrorCode.UNSUPPORTED_VERSION
         is_missing = error is ErrorCode.ILLEGAL_GENERATION and not self.coordinator.exists(request.group_id)
         return ErrorCode.GROUP_ID_NOT_FOUND if is_missing and version >= NOT_FOUND_VERSION else error
 
@@ -170,11 +174,19 @@ class OffsetsApi:
         self, requested: OffsetFetchRequestGroup, by_id: bool, stable: bool, error: ErrorCode
     ) -> OffsetFetchResponseGroup:
         """Return a group's offsets, or its error."""
+        error = error or self.member_error(requested)
         if error:
             return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error)
         return OffsetFetchResponseGroup(
             group_id=requested.group_id, topics=self.fetch_topics(requested.group_id, requested.topics, by_id, stable)
         )
+
+    def member_error(self, requested: OffsetFetchRequestGroup) -> ErrorCode:
+        """Return the error for a member of a consumer group that has another epoch, or NONE."""
+        group = self.coordinator.find_modern(requested.group_id)
+        if group is None or (requested.member_epoch < 0 and not requested.member_id):
+            return ErrorCode.NONE
+        return fetch_error(group, requested.member_id or "", requested.member_epoch)
 
     def fetch_topics(
         self, group_id: str, requested: list[OffsetFetchRequestTopics] | None, by_id: bool, stable: bool

@@ -184,9 +184,10 @@ class TransactionPartsApi:
         """
         if not request.member_id and request.generation_id == NO_GENERATION and request.group_instance_id is None:
             return self.group_id_error(request.group_id)
-        return self.groups.check_commit(
+        error = self.groups.check_commit(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
+        return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
 
     def group_id_error(self, group_id: str) -> ErrorCode:
         """Return the error if this broker does not coordinate the group or the id is invalid, or NONE."""

@@ -12,6 +12,7 @@ from penstock.config.definition import Setting, SettingSynonym, SettingType
 
 TIERED = "tiered storage is not supported"
 SHARE = "share groups (KIP-932) are not supported"
+MIGRATION = "a group changes its protocol only while it has no members"
 STREAMS = "the streams protocol (KIP-1071) is not supported; members of the classic protocol set their own timeouts"
 METRICS = "client metrics (KIP-714) are not collected"
 
@@ -136,6 +137,12 @@ BROKER_ROWS = (
         share.coordinator.threads int 1
         share.coordinator.write.timeout.ms int 5000
         share.fetch.purgatory.purge.interval.requests int 1000
+        """,
+    ),
+    (
+        MIGRATION,
+        """
+        group.consumer.migration.policy string disabled
         """,
     ),
     (

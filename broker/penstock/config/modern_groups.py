@@ -8,31 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from penstock.config.definition import InvalidSetting, Setting, SettingType, define, setting
 
 ASSIGNORS = ("uniform", "range")
 """Names of the assignors of consumer groups; the first is the default."""
-
-
-class MigrationPolicy(StrEnum):
-    """The changes of a group's protocol that members may cause while the group has members."""
-
-    DISABLED = "disabled"
-    UPGRADE = "upgrade"
-    DOWNGRADE = "downgrade"
-    BIDIRECTIONAL = "bidirectional"
-
-    @property
-    def allows_upgrade(self) -> bool:
-        """Whether a classic group becomes a consumer group."""
-        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
-
-    @property
-    def allows_downgrade(self) -> bool:
-        """Whether a consumer group becomes a classic group."""
-        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
 def at_least_one_assignor(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -92,23 +72,12 @@ class ModernGroupDefaults:
         "Assignors that members of consumer groups can choose; the first is the default.",
         kind=SettingType.LIST, allowed=ASSIGNORS, convert=at_least_one_assignor,
     )
-    group_consumer_migration_policy: str = setting(
-        "group.consumer.migration.policy", MigrationPolicy.BIDIRECTIONAL.value,
-        "Whether a group with members changes its protocol when a member joins with the other one (upgrade), or when"
-        " the last member of the consumer protocol leaves (downgrade).",
-        allowed=tuple(policy.value for policy in MigrationPolicy),
-    )
     group_consumer_regex_refresh_interval_ms: int = setting(
         "group.consumer.regex.refresh.interval.ms", 600_000,
         "Interval at which the topics of a subscription by regular expression are selected again with the members'"
         " current rights, in ms. New and deleted topics are noticed at once.", minimum=10_000,
     )
     # fmt: on
-
-    @property
-    def migration_policy(self) -> MigrationPolicy:
-        """The typed form of `group_consumer_migration_policy`."""
-        return MigrationPolicy(self.group_consumer_migration_policy)
 
     def group_contradiction(self) -> str | None:
         """Return which values contradict each other; None if none do."""

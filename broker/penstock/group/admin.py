@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from penstock.group.coordinator import GroupCoordinator
+from penstock.group.coordinator_shard import IdleGroup
+from penstock.group.modern.group import GroupType
 from penstock.group.offset_table import OffsetKey
 from penstock.group.phases import GroupState
-from penstock.group.state_machine import ClassicGroup
 from penstock.group.subscription import CONSUMER
 from penstock.state.view import TopicView
 from penstock.wire.errors import ErrorCode
-
-CLASSIC = "classic"
-"""The type of all groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,11 @@ def describe(coordinator: GroupCoordinator, group_id: str) -> GroupSummary | Non
     group = coordinator.find(group_id)
     if group is None:
         idle = coordinator.idle(group_id)
-        return None if idle is None else GroupSummary(group_id, GroupState.EMPTY, idle.protocol_type)
+        return (
+            None
+            if idle is None or idle.group_type is not GroupType.CLASSIC
+            else GroupSummary(group_id, GroupState.EMPTY, idle.protocol_type)
+        )
     stable = group.phases.state is GroupState.STABLE
     protocol = group.phases.protocol if stable and group.phases.protocol is not None else ""
     members = [
@@ -63,25 +66,46 @@ def describe(coordinator: GroupCoordinator, group_id: str) -> GroupSummary | Non
     return GroupSummary(group_id, group.phases.state, group.phases.protocol_type, protocol, members)
 
 
-def list_groups(
-    coordinator: GroupCoordinator, states: Sequence[str], types: Sequence[str]
-) -> list[tuple[str, str, GroupState]]:
-    """Return (group id, protocol type, state) of each matching group.
+class ListedGroupSummary(NamedTuple):
+    """A group in a list; `state` is by Kafka's names."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: GroupType
+
+
+def idle_consumer_group(coordinator: GroupCoordinator, group_id: str) -> IdleGroup | None:
+    """Return a consumer group that has had no members since this broker coordinates it."""
+    idle = coordinator.idle(group_id)
+    return idle if idle is not None and idle.group_type is GroupType.CONSUMER else None
+
+
+def summarize(coordinator: GroupCoordinator, group_id: str) -> ListedGroupSummary:
+    """Return the summary of an existing group."""
+    group, modern, idle = coordinator.find(group_id), coordinator.find_modern(group_id), coordinator.idle(group_id)
+    if modern is not None:
+        return ListedGroupSummary(group_id, CONSUMER, modern.state.value, modern.group_type)
+    if group is not None:
+        return ListedGroupSummary(group_id, group.phases.protocol_type, group.phases.state.value, GroupType.CLASSIC)
+    assert idle is not None, f'group "{group_id}" exists'
+    return ListedGroupSummary(group_id, idle.protocol_type, GroupState.EMPTY.value, idle.group_type)
+
+
+def list_groups(coordinator: GroupCoordinator, states: Sequence[str], types: Sequence[str]) -> list[ListedGroupSummary]:
+    """Return each matching group.
 
     An empty filter matches all groups; case is ignored.
     """
     state_filter = {state.lower() for state in states}
     type_filter = {name.lower() for name in types}
-    if type_filter and CLASSIC not in type_filter:
-        return []
-    found = []
-    for group_id in coordinator.group_ids():
-        group, idle = coordinator.find(group_id), coordinator.idle(group_id)
-        state = GroupState.EMPTY if group is None else group.phases.state
-        if not state_filter or state.value.lower() in state_filter:
-            known = idle if group is None else group.phases
-            found.append((group_id, "" if known is None else known.protocol_type, state))
-    return found
+    found = (summarize(coordinator, group_id) for group_id in coordinator.group_ids())
+    return [
+        each
+        for each in found
+        if (not state_filter or each.state.lower() in state_filter)
+        and (not type_filter or each.group_type.value in type_filter)
+    ]
 
 
 async def delete_offsets(
@@ -99,7 +123,13 @@ async def delete_offsets(
     active = group is not None and group.phases.state is not GroupState.EMPTY
     if group is not None and active and group.phases.protocol_type != CONSUMER:
         return ErrorCode.NON_EMPTY_GROUP, []
-    errors = [deletion_error(topic, index, group if active else None) for topic, index in partitions]
+    modern = coordinator.find_modern(group_id)
+    subscribed: frozenset[str] | None = frozenset()
+    if group is not None and active:
+        subscribed = group.subscribed_topics()
+    elif modern is not None and modern.members:
+        subscribed = modern.subscribed_topics()
+    errors = [deletion_error(topic, index, subscribed) for topic, index in partitions]
     chosen = [
         OffsetKey(group_id, topic.topic_id, index)
         for (topic, index), error in zip(partitions, errors, strict=True)
@@ -109,12 +139,11 @@ async def delete_offsets(
     return coordinator.commit_failure(group_id) if any(failed) else ErrorCode.NONE, errors
 
 
-def deletion_error(topic: TopicView | None, index: int, active: ClassicGroup | None) -> ErrorCode:
-    """Return the error that prevents deleting the partition's offset. `active` is the group if it has members."""
+def deletion_error(topic: TopicView | None, index: int, subscribed: frozenset[str] | None) -> ErrorCode:
+    """Return the error that prevents deleting the partition's offset. `subscribed` are the topics that members
+    subscribe to, None if unknown."""
     if topic is None or not 0 <= index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if active is not None:
-        topics = active.subscribed_topics()
-        if topics is None or topic.name in topics:
-            return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    if subscribed is None or topic.name in subscribed:
+        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
     return ErrorCode.NONE

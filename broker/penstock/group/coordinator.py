@@ -13,10 +13,14 @@ from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.control.group_settings import MAX_GROUP_ID_CHARS
+from penstock.group.admission import check_join, is_group_id
 from penstock.group.calls import JoinRequest, JoinResult, Persist, Reply, SyncRequest, SyncResult
-from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, RunningGroup
+from penstock.group.consumer_groups import ConsumerGroups
+from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, RunningGroup, RunningModernGroup
 from penstock.group.directory import GroupDirectory
 from penstock.group.fencing import FencingConfirmation
+from penstock.group.modern.consumer import commit_error
+from penstock.group.modern.group import GroupType, ModernGroup
 from penstock.group.offset_loading import OffsetLoaderFactory
 from penstock.group.offsets import CommittedOffset, OffsetCommit, Offsets
 from penstock.group.ownership import ShardOwnership
@@ -36,12 +40,6 @@ from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
 
-MAX_INSTANCE_ID = 1024
-MAX_PROTOCOLS = 64
-"""Maximum number of assignors of a member."""
-MAX_METADATA_BYTES = 8 << 20
-"""Maximum metadata size of a member, over all its assignors."""
-
 JoinFuture = asyncio.Future[JoinResult]
 SyncFuture = asyncio.Future[SyncResult]
 
@@ -53,7 +51,7 @@ class GroupCoordinator:
     of member ids. Implements `listeners.ShardListener`.
     """
 
-    prefixes: Sequence[str] = (keys.GROUPS,)
+    prefixes: Sequence[str] = (keys.GROUPS, keys.GROUP_MEMBERS, keys.GROUP_SETTINGS)
 
     def __init__(
         self,
@@ -76,6 +74,9 @@ class GroupCoordinator:
         self.retention: OffsetRetention = OffsetRetention(
             self.offsets, view, clock, config, self._groups.usage, self._delete_if_unused
         )
+        self.consumers = ConsumerGroups(
+            store, view, clock, config, self._groups, self.offsets, ownership, self._request_error
+        )
         self._settings = SettingsExpiry(store, clock, config, ownership, self.exists, lambda: self.retention.paused)
         self._loader = make_loader(store, view, self.offsets, self.retention, ownership, self._ensure_records)
         ownership.add_listener(self)
@@ -96,8 +97,10 @@ class GroupCoordinator:
         """
         assert self._view.revision > 0, "groups are loaded after the topics"
         self._loop = asyncio.get_running_loop()
+        self.consumers.start()
         await self.ownership.start()
         self._view.subscribe(self._loader.topics_changed)
+        self._view.subscribe(self.consumers.topics_changed)
         self.retention.start()
         self._settings.start()
         self._unavailable = ErrorCode.NONE
@@ -106,21 +109,24 @@ class GroupCoordinator:
         """Start to serve a shard whose groups have been read."""
         shard.is_loading = False
         self.offsets.writers.open(shard.guard)
-        (entries,) = found
-        for entry in entries:
-            self._load(shard, entry)
+        entries, members, settings = found
+        loaded = {keys.group_of(entry.key): record for entry in entries if (record := self._load(shard, entry))}
+        self.consumers.load(shard, loaded, members, settings)
 
-    def _load(self, shard: CoordinatorShard, entry: StoreEntry) -> None:
+    def _load(self, shard: CoordinatorShard, entry: StoreEntry) -> GroupRecord | None:
+        """Load a classic group. Returns the record of the group, of whatever type; None if it is unreadable."""
         group_id = keys.group_of(entry.key)
         group = ClassicGroup(group_id, self.config, self._new_id)
         try:
             record = records.decode(GroupRecord, entry.key, entry.value)
-            restore_group(group, record, self._now_ms())
             if keys.group(group_id) != entry.key:
                 raise ValueError("the group belongs to another shard")
+            if record.group_type != GroupType.CLASSIC:
+                return record
+            restore_group(group, record, self._now_ms())
         except (BadRecord, ValueError) as e:
             log.error("cannot read group record: starting with an empty group", key=entry.key, error=str(e))
-            return
+            return None
         # The end of the last member's session is unknown; it ended now at the latest.
         state_ms = record.state_ms if record.protocol is None else self._clock.wall_ms()
         if group.phases.state is GroupState.EMPTY:
@@ -128,6 +134,7 @@ class GroupCoordinator:
         else:
             running = shard.groups[group_id] = RunningGroup(group, state_ms, is_stored=True)
             self._apply_effects(running)
+        return record
 
     def on_resigned(self, shard: CoordinatorShard) -> None:
         """Fail all waiting requests of a shard that this broker no longer owns."""
@@ -139,6 +146,8 @@ class GroupCoordinator:
             if isinstance(known, RunningGroup):
                 known.group.phases.close(ErrorCode.NOT_COORDINATOR)
                 self._apply_effects(known)
+            elif isinstance(known, RunningModernGroup):
+                self.consumers.stop(known)
             self.offsets.cache.evict(group_id)
 
     def dismiss(self) -> None:
@@ -146,6 +155,7 @@ class GroupCoordinator:
         self._unavailable = ErrorCode.NOT_COORDINATOR
         self.retention.close()
         self._settings.close()
+        self.consumers.close()
         self.offsets.cache.close()
         self._loader.close()
         for shard in self.ownership:
@@ -166,7 +176,7 @@ class GroupCoordinator:
     def join(self, group_id: str, request: JoinRequest) -> JoinFuture:
         """Join a group. The future resolves when the join phase ends. Call `abandon` if the client disconnects."""
         future: JoinFuture = asyncio.get_running_loop().create_future()
-        error = self.error(group_id) or self._check_join(group_id, request)
+        error = self.error(group_id) or check_join(self.config, group_id, request) or self._check_type(group_id)
         running = None if error else self._groups.running(group_id)
         if not error and running is None:
             if request.member_id:
@@ -180,18 +190,16 @@ class GroupCoordinator:
         self._apply_effects(running)
         return future
 
-    def _check_join(self, group_id: str, request: JoinRequest) -> ErrorCode:
-        if not is_group_id(group_id):
-            return ErrorCode.INVALID_GROUP_ID
-        config = self.config
-        if not (
-            config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms
-        ):
-            return ErrorCode.INVALID_SESSION_TIMEOUT
-        metadata_bytes = sum(map(len, request.protocols.values()))
-        too_long = request.instance_id is not None and not 0 < len(request.instance_id) <= MAX_INSTANCE_ID
-        if too_long or len(request.protocols) > MAX_PROTOCOLS or metadata_bytes > MAX_METADATA_BYTES:
-            return ErrorCode.INVALID_REQUEST
+    def _check_type(self, group_id: str) -> ErrorCode:
+        """Return the error if the group's members use another protocol. An empty group becomes a classic one."""
+        modern = self._groups.modern(group_id)
+        if modern is None:
+            return ErrorCode.NONE
+        if modern.group.members:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        shard = self._groups.shard(group_id)
+        assert shard is not None, f'this broker does not coordinate group "{group_id}"'
+        shard.groups[group_id] = modern.as_idle()
         return ErrorCode.NONE
 
     def sync(self, group_id: str, request: SyncRequest) -> SyncFuture:
@@ -243,8 +251,18 @@ class GroupCoordinator:
 
     # --- offsets
 
-    def check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Return the error that fences a commit, or NONE. Extends the member's session."""
+    def check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        partitions: Iterable[tuple[UUID, int]] = (),
+    ) -> ErrorCode:
+        """Return the error that fences a commit, or NONE. Extends the session of a member of a classic group.
+
+        The generation is the member's epoch in a consumer group, where `partitions` are those to commit.
+        """
         error = self.error(group_id)
         if error:
             return error
@@ -253,6 +271,8 @@ class GroupCoordinator:
         known = self._groups.get(group_id)
         if isinstance(known, RunningGroup):
             return known.group.check_commit(member_id, instance_id, generation, self._now_ms())
+        if isinstance(known, RunningModernGroup):
+            return commit_error(known.group, member_id, generation, partitions)
         if generation < 0:
             return ErrorCode.NONE
         return ErrorCode.ILLEGAL_GENERATION if known is None else ErrorCode.UNKNOWN_MEMBER_ID
@@ -304,6 +324,15 @@ class GroupCoordinator:
         running = self._groups.running(group_id)
         return None if running is None else running.group
 
+    def new_member_id(self) -> str:
+        """Return an id for a member that has none."""
+        return self._new_id()
+
+    def find_modern(self, group_id: str) -> ModernGroup | None:
+        """Return the group if its broker assigns partitions and it has had members since this broker coordinates it."""
+        modern = self._groups.modern(group_id)
+        return None if modern is None else modern.group
+
     def idle(self, group_id: str) -> IdleGroup | None:
         """Return the group if it has had no members since this broker coordinates it."""
         return self._groups.idle(group_id)
@@ -325,6 +354,8 @@ class GroupCoordinator:
         if known is None:
             return await self._delete_settings(group_id)
         if isinstance(known, RunningGroup) and known.group.phases.state is not GroupState.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP
+        if isinstance(known, RunningModernGroup) and known.group.members:
             return ErrorCode.NON_EMPTY_GROUP
         failed = await asyncio.gather(*self._delete_group(group_id))
         return self.commit_failure(group_id) if any(failed) else ErrorCode.NONE
@@ -348,6 +379,9 @@ class GroupCoordinator:
             known.group.phases.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self._apply_effects(known)
             known = IdleGroup(known.group.phases.generation, known.group.phases.protocol_type, known.state_ms)
+        elif isinstance(known, RunningModernGroup):
+            self.consumers.stop(known)
+            known = known.as_idle()
         futures = self.offsets.delete_group(group_id)
         if shard is not None and known is not None:
             futures[-1].add_done_callback(partial(self._on_group_deleted, shard, group_id, known))
@@ -364,6 +398,9 @@ class GroupCoordinator:
             self.reads.forget(group_id)
 
     # --- internal
+
+    def _request_error(self, group_id: str) -> ErrorCode:
+        return self.error(group_id) or (ErrorCode.NONE if is_group_id(group_id) else ErrorCode.INVALID_REQUEST)
 
     def _ensure_records(self, group_ids: Iterable[str]) -> None:
         """Store a record for groups that have offsets only, so that the next coordinator finds them."""
@@ -446,13 +483,10 @@ class GroupCoordinator:
 
     def _delete_if_unused(self, group_id: str) -> bool:
         """Delete an empty group without offsets, unless a member is joining."""
-        running = self._groups.running(group_id)
+        running, modern = self._groups.running(group_id), self._groups.modern(group_id)
         if running is not None and (running.group.phases.state is not GroupState.EMPTY or running.group.pending):
+            return False
+        if modern is not None and modern.group.members:
             return False
         self._delete_group(group_id)
         return True
-
-
-def is_group_id(group_id: str) -> bool:
-    """Return whether the group id has a valid length."""
-    return 0 < len(group_id) <= MAX_GROUP_ID_CHARS

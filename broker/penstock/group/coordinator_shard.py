@@ -6,8 +6,10 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from penstock.group.modern.group import GroupType, ModernGroup
 from penstock.group.shard_writer import ShardGuard
 from penstock.group.state_machine import ClassicGroup
+from penstock.group.subscription import CONSUMER
 
 
 class RunningGroup:
@@ -31,6 +33,31 @@ class IdleGroup(NamedTuple):
     generation: int
     protocol_type: str
     state_ms: int
+    group_type: GroupType = GroupType.CLASSIC
+
+
+class RunningModernGroup:
+    """A group whose broker assigns partitions, with at least one member since this broker coordinates it.
+
+    `replaced` is what the first member found. `armed_ms` is as in `RunningGroup`.
+    """
+
+    __slots__ = ("armed_ms", "group", "last_write", "replaced", "state_ms", "timer", "was_stored")
+
+    def __init__(self, group: ModernGroup, state_ms: int, replaced: RunningGroup | IdleGroup | None = None) -> None:
+        self.group, self.state_ms, self.replaced = group, state_ms, replaced
+        self.was_stored = False
+        """Whether a change of the group was written, successfully or not."""
+        self.last_write: asyncio.Future[list[int]] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.armed_ms = 0.0
+
+    def as_idle(self) -> IdleGroup:
+        """Return the group without its members."""
+        return IdleGroup(self.group.group_epoch, CONSUMER, self.state_ms, self.group.group_type)
+
+
+HostedGroup = RunningGroup | IdleGroup | RunningModernGroup
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +68,7 @@ class CoordinatorShard:
     number: int
     guard: ShardGuard
     is_loading: bool = True
-    groups: dict[str, RunningGroup | IdleGroup] = field(default_factory=dict)
+    groups: dict[str, HostedGroup] = field(default_factory=dict)
     """All groups of the shard with a stored or outstanding record."""
     unstored: set[str] = field(default_factory=set)
     """Groups of generation 0 whose record write failed or has an unknown outcome."""

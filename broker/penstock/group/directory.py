@@ -6,7 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.config.broker import BrokerConfig
-from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, RunningGroup
+from penstock.group.coordinator_shard import (
+    CoordinatorShard,
+    HostedGroup,
+    IdleGroup,
+    RunningGroup,
+    RunningModernGroup,
+)
 from penstock.group.expiry import OffsetUsage
 from penstock.group.ownership import ShardOwnership
 from penstock.group.phases import GroupState
@@ -27,7 +33,7 @@ class GroupDirectory:
         """Return the group's shard if this broker owns it."""
         return self._ownership.get(keys.shard_of(group_id))
 
-    def get(self, group_id: str) -> RunningGroup | IdleGroup | None:
+    def get(self, group_id: str) -> HostedGroup | None:
         """Return the group, or None if it does not exist or is not coordinated here."""
         shard = self.shard(group_id)
         return None if shard is None else shard.groups.get(group_id)
@@ -41,6 +47,11 @@ class GroupDirectory:
         """Return the group if it has had no members since this broker coordinates it."""
         known = self.get(group_id)
         return known if isinstance(known, IdleGroup) else None
+
+    def modern(self, group_id: str) -> RunningModernGroup | None:
+        """Return the group if its broker assigns partitions and it has had members since this broker coordinates it."""
+        known = self.get(group_id)
+        return known if isinstance(known, RunningModernGroup) else None
 
     def is_running(self, group_id: str) -> bool:
         """Return whether the group has a state machine."""
@@ -59,7 +70,7 @@ class GroupDirectory:
         idle = self.idle(group_id)
         state_ms = self._clock.wall_ms()
         if idle is not None:
-            group.phases.generation, group.phases.protocol_type, state_ms = idle
+            group.phases.generation, group.phases.protocol_type, state_ms = idle[:3]
         running = shard.groups[group_id] = RunningGroup(group, state_ms, is_stored=idle is not None)
         return running
 
@@ -68,6 +79,8 @@ class GroupDirectory:
         shard, known = self.shard(group_id), self.get(group_id)
         if shard is None or known is None:
             return False
+        if isinstance(known, RunningModernGroup):
+            return True
         if known.generation if isinstance(known, IdleGroup) else known.group.phases.generation:
             return True
         return group_id not in shard.unstored and (isinstance(known, IdleGroup) or known.is_stored)
@@ -96,6 +109,10 @@ class GroupDirectory:
         known = self.get(group_id)
         if known is None:
             return None
+        if isinstance(known, RunningModernGroup):
+            is_empty = not known.group.members
+            topics = None if is_empty else known.group.subscribed_topics()
+            return OffsetUsage(is_simple=False, empty_since_ms=known.state_ms if is_empty else None, topics=topics)
         generation = known.generation if isinstance(known, IdleGroup) else known.group.phases.generation
         if generation == 0:
             return OffsetUsage(is_simple=True, empty_since_ms=None, topics=None)

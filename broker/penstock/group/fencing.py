@@ -18,7 +18,12 @@ from penstock.wire.errors import ErrorCode
 log = get_logger(__name__)
 
 FATAL_ERRORS = frozenset(
-    {ErrorCode.FENCED_INSTANCE_ID, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.GROUP_MAX_SIZE_REACHED}
+    {
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+    }
 )
 """Errors on which Apache Kafka's Java client, librdkafka and kafka-python stop a consumer."""
 

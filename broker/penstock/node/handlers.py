@@ -13,6 +13,7 @@ from penstock.api.authorization.enforcement import Enforcement
 from penstock.api.client_quotas import ClientQuotasApi
 from penstock.api.cluster import ClusterApi
 from penstock.api.configs import ConfigsApi
+from penstock.api.consumer_groups import ConsumerGroupsApi
 from penstock.api.dispatch import Dispatcher
 from penstock.api.features import FeaturesApi
 from penstock.api.fetch import FetchApi, FetchLimits
@@ -129,6 +130,7 @@ def make_apis(services: BrokerServices) -> list[ApiHandler]:
         LogQueriesApi(services.replicas),
         GroupsApi(groups, view, txns.coordinator),
         GroupAdminApi(groups, view),
+        ConsumerGroupsApi(groups, view, services.authorizer),
         OffsetsApi(groups, view),
         ProducerIdsApi(services.ids, txns.coordinator),
         TransactionsApi(txns.coordinator, view, services.clock),

@@ -184,6 +184,23 @@ def group_of(key: str) -> str:
     return unquote(key[len(GROUPS) :].partition("/")[2])
 
 
+GROUP_MEMBERS = ROOT + "group-members/"
+"""Members of consumer groups, by shard and group: one key each, so that a change writes only what changed."""
+
+
+def group_member(group_id: str, member_id: str) -> str:
+    """Return the key of a member of a consumer group."""
+    return f"{GROUP_MEMBERS}{_group_part(group_id)}/{quote(member_id, safe='')}"
+
+
+def parse_group_member(key: str) -> tuple[str, str]:
+    """Parse a key of `group_member` to (group id, member id). Raises ValueError."""
+    parts = key[len(GROUP_MEMBERS) :].split("/")
+    if not key.startswith(GROUP_MEMBERS) or len(parts) != 3:
+        raise ValueError(f'"{key}" is not the key of a group member')
+    return unquote(parts[1]), unquote(parts[2])
+
+
 def group_settings(group_id: str) -> str:
     """Return the key of a group's settings."""
     return GROUP_SETTINGS + _group_part(group_id)

@@ -198,6 +198,8 @@ class GroupRecord(StoredRecord, frozen=True, kw_only=True):
     leader: str | None = None
     members: list[MemberRecord] = []
     state_ms: Int64 = 0
+    group_type: str = "classic"
+    """`consumer` for a group whose members have records of their own; its generation is the group epoch."""
 
     def contradiction(self) -> str | None:
         """Return what makes the fields inconsistent with each other; None if they are consistent. A group that is too
@@ -214,6 +216,24 @@ class GroupRecord(StoredRecord, frozen=True, kw_only=True):
         if self.protocol is None or not self.generation:
             return f"{len(member_ids)} members in generation {self.generation} with protocol {self.protocol!r}"
         return None if self.leader in member_ids else f"leader {self.leader!r} is not a member"
+
+
+class ModernMemberRecord(StoredRecord, frozen=True, kw_only=True):
+    """A member of a consumer group (KIP-848). Partitions are ranges such as `0-3,7` by topic id."""
+
+    epoch: Int32
+    previous_epoch: Int32 = 0
+    instance_id: str | None = None
+    rack: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: Int32 = -1
+    topics: list[str] = []
+    topic_pattern: str = ""
+    assignor: str | None = None
+    assigned: dict[UUID, str] = {}
+    revoking: dict[UUID, str] = {}
+    """Partitions that the member has to stop using."""
 
 
 class GroupSettingsRecord(StoredRecord, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from penstock.config.definition import InvalidSetting
 from penstock.config.modern_groups import (
     CONSUMER_SETTINGS,
     ConsumerGroupConfig,
-    MigrationPolicy,
     check_bounds,
     consumer_group_config,
 )
@@ -54,15 +53,6 @@ def test_values_at_the_bounds_and_removed_values_are_accepted() -> None:
 def test_contradictory_defaults_stop_the_broker() -> None:
     with pytest.raises(InvalidSetting, match=r"group\.consumer\.session\.timeout\.ms \(1000\) must be from 45000"):
         BrokerConfig.from_texts({"group.consumer.session.timeout.ms": "1000"})
-
-
-@pytest.mark.parametrize(
-    ("text", "up", "down"),
-    [("disabled", False, False), ("upgrade", True, False), ("downgrade", False, True), ("bidirectional", True, True)],
-)
-def test_the_migration_policy_names_directions(text: str, up: bool, down: bool) -> None:
-    policy = BrokerConfig.from_texts({"group.consumer.migration.policy": text}).migration_policy
-    assert (policy, policy.allows_upgrade, policy.allows_downgrade) == (MigrationPolicy(text), up, down)
 
 
 def test_each_group_setting_names_the_broker_setting_with_its_default() -> None:

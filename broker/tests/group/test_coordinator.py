@@ -8,8 +8,8 @@ import pytest
 
 from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.group import admin
+from penstock.group.admission import MAX_METADATA_BYTES, MAX_PROTOCOLS
 from penstock.group.calls import SyncRequest
-from penstock.group.coordinator import MAX_METADATA_BYTES, MAX_PROTOCOLS
 from penstock.group.offsets import OffsetCommit
 from penstock.group.phases import GroupState
 from penstock.state import keys
@@ -286,7 +286,7 @@ def test_groups_are_listed_by_state_and_type(run_world):
         await world.groups.commit("simple", [OffsetCommit(topic_id, 0, 5, -1, "")])
 
         def names(states=(), types=()):
-            return sorted(group_id for group_id, _, _ in admin.list_groups(world.groups, states, types))
+            return sorted(group_id for group_id, *_ in admin.list_groups(world.groups, states, types))
 
         assert names() == ["empty", "simple", "stable"]
         assert names(["stable"]) == names(["Stable", "Dead"]) == ["stable"]

@@ -24,7 +24,7 @@ class Need(Enum):
     """A feature that not every cluster supports."""
 
     TRANSACTIONS = "transactional producers"
-    CONSUMER_PROTOCOL = "groups of KIP-848, where the coordinator assigns; Penstock does not have them yet"
+    CONSUMER_PROTOCOL = "groups of KIP-848, where the coordinator assigns"
     THREE_BROKERS = "brokers that replicas can move between"
 
 
@@ -67,9 +67,12 @@ NEEDS = {
     "transaction-offsets": Need.TRANSACTIONS,
     "transaction-admin": Need.TRANSACTIONS,
     "group-next": Need.CONSUMER_PROTOCOL,
+    "group-next-static": Need.CONSUMER_PROTOCOL,
     "reassignment": Need.THREE_BROKERS,
 }
-NEWEST_ONLY = frozenset({"produce-split", "consume-by-duration", "admin-group-listing", "group-next"})
+NEWEST_ONLY = frozenset(
+    {"produce-split", "consume-by-duration", "admin-group-listing", "group-next", "group-next-static"}
+)
 """Scenarios in src4/, with features that clients before 4.1 lack or implement incorrectly."""
 
 _SERVED: dict[Need, Callable[[set[int], int], bool]] = {
@@ -92,7 +95,8 @@ def served(bootstrap: str) -> set[Need]:
 
 def promised(brokers: int) -> set[Need]:
     """Return the features of a Penstock cluster with that many brokers."""
-    return {Need.TRANSACTIONS, Need.THREE_BROKERS} if brokers >= REASSIGNED_BROKERS else {Need.TRANSACTIONS}
+    always = {Need.TRANSACTIONS, Need.CONSUMER_PROTOCOL}
+    return always | {Need.THREE_BROKERS} if brokers >= REASSIGNED_BROKERS else always
 
 
 def selected(client: str, has: set[Need]) -> Iterator[str]:

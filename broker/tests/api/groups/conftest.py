@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 from replica_kit import opened_data_path
 
+from penstock.api.consumer_groups import ConsumerGroupsApi
 from penstock.api.exchange import PeerInfo
 from penstock.api.group_admin import GroupAdminApi
 from penstock.api.groups import GroupsApi
@@ -21,6 +22,7 @@ from penstock.group.offset_loading import EagerOffsetLoader
 from penstock.group.ownership import LocalShardOwnership
 from penstock.node.single import NoPeers
 from penstock.runtime.clock import SystemClock
+from penstock.security.authorizer import AllowAll
 from penstock.state.view import BrokerEndpoint, BrokerView, ClusterView, PartitionView, TopicView
 from penstock.txn.producer_ids import ProducerIds
 from penstock.txn.service import TransactionService
@@ -69,6 +71,7 @@ class Broker:
         apis = [
             GroupsApi(self.groups, self.view, self.transactions.coordinator),
             GroupAdminApi(self.groups, self.view),
+            ConsumerGroupsApi(self.groups, self.view, AllowAll()),
             OffsetsApi(self.groups, self.view),
             ProducerIdsApi(ids, self.transactions.coordinator),
         ]

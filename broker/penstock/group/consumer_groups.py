@@ -1,0 +1,368 @@
+"""Runs the consumer groups of this broker (KIP-848): timers, assignments and persistence. Used by `coordinator`.
+
+A response leaves only when everything that its group has changed so far is durable: after a failover, the next
+coordinator knows of every partition that a member was assigned or has released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from penstock.config.broker import BrokerConfig
+from penstock.config.modern_groups import consumer_group_config
+from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, RunningGroup, RunningModernGroup
+from penstock.group.directory import GroupDirectory
+from penstock.group.modern.assignment import Assignment
+from penstock.group.modern.assignors import CONSUMER_ASSIGNORS, AssignmentInput
+from penstock.group.modern.consumer import (
+    ConsumerHeartbeat,
+    HeartbeatResult,
+    check_heartbeat,
+    handle_heartbeat,
+    respond,
+    unknown_member,
+)
+from penstock.group.modern.group import GroupChanges, GroupType, ModernGroup
+from penstock.group.modern.member import JOIN_EPOCH, GroupError
+from penstock.group.modern.persistence import encode_member, restored_member
+from penstock.group.modern.topics import ViewTopics
+from penstock.group.offsets import Offsets, OffsetWrite
+from penstock.group.ownership import ShardOwnership
+from penstock.group.phases import GroupState
+from penstock.group.settings_refresh import GroupSettingsRefresh
+from penstock.group.subscription import CONSUMER
+from penstock.runtime.clock import Clock
+from penstock.runtime.logging import get_logger
+from penstock.state import keys, records
+from penstock.state.records import BadRecord, GroupRecord, ModernMemberRecord
+from penstock.state.store import DeleteOp, Operation, PutOp, Store, StoreEntry
+from penstock.state.view import ClusterView, TopicChange
+from penstock.wire.errors import ErrorCode
+
+log = get_logger(__name__)
+
+
+class ConsumerGroups:
+    """The consumer groups of the shards that this broker owns. `error` returns what prevents serving a group now."""
+
+    def __init__(
+        self,
+        store: Store,
+        view: ClusterView,
+        clock: Clock,
+        config: BrokerConfig,
+        groups: GroupDirectory,
+        offsets: Offsets,
+        ownership: ShardOwnership,
+        error: Callable[[str], ErrorCode],
+    ) -> None:
+        self._clock, self._config, self._groups, self._offsets = clock, config, groups, offsets
+        self._ownership, self._error = ownership, error
+        self.topics = ViewTopics(view)
+        self._settings = GroupSettingsRefresh(store, self._shards_with_groups, self._apply_settings)
+        self._refresh: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop
+
+    # --- lifecycle
+
+    def start(self) -> None:
+        """Start the timers. Call on the event loop, before shards are acquired."""
+        self._loop = asyncio.get_running_loop()
+        self._settings.start()
+        self._schedule_refresh()
+
+    def close(self) -> None:
+        """Stop all timers."""
+        self._settings.close()
+        if self._refresh is not None:
+            self._refresh.cancel()
+        for _, running in self._running():
+            self.stop(running)
+
+    def stop(self, running: RunningModernGroup) -> None:
+        """Stop the timer of a group that this broker no longer runs."""
+        if running.timer is not None:
+            running.timer.cancel()
+            running.timer = None
+
+    def load(
+        self,
+        shard: CoordinatorShard,
+        group_records: Mapping[str, GroupRecord],
+        members: Iterable[StoreEntry],
+        settings: Iterable[StoreEntry],
+    ) -> None:
+        """Restore the consumer groups of an acquired shard."""
+        self._settings.load(shard.number, settings)
+        by_group: dict[str, list[StoreEntry]] = {}
+        for entry in members:
+            try:
+                by_group.setdefault(keys.parse_group_member(entry.key)[0], []).append(entry)
+            except ValueError as e:
+                log.error("skipping an unreadable group member", key=entry.key, error=str(e))
+        for group_id in group_records.keys() | by_group.keys():
+            record = group_records.get(group_id, GroupRecord(group_type=GroupType.CONSUMER))
+            if record.group_type == GroupType.CONSUMER:
+                self._restore(shard, group_id, record, by_group.get(group_id, []))
+            else:
+                self._discard(group_id, by_group.get(group_id, []))
+
+    def _restore(self, shard: CoordinatorShard, group_id: str, record: GroupRecord, entries: list[StoreEntry]) -> None:
+        members = []
+        for entry in entries:
+            try:
+                found = records.decode(ModernMemberRecord, entry.key, entry.value)
+                members.append(restored_member(keys.parse_group_member(entry.key)[1], found))
+            except (BadRecord, ValueError) as e:
+                log.error("skipping an unreadable group member", key=entry.key, error=str(e))
+        if not members:
+            shard.groups[group_id] = IdleGroup(record.generation, CONSUMER, record.state_ms, GroupType.CONSUMER)
+            return
+        group = self._new_group(group_id, record.generation)
+        group.restore(members, self._now_ms())
+        running = shard.groups[group_id] = RunningModernGroup(group, self._clock.wall_ms())
+        self._settings.request(shard.number)
+        self._start_assignment(running)
+        self._arm(running)
+
+    def _discard(self, group_id: str, entries: list[StoreEntry]) -> None:
+        """Delete members of a group that has become a classic one: the deletion of these failed."""
+        if entries:
+            writer = self._offsets.writers.for_group(group_id)
+            writer.submit([(DeleteOp(entry.key), None) for entry in entries])
+
+    # --- requests
+
+    def heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> HeartbeatResult | Awaitable[HeartbeatResult]:
+        """Handle a heartbeat. The result is immediate if nothing has to be stored."""
+        error = self._error(group_id)
+        if error:
+            return failed(request, error)
+        try:
+            check_heartbeat(request, self._config.group_consumer_assignors)
+            running = self._find_or_create(group_id, request)
+        except GroupError as e:
+            return failed(request, e.error, e.message)
+        try:
+            result = self._apply(running, request)
+        except GroupError as e:
+            result = failed(request, e.error, e.message)
+        write = self._flush(running)
+        self._discard_unused(running)
+        return result if write is None else self._await_durable(running, write, request, result)
+
+    def _apply(self, running: RunningModernGroup, request: ConsumerHeartbeat) -> HeartbeatResult:
+        """Apply a heartbeat to its group. Raises `GroupError`."""
+        group, now_ms = running.group, self._now_ms()
+        member = handle_heartbeat(group, request, self._config.group_consumer_max_size, now_ms)
+        self._start_assignment(running)
+        if member is None:
+            return HeartbeatResult(request.member_id, request.epoch)
+        return respond(group, member, request, now_ms)
+
+    async def _await_durable(
+        self,
+        running: RunningModernGroup,
+        write: asyncio.Future[list[int]],
+        request: ConsumerHeartbeat,
+        result: HeartbeatResult,
+    ) -> HeartbeatResult:
+        failures = await write
+        if not failures and not running.group.has_changes:
+            return result
+        return failed(request, self._error(running.group.group_id) or ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _find_or_create(self, group_id: str, request: ConsumerHeartbeat) -> RunningModernGroup:
+        """Return the group of a heartbeat; a first member creates it. Raises `GroupError`."""
+        known = self._groups.get(group_id)
+        if isinstance(known, RunningModernGroup):
+            return known
+        if request.epoch != JOIN_EPOCH:
+            # Never GROUP_ID_NOT_FOUND: librdkafka before 2.14.3 would repeat the heartbeat forever.
+            raise unknown_member(request.member_id, group_id)
+        epoch, state_ms = 0, self._clock.wall_ms()
+        if isinstance(known, RunningGroup):
+            phases = known.group.phases
+            if phases.state is not GroupState.EMPTY or known.group.pending:
+                raise GroupError(
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                    f'group "{group_id}" has members of the classic protocol; stop them before using the new one',
+                )
+            epoch = phases.generation
+            if known.timer is not None:
+                known.timer.cancel()
+        elif known is not None:
+            epoch, state_ms = known.generation, known.state_ms
+        shard = self._groups.shard(group_id)
+        assert shard is not None, f'this broker does not coordinate group "{group_id}"'
+        running = RunningModernGroup(self._new_group(group_id, epoch), state_ms, replaced=known)
+        shard.groups[group_id] = running
+        shard.unstored.discard(group_id)
+        self._offsets.cache.load_in_background([group_id])
+        self._settings.request(shard.number)
+        return running
+
+    def _discard_unused(self, running: RunningModernGroup) -> None:
+        """Replace a group that its first member could not join by what was there before."""
+        group = running.group
+        shard = self._groups.shard(group.group_id)
+        if group.members or running.was_stored or shard is None:
+            return
+        if running.replaced is None:
+            del shard.groups[group.group_id]
+        elif isinstance(running.replaced, IdleGroup):
+            shard.groups[group.group_id] = running.replaced
+        else:
+            phases = running.replaced.group.phases
+            shard.groups[group.group_id] = IdleGroup(
+                phases.generation, phases.protocol_type, running.state_ms, GroupType.CLASSIC
+            )
+
+    def _new_group(self, group_id: str, epoch: int) -> ModernGroup:
+        names = self._config.group_consumer_assignors
+        assignors = {name: CONSUMER_ASSIGNORS[name] for name in names}
+        config = consumer_group_config(self._config, self._settings.of_group(group_id))
+        return ModernGroup(group_id, GroupType.CONSUMER, assignors, self.topics, config, epoch)
+
+    # --- topics and settings
+
+    def topics_changed(self, changes: Sequence[TopicChange]) -> None:
+        """Assign anew in groups that subscribe to new, deleted, or extended topics."""
+        names = [name for change in changes if (name := changed_name(change)) is not None]
+        if names:
+            self.topics.forget_matches()
+            self._select_topics(names)
+
+    def _select_topics(self, names: Sequence[str]) -> None:
+        for _, running in list(self._running()):
+            if running.group.on_topics_changed(names):
+                self._start_assignment(running)
+                self._flush(running)
+                self._arm(running)
+
+    def _schedule_refresh(self) -> None:
+        delay_s = self._config.group_consumer_regex_refresh_interval_ms / 1000
+        self._refresh = self._loop.call_later(delay_s, self._refresh_patterns)
+
+    def _refresh_patterns(self) -> None:
+        """Select topics by expression again, with the current rights of the members."""
+        self.topics.forget_matches()
+        self._select_topics([])
+        self._schedule_refresh()
+
+    def _apply_settings(self, number: int) -> None:
+        """Apply the settings of a shard's groups that were read again."""
+        shard = self._ownership.get(number)
+        for group_id, running in shard.groups.items() if shard is not None else ():
+            if isinstance(running, RunningModernGroup):
+                running.group.config = consumer_group_config(self._config, self._settings.of_group(group_id))
+
+    def _shards_with_groups(self) -> list[int]:
+        return [
+            shard.number
+            for shard in self._ownership
+            if any(isinstance(known, RunningModernGroup) for known in shard.groups.values())
+        ]
+
+    # --- internal
+
+    def _running(self) -> Iterator[tuple[str, RunningModernGroup]]:
+        for shard in self._ownership:
+            for group_id, known in shard.groups.items():
+                if isinstance(known, RunningModernGroup):
+                    yield group_id, known
+
+    def _now_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    def _start_assignment(self, running: RunningModernGroup) -> None:
+        """Start the assignment that is due, if any; a large one is computed in a thread."""
+        given = running.group.start_assignment(self._now_ms())
+        if given is not None:
+            epoch, assign = running.group.group_epoch, running.group.assignors[running.group.assignor]
+            computed: asyncio.Future[dict[str, Assignment]] = self._loop.run_in_executor(None, assign, given)
+            computed.add_done_callback(partial(self._assigned, running, epoch, given))
+
+    def _assigned(
+        self,
+        running: RunningModernGroup,
+        epoch: int,
+        given: AssignmentInput,
+        computed: asyncio.Future[dict[str, Assignment]],
+    ) -> None:
+        if computed.cancelled() or computed.exception() is not None:
+            log.error("cannot assign partitions", group=running.group.group_id, size=given.size, exc_info=True)
+            running.group.install(epoch, None)
+        else:
+            running.group.install(epoch, computed.result())
+        if self._groups.get(running.group.group_id) is running:
+            self._arm(running)
+
+    def _flush(self, running: RunningModernGroup) -> asyncio.Future[list[int]] | None:
+        """Store what has changed. Returns the last write of the group that is not durable yet."""
+        group = running.group
+        changes = group.pop_changes()
+        if changes:
+            if not group.members:
+                running.state_ms = self._clock.wall_ms()
+                self._offsets.expiry.schedule(group.group_id, running.state_ms)
+            written = self._offsets.writers.for_group(group.group_id).submit(list(self._operations(running, changes)))
+            written.add_done_callback(partial(self._on_written, running, changes))
+            running.last_write, running.was_stored = written, True
+        self._arm(running)
+        write = running.last_write
+        return None if write is None or (write.done() and not write.result()) else write
+
+    def _operations(
+        self, running: RunningModernGroup, changes: GroupChanges
+    ) -> Iterator[tuple[Operation, OffsetWrite | None]]:
+        group = running.group
+        if changes.is_epoch_changed:
+            record = GroupRecord(
+                protocol_type=CONSUMER,
+                generation=group.group_epoch,
+                state_ms=running.state_ms,
+                group_type=group.group_type,
+            )
+            yield PutOp(keys.group(group.group_id), records.encode(record)), None
+        for member_id, member in changes.members.items():
+            key = keys.group_member(group.group_id, member_id)
+            yield (DeleteOp(key) if member is None else PutOp(key, encode_member(member))), None
+
+    def _on_written(
+        self, running: RunningModernGroup, changes: GroupChanges, written: asyncio.Future[list[int]]
+    ) -> None:
+        if written.cancelled() or written.result():
+            running.group.restore_changes(changes)
+
+    def _arm(self, running: RunningModernGroup) -> None:
+        wake_ms = running.group.wake_ms
+        if running.timer is not None:
+            if wake_ms is not None and running.armed_ms <= wake_ms:
+                return
+            self.stop(running)
+        if wake_ms is not None and self._groups.get(running.group.group_id) is running:
+            running.armed_ms = wake_ms
+            running.timer = self._loop.call_at(wake_ms / 1000, self._wake, running)
+
+    def _wake(self, running: RunningModernGroup) -> None:
+        running.timer = None
+        for member_id in running.group.tick(self._now_ms()):
+            log.info("removed a member without heartbeats", group=running.group.group_id, member=member_id)
+        self._start_assignment(running)
+        self._flush(running)
+
+
+def failed(request: ConsumerHeartbeat, error: ErrorCode, message: str | None = None) -> HeartbeatResult:
+    """Return the result of a rejected heartbeat."""
+    return HeartbeatResult(request.member_id, 0, error=error, message=message)
+
+
+def changed_name(change: TopicChange) -> str | None:
+    """Return the name of a topic that is new, deleted, or has other partitions; else None."""
+    old, new = change.old, change.new
+    if old is None:
+        return None if new is None else new.name
+    return old.name if new is None or len(old.partitions) != len(new.partitions) else None

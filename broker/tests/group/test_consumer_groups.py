@@ -1,0 +1,209 @@
+"""Consumer groups in the coordinator: durability before responses, restarts, group types, settings, administration."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from uuid import UUID
+
+from penstock.group import admin, settings_refresh
+from penstock.group.modern.consumer import ConsumerHeartbeat, HeartbeatResult
+from penstock.group.modern.group import MAX_INLINE_SIZE
+from penstock.group.offsets import OffsetCommit
+from penstock.state import keys
+from penstock.state.records import GroupSettingsRecord, encode
+from penstock.state.store import PutOp, StoreUnavailable
+from penstock.wire.errors import ErrorCode as E
+
+REBALANCE_MS = 60_000
+
+
+async def beat(world, member_id: str, epoch: int, group_id: str = "g", **fields) -> HeartbeatResult:
+    result = world.groups.consumers.heartbeat(group_id, ConsumerHeartbeat(member_id, epoch, **fields))
+    return await result if inspect.isawaitable(result) else result
+
+
+async def join(world, member_id: str, group_id: str = "g", topics=("t",), **fields) -> HeartbeatResult:
+    first = {"rebalance_timeout_ms": REBALANCE_MS, "topic_names": topics, "owned": {}, **fields}
+    return await beat(world, member_id, 0, group_id, **first)
+
+
+def stored_members(entries) -> list[str]:
+    return [keys.parse_group_member(entry.key)[1] for entry in entries]
+
+
+async def members_in_store(world) -> list[str]:
+    return stored_members((await world.store.range(keys.GROUP_MEMBERS)).entries)
+
+
+def test_a_member_is_durable_before_its_response(run_world):
+    async def scene(world):
+        topic = world.create_topic("t")
+        result = world.groups.consumers.heartbeat(
+            "g", ConsumerHeartbeat("a", 0, rebalance_timeout_ms=1, topic_names=("t",), owned={})
+        )
+        assert inspect.isawaitable(result), "the response does not wait for the write"
+        joined = await result
+        assert (joined.epoch, joined.assigned) == (1, {topic: frozenset(range(4))})
+        assert await members_in_store(world) == ["a"]
+        assert not inspect.isawaitable(world.groups.consumers.heartbeat("g", ConsumerHeartbeat("a", 1)))
+
+    run_world(scene)
+
+
+def test_members_go_on_after_a_restart_with_their_epochs_and_partitions(run_world):
+    async def scene(world):
+        world.create_topic("t")
+        joined = await join(world, "a")
+        await world.restart()
+        again = await beat(world, "a", 1, rebalance_timeout_ms=1, topic_names=("t",), owned=joined.assigned)
+        assert (again.error, again.epoch, again.assigned) == (E.NONE, 1, joined.assigned)
+
+    run_world(scene)
+
+
+def test_a_failed_write_is_an_error_that_clients_retry_and_the_next_heartbeat_stores_it(run_world, monkeypatch):
+    async def scene(world):
+        world.create_topic("t")
+        await join(world, "a")
+        store_txn = world.store.txn
+
+        async def unavailable(*arguments):
+            raise StoreUnavailable("the disk is full")
+
+        monkeypatch.setattr(world.store, "txn", unavailable)
+        assert (await join(world, "b")).error is E.COORDINATOR_NOT_AVAILABLE
+        assert (await beat(world, "a", 1)).error is E.COORDINATOR_NOT_AVAILABLE
+        monkeypatch.setattr(world.store, "txn", store_txn)
+        assert (await beat(world, "a", 1)).error is E.NONE
+        assert sorted(await members_in_store(world)) == ["a", "b"]
+
+    run_world(scene)
+
+
+def test_a_member_without_heartbeats_is_removed_by_the_timer(run_world):
+    async def scene(world):
+        world.create_topic("t")
+        await join(world, "a")
+        await asyncio.sleep(46)
+        assert (await beat(world, "a", 1)).error is E.UNKNOWN_MEMBER_ID
+        assert await members_in_store(world) == []
+        (summary,) = admin.list_groups(world.groups, ["empty"], ["consumer"])
+        assert summary == ("g", "consumer", "Empty", "consumer")
+
+    run_world(scene)
+
+
+def test_a_group_that_went_is_an_unknown_member_and_never_a_missing_group(run_world):
+    async def scene(world):
+        assert (await beat(world, "a", 3)).error is E.UNKNOWN_MEMBER_ID
+        assert (await beat(world, "a", 3, "")).error is E.INVALID_REQUEST
+        assert not world.groups.exists("g")
+
+    run_world(scene)
+
+
+def test_protocols_do_not_mix_while_there_are_members(run_world):
+    async def scene(world):
+        world.create_topic("t")
+        await world.stable("classic")
+        assert (await join(world, "a", "classic")).error is E.INCONSISTENT_GROUP_PROTOCOL
+        await join(world, "a")
+        assert (await world.groups.join("g", world.request())).error is E.INCONSISTENT_GROUP_PROTOCOL
+        listed = {(each.group_id, each.group_type.value) for each in admin.list_groups(world.groups, [], [])}
+        assert listed == {("classic", "classic"), ("g", "consumer")}
+        assert admin.describe(world.groups, "g") is None
+
+    run_world(scene)
+
+
+def test_an_empty_group_changes_its_protocol_and_keeps_counting(run_world):
+    async def scene(world):
+        world.create_topic("t")
+        joined = await world.stable("g")
+        world.groups.leave("g", [(joined.member_id, None)])
+        first = await join(world, "a")
+        assert first.epoch > joined.generation
+        await beat(world, "a", -1)
+        back = await world.stable("g")
+        assert back.generation > first.epoch
+        await world.restart()
+        assert world.groups.find("g") is not None
+        assert world.groups.find_modern("g") is None
+
+    run_world(scene)
+
+
+def test_an_empty_consumer_group_stays_one_after_a_restart(run_world):
+    async def scene(world):
+        world.create_topic("t")
+        await join(world, "a")
+        await beat(world, "a", -1)
+        await world.restart()
+        assert [each.group_type.value for each in admin.list_groups(world.groups, [], [])] == ["consumer"]
+        assert (await join(world, "b")).epoch == 3
+
+    run_world(scene)
+
+
+def test_a_group_with_members_is_not_deleted_and_an_empty_one_leaves_nothing(run_world):
+    async def scene(world):
+        topic = world.create_topic("t")
+        await join(world, "a")
+        assert not await world.groups.commit("g", [OffsetCommit(topic, 0, 1, -1, "")])
+        assert await world.groups.delete("g") is E.NON_EMPTY_GROUP
+        await beat(world, "a", -1)
+        assert await world.groups.delete("g") is E.NONE
+        for prefix in (keys.GROUPS, keys.GROUP_MEMBERS, keys.OFFSETS):
+            assert not (await world.store.range(prefix)).entries
+
+    run_world(scene)
+
+
+def test_commits_are_fenced_by_the_members_epoch(run_world):
+    async def scene(world):
+        topic = world.create_topic("t")
+        await join(world, "a")
+        assert world.groups.check_commit("g", "a", None, 1, [(topic, 0)]) is E.NONE
+        assert world.groups.check_commit("g", "a", None, 2, [(topic, 0)]) is E.STALE_MEMBER_EPOCH
+        assert world.groups.check_commit("g", "b", None, 1, [(topic, 0)]) is E.UNKNOWN_MEMBER_ID
+        assert world.groups.check_commit("g", "", None, -1, [(topic, 0)]) is E.UNKNOWN_MEMBER_ID
+
+    run_world(scene)
+
+
+def test_a_new_topic_is_assigned_at_the_next_heartbeat(run_world):
+    async def scene(world):
+        world.create_topic("t")
+        await join(world, "a", topics=("t", "u"))
+        await asyncio.sleep(2)
+        created: UUID = world.create_topic("u")
+        assert created in (await beat(world, "a", 1)).assigned
+
+    run_world(scene)
+
+
+def test_changed_settings_of_a_group_take_effect_while_it_runs(run_world):
+    async def scene(world):
+        world.create_topic("t")
+        assert (await join(world, "a")).interval_ms == 5000
+        changed = encode(GroupSettingsRecord(settings={"consumer.heartbeat.interval.ms": "7000"}, changed_ms=1))
+        await world.store.txn([], [PutOp(keys.group_settings("g"), changed)])
+        await asyncio.sleep(settings_refresh.REFRESH_S + 1)
+        assert (await beat(world, "a", 1)).interval_ms == 7000
+        await world.restart()
+        assert (await beat(world, "a", 1)).interval_ms == 7000
+
+    run_world(scene)
+
+
+def test_a_large_group_is_assigned_in_a_thread(run_world):
+    async def scene(world):
+        world.create_topic("t", MAX_INLINE_SIZE + 1)
+        await join(world, "a")
+        await join(world, "b")
+        await asyncio.sleep(2)
+        reduced = await beat(world, "a", 1)
+        assert sum(map(len, reduced.assigned.values())) in (MAX_INLINE_SIZE // 2, MAX_INLINE_SIZE // 2 + 1)
+
+    run_world(scene)
