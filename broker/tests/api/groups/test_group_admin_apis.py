@@ -9,6 +9,7 @@ import pytest
 from penstock.group.phases import GroupState
 from penstock.wire import codec
 from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import consumer_group_describe as cgd
 from penstock.wire.messages import delete_groups as dg
 from penstock.wire.messages import describe_groups as desc
 from penstock.wire.messages import find_coordinator as fc
@@ -90,6 +91,7 @@ def full(request_class):
         fc.FindCoordinatorRequest: {"coordinator_keys": ["g"]},
         desc.DescribeGroupsRequest: {"groups": ["g"]},
         dg.DeleteGroupsRequest: {"groups_names": ["g"]},
+        cgd.ConsumerGroupDescribeRequest: {"group_ids": ["g"]},
         oc.OffsetCommitRequest: {
             "topics": [oc.OffsetCommitRequestTopic(name="t", partitions=[oc.OffsetCommitRequestPartition()])]
         },
