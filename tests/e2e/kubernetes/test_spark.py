@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from penstock_kubernetes.clients import SCRIPTS, Load
 from penstock_kubernetes.kubectl import CommandFailed, Object, eventually
-from penstock_kubernetes.release import Make, Release
+from penstock_kubernetes.release import USERS, Make, Release
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "penstock-spark-job"
@@ -38,6 +38,11 @@ def image() -> tuple[str, str]:
 def release(make_release: Make) -> Release:
     release: Release = make_release("spark")
     release.install()
+    # A job reads its topics, and commits its progress as the offsets of the group spark-NAME.
+    release.kubectl.apply(
+        release.user("jobs", acls=[{"topic": "a-job-", "prefix": True, "operations": ["Read"]}, {"group": "spark-", "prefix": True, "operations": ["Read", "Describe"]}])
+    )
+    release.kubectl.wait(USERS, "jobs")
     return release
 
 
@@ -129,6 +134,7 @@ def test_a_job_of_the_chart_is_exactly_once_when_driver_and_executor_are_killed_
     )
     values = {
         "image": {"repository": repository, "tag": tag},
+        "userSecret": "jobs",
         "job": {
             "kind": "archive",
             "source": {"brokers": release.bootstrap, "topics": [topic]},
@@ -176,7 +182,8 @@ def submission(release: Release, topic: str, name: str) -> list[Object]:
     """Return the example's objects with this cluster's image, brokers and topic. `name` is the name of the Job."""
     repository, tag = image()
     text = SUBMIT.read_text().replace("localhost/penstock-spark:0.1.0", f"{repository}:{tag}")
-    text = text.replace('"penstock:9092", topics: [flights]', f'"{release.bootstrap}", topics: [{topic}]')
+    text = text.replace('"penstock:9093", topics: [flights]', f'"{release.bootstrap}", topics: [{topic}]')
+    text = text.replace("topic: flights,", f"topic: {topic},")
     text = text.replace("request.cores 250m", "request.cores 50m").replace("archive-submit", name)
     flags = "".join(f"\n    spark.{process}.extraJavaOptions {JVM_FLAGS}" for process in ("driver", "executor"))
     text = text.replace("deployMode cluster", f"deployMode cluster{flags}")
