@@ -178,6 +178,31 @@ def test_the_default_is_secured_and_one_value_allows_plain_text(helm: str, chart
     assert chosen["config"] == {"authorizer.class.name": ""}
 
 
+def test_etcd_and_brokers_share_a_certificate_of_the_operator_by_default(helm: str, chart: Path) -> None:
+    def parts(*options: str) -> tuple[Document, Document]:
+        documents = render(helm, chart, *options)
+        (cluster,) = [d for d in documents if d["kind"] == "Cluster"]
+        (members,) = [d for d in documents if d["kind"] == "StatefulSet"]
+        return cluster["spec"]["etcd"], members["spec"]["template"]["spec"]
+
+    etcd, pod = parts()
+    hosts = [f"penstock-etcd{suffix}.queue.svc" for suffix in ("", "-0", "-1", "-2")]
+    assert etcd["certificate"] == {"secretName": "penstock-etcd-tls", "hosts": hosts}
+    assert etcd["endpoints"] == [f"https://{host}:2379" for host in hosts[1:]]
+    assert pod["volumes"][0]["secret"]["secretName"] == "penstock-etcd-tls"
+    assert "--client-cert-auth=true" in pod["containers"][0]["args"]
+    assert "--peer-client-cert-auth=true" in pod["containers"][0]["args"]
+    for option in ("cluster.allowPlaintext=true", "etcd.companion.allowPlaintext=true"):
+        etcd, pod = parts("--set", option)
+        assert "certificate" not in etcd
+        assert etcd["endpoints"][0].startswith("http://")
+        assert not pod.get("volumes")
+    own = "etcd.companion.tlsSecret=server,etcd.tls.clientSecret=client"
+    etcd, pod = parts("--set", own)
+    assert ("certificate" in etcd, etcd["tlsSecret"]) == (False, "client")
+    assert pod["volumes"][0]["secret"]["secretName"] == "server"
+
+
 def test_the_test_has_a_user_of_its_own_where_clients_need_one(helm: str, chart: Path) -> None:
     def test_of(*options: str) -> tuple[set[str], Document]:
         documents = [

@@ -18,6 +18,7 @@ CLUSTER_KINDS = {
     "groupVersion": "penstock.io/v1beta1",
     "resources": [{"name": "clusters", "namespaced": True, "kind": "Cluster", "verbs": ["get"]}],
 }
+PLAIN = "cluster.allowPlaintext=true"
 SERVED = ("--api-versions", "penstock.io/v1beta1/Cluster")
 """What helm reads from the API server during an install or upgrade, but not for `helm template`."""
 SECURED = "cluster.listeners[0].name=clients,cluster.listeners[0].port=9093"
@@ -61,8 +62,10 @@ def companion(helm: str, chart: Path, *options: str) -> Document:
     ("first", "then", "words"),
     [
         ("", "etcd.companion.replicas=1", "etcd.companion.replicas is fixed at the first install: it is 3, got 1"),
-        ("", TLS, "TLS of the companion etcd is fixed at the first install"),
+        (PLAIN, TLS, "TLS of the companion etcd is fixed at the first install"),
         (TLS, "", "TLS of the companion etcd is fixed at the first install"),
+        (TLS, PLAIN, "TLS of the companion etcd is fixed at the first install"),
+        ("", PLAIN, "TLS of the companion etcd is fixed at the first install"),
         ("", "etcd.companion.storage.size=4Gi", "the companion etcd has volumes of 2Gi, not 4Gi"),
         ("", "etcd.companion.storage.size=4Gi", "kubectl delete statefulset penstock-etcd --cascade=orphan"),
         ("etcd.companion.storage.size=2G", "", "the companion etcd has volumes of 2G, not 2Gi"),
@@ -87,6 +90,9 @@ def test_what_the_companion_etcd_would_not_survive_or_kubernetes_refuse_is_refus
         ("etcd.companion.storage.size=2Gi", "etcd.companion.storage.size=2097152Ki"),
         ("etcd.companion.storage.className=fast", "etcd.companion.storage.className=fast"),
         (TLS, TLS),
+        (PLAIN, PLAIN),
+        (PLAIN, ""),
+        (PLAIN, SECURED),
         (TLS, f"{TLS},etcd.companion.tlsSecret=another"),
         ("etcd.companion.replicas=1", "etcd.companion.replicas=1"),
         ("etcd.companion.replicas=1", "etcd.mode=sidecar"),

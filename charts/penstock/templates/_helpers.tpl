@@ -78,9 +78,24 @@ podAntiAffinity:
     {{- end }}
 {{- end -}}
 
+{{/* Secret of the companion's certificate, "" without TLS. Without `tlsSecret`, the operator issues it, unless the
+     companion has been installed in plain text: TLS is fixed at the first install. */}}
+{{- define "penstock.etcdSecret" -}}
+{{- $companion := .Values.etcd.companion -}}
+{{- $name := printf "%s-etcd" (include "penstock.fullname" .) -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
+{{- if $companion.tlsSecret -}}
+{{- $companion.tlsSecret -}}
+{{- else if and .Values.cluster.enabled (include "penstock.listeners" . | fromJsonArray) (not $companion.allowPlaintext) -}}
+{{- if not (contains "--listen-peer-urls=http://" (toJson (default dict $there.spec))) -}}
+{{- printf "%s-tls" $name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Scheme of the companion's listeners. */}}
 {{- define "penstock.etcdScheme" -}}
-{{- if .Values.etcd.companion.tlsSecret }}https{{ else }}http{{ end -}}
+{{- if include "penstock.etcdSecret" . }}https{{ else }}http{{ end -}}
 {{- end -}}
 
 {{- define "penstock.etcdEndpoints" -}}
@@ -214,7 +229,13 @@ podAntiAffinity:
 {{- $other := ternary "http" "https" (eq (include "penstock.etcdScheme" .root) "https") -}}
 {{- range .there.spec.template.spec.containers -}}
 {{- if has (printf "--listen-peer-urls=%s://0.0.0.0:2380" $other) (default list .args) -}}
-{{- fail (printf "TLS of the companion etcd is fixed at the first install: its members use %s://; restore etcd.companion.tlsSecret and etcd.tls.clientSecret, or install another release" $other) -}}
+{{- fail (printf "TLS of the companion etcd is fixed at the first install: its members use %s://; restore etcd.companion.tlsSecret and etcd.tls.clientSecret, or the listeners, or install another release" $other) -}}
+{{- end -}}
+{{- end -}}
+{{- $secret := include "penstock.etcdSecret" .root -}}
+{{- range .there.spec.template.spec.volumes -}}
+{{- if and (eq .name "tls") (not $companion.tlsSecret) $secret (ne .secret.secretName $secret) -}}
+{{- fail (printf "TLS of the companion etcd is fixed at the first install: its members use the certificate in Secret %s; restore etcd.companion.tlsSecret and etcd.tls.clientSecret" .secret.secretName) -}}
 {{- end -}}
 {{- end -}}
 {{- range .there.spec.volumeClaimTemplates -}}

@@ -16,6 +16,7 @@ from penstock_operator.reconcile.cluster.actions import (
     ChangeBrokers,
     ClusterAction,
     CreateAuthority,
+    CreateEtcdCertificate,
     DeleteObject,
     DropAuthority,
     ExpandClaim,
@@ -107,7 +108,9 @@ class ActionRunner:
                 if await self._kube.delete(PODS, namespace, name, uid):
                     why = "its pod does not have the desired configuration"
                     events.append(KubeEvent("Normal", "BrokerRestarted", f"restarting broker {ordinal}: {why}"))
-            case CreateAuthority() | PromoteAuthority() | DropAuthority() | IssueCertificate():
+            case (
+                CreateAuthority() | PromoteAuthority() | DropAuthority() | IssueCertificate() | CreateEtcdCertificate()
+            ):
                 event, problem = await self._issuer.run(cluster, action)
                 events += [event] if event is not None else []
                 return problem

@@ -22,6 +22,7 @@ from penstock_operator.ports.kube import SECRETS, Kube, KubeEvent, Object
 from penstock_operator.reconcile.cluster.actions import (
     AuthorityAction,
     CreateAuthority,
+    CreateEtcdCertificate,
     DropAuthority,
     IssueCertificate,
     PromoteAuthority,
@@ -40,6 +41,9 @@ from penstock_operator.specs.certificates import (
     text_of,
 )
 from penstock_operator.specs.security import ORGANIZATION
+
+ETCD_DAYS = 3_650
+"""Validity of etcd's certificate and its CA."""
 
 log = get_logger("penstock.operator.clusters")
 
@@ -75,6 +79,8 @@ class CertificateIssuer:
                 texts = {CA: texts[CA], AUTHORITY_KEY: texts[AUTHORITY_KEY]}
                 await self._write_authority(cluster, there, texts, rotation_of(there))
                 return event("dropped", "removed the old CA")
+            case CreateEtcdCertificate():
+                return await self._create_for_etcd(cluster, action)
             case IssueCertificate():
                 return await self._issue(cluster, action, KeyPair(texts[CA], texts[AUTHORITY_KEY]))
 
@@ -93,6 +99,17 @@ class CertificateIssuer:
         await self._write(cluster, there, secret(cluster, action.secret, texts))
         log.info("issued certificate", cluster=cluster.metadata.name, secret=action.secret, why=action.why)
         return event("issued", f"issued the certificate in Secret {action.secret}: {action.why}")
+
+    async def _create_for_etcd(self, cluster: Cluster, action: CreateEtcdCertificate) -> tuple[KubeEvent | None, str]:
+        """Create a CA and a certificate that is valid as long, and discard the CA's key: etcd and brokers load another
+        CA only when they start."""
+        now, name = self._now(), names.etcd_name(cluster.metadata.name)
+        authority = create_authority(f"{name}-ca", ORGANIZATION, now, ETCD_DAYS)
+        made = issue(authority, CertificateRequest(name, ORGANIZATION, ETCD_DAYS, action.hosts), now)
+        body = secret(cluster, action.secret, {CERTIFICATE: made.certificate, KEY: made.key, CA: authority.certificate})
+        del body["metadata"]["ownerReferences"]
+        await self._kube.create(SECRETS, cluster.metadata.namespace, body)
+        return event("issued", f"issued the certificate in Secret {action.secret}: it did not exist")
 
     async def _write_authority(
         self, cluster: Cluster, there: Object | None, texts: dict[str, str], rotation: str

@@ -47,9 +47,10 @@ class CertificateObserver:
         is_foreign = is_secured(cluster) and chosen.source == "secret"
         client = (chosen.secret_name or names.client_tls(name)) if is_foreign else None
         client_ca = chosen.client_ca_secret if is_secured(cluster) else None
+        etcd = cluster.spec.etcd.certificate
         wanted = (
             names.authority_key(name), names.authority(name), names.broker_tls(name), names.operator_tls(name),
-            client, client_ca,
+            client, client_ca, None if etcd is None else etcd.secret_name,
         )  # fmt: skip
         found = await asyncio.gather(*(self._secret(cluster, secret) for secret in wanted))
         authority_key, authority, broker, operator = found[:4]
@@ -60,6 +61,7 @@ class CertificateObserver:
             issued={secret: body for secret, body in issued.items() if body is not None},
             client=found[4],
             client_ca=found[5],
+            etcd=found[6],
             probes=await self._probes(cluster, pods, authority_key, wall),
         )
 

@@ -171,6 +171,10 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
             "external.port must differ from port: both listeners are in the same pod",
         ),
         Rule(
+            "!has(self.etcd.certificate) || (has(self.listeners) && size(self.listeners) > 0)",
+            "etcd.certificate requires listeners: the operator issues certificates for secured Clusters only",
+        ),
+        Rule(
             "!has(self.external) || !has(self.listeners) || size(self.listeners) == 0",
             "external cannot be combined with listeners: add a listener of type nodeport or loadbalancer instead",
         ),

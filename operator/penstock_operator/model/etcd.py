@@ -22,6 +22,24 @@ class EtcdSidecar(Model, frozen=True, kw_only=True):
     ] = {}
 
 
+class EtcdCertificate(Model, frozen=True, kw_only=True):
+    """A certificate that etcd's members and the brokers share."""
+
+    secret_name: Annotated[
+        str,
+        doc(
+            "Name of the Secret. The operator creates it, with ca.crt, tls.crt and tls.key, if it does not exist. It is"
+            " kept when the Cluster is deleted, like the members' volumes.",
+            min_length=1,
+            max_length=253,
+        ),
+    ]
+    hosts: Annotated[
+        tuple[Annotated[str, doc("DNS name.", min_length=1, max_length=253)], ...],
+        doc("DNS names of the members.", min_length=1, max_length=MAX_ENDPOINTS),
+    ]
+
+
 class Etcd(Model, frozen=True, kw_only=True):
     """The etcd of a `Cluster`: either `endpoints` or `sidecar`, which a schema rule enforces."""
 
@@ -42,6 +60,10 @@ class Etcd(Model, frozen=True, kw_only=True):
         Rule(
             "!has(self.sidecar) || !self.managed",
             "etcd.managed requires etcd.endpoints: remove it with etcd.sidecar, which is always managed",
+        ),
+        Rule(
+            "!has(self.certificate) || (has(self.endpoints) && !has(self.tlsSecret))",
+            "etcd.certificate requires etcd.endpoints, and replaces etcd.tlsSecret: remove one of them",
         ),
     )
 
@@ -86,7 +108,19 @@ class Etcd(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    certificate: (
+        Annotated[
+            EtcdCertificate,
+            doc("Certificate that the operator issues, of a CA of its own, for etcd's members and their clients."),
+        ]
+        | None
+    ) = None
     sidecar: (
         Annotated[EtcdSidecar, doc("Runs an etcd member in the pods of the first three brokers, or of the only one.")]
         | None
     ) = None
+
+    @property
+    def client_secret(self) -> str | None:
+        """Name of the Secret that brokers mount for their connections to etcd, or None."""
+        return self.tls_secret if self.certificate is None else self.certificate.secret_name

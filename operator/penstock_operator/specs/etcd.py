@@ -34,7 +34,7 @@ def flags(cluster: Cluster, members: int) -> list[str]:
         hosts = ["127.0.0.1", *member_hosts(cluster, members)]
         return [flag for host in hosts for flag in ("--etcd", f"http://{host}:{names.ETCD_PORT}")]
     found = [flag for endpoint in etcd.endpoints for flag in ("--etcd", endpoint)]
-    if etcd.tls_secret is not None:
+    if etcd.client_secret is not None:
         found += ["--etcd-ca", f"{names.ETCD_TLS_DIR}/ca.crt"]
     return found
 
@@ -104,6 +104,6 @@ def volumes(cluster: Cluster) -> list[Object]:
     etcd = cluster.spec.etcd
     if etcd.sidecar is not None:
         return [{"name": "etcd-run", "emptyDir": {"sizeLimit": "64Mi"}}]
-    if etcd.tls_secret is not None:
-        return [{"name": "etcd-tls", "secret": {"secretName": etcd.tls_secret, "defaultMode": 0o440}}]
+    if etcd.client_secret is not None:
+        return [{"name": "etcd-tls", "secret": {"secretName": etcd.client_secret, "defaultMode": 0o440}}]
     return []

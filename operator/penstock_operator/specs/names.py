@@ -48,6 +48,11 @@ def operator_name(cluster: str) -> str:
     return f"{cluster}-operator"
 
 
+def etcd_name(cluster: str) -> str:
+    """Return the common name in etcd's certificate."""
+    return f"{cluster}-etcd"
+
+
 def headless(cluster: str) -> str:
     """Return the name of the headless Service."""
     return f"{cluster}-brokers"

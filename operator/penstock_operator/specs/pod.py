@@ -132,7 +132,7 @@ def broker(cluster: Cluster, image: str, members: int, transition: Transition) -
         ],
     }
     start = ""
-    if cluster.spec.etcd.sidecar is None and cluster.spec.etcd.tls_secret is not None:
+    if cluster.spec.etcd.sidecar is None and cluster.spec.etcd.client_secret is not None:
         container["volumeMounts"].append({"name": "etcd-tls", "mountPath": names.ETCD_TLS_DIR, "readOnly": True})
         start += TLS_START
     if cluster.spec.external is not None:

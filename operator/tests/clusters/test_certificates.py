@@ -344,3 +344,46 @@ async def test_brokers_change_to_tls_and_back_while_each_can_connect_to_each_oth
 
 def memory(world: World) -> Any:
     return next(iter(world.controller._memories.values()))
+
+
+ETCD: dict[str, Any] = {
+    "endpoints": ["https://e-0.ns.svc:2379"],
+    "certificate": {"secretName": "e-tls", "hosts": ["e.ns.svc", "e-0.ns.svc"]},
+}
+
+
+async def test_etcd_and_brokers_get_a_certificate_of_a_ca_without_a_key() -> None:
+    world = await formed_with_tls(etcd=ETCD)
+    body = secret(world, "e-tls")
+    made, authority = read_certificate(text_of(body, CERTIFICATE)), read_certificate(text_of(body, CA))
+    assert made.hosts == {"e.ns.svc", "e-0.ns.svc"}
+    assert made.has_key(text_of(body, KEY))
+    assert made.is_issued_by(authority)
+    assert not made.is_issued_by(read_certificate(text_of(secret(world, "c-ca"), CA))), (
+        "clients' certificates are of it"
+    )
+    assert made.expires - at(world) > timedelta(days=3_649)
+    handshake(Party.of(body), Party.of(body), host="e-0.ns.svc")
+    assert AUTHORITY_KEY not in body["data"]
+    spec = world.stateful_set["spec"]["template"]["spec"]
+    assert {v["name"]: v["secret"]["secretName"] for v in spec["volumes"] if "secret" in v}["etcd-tls"] == "e-tls"
+
+
+async def test_the_certificate_of_etcd_outlives_its_cluster_and_is_never_replaced() -> None:
+    world = await formed_with_tls(etcd=ETCD)
+    before = secret(world, "e-tls")
+    assert "ownerReferences" not in before["metadata"]
+    rotate(world, "now")
+    await world.run(90)
+    await later(world, 2_000 * DAY)
+    assert secret(world, "e-tls") == before
+
+
+async def test_no_pod_starts_before_the_certificate_of_etcd_exists() -> None:
+    world = World()
+    world.apply(listeners=TLS, etcd=ETCD)
+    seen: list[bool] = []
+    while not world.pods_made:
+        await world.run(0.5)
+        seen.append(world.kube.read(SECRETS, NS, "e-tls") is not None)
+    assert seen[-1]

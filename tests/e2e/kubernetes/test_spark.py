@@ -39,9 +39,11 @@ def release(make_release: Make) -> Release:
     release: Release = make_release("spark")
     release.install()
     # A job reads its topics, and commits its progress as the offsets of the group spark-NAME.
-    release.kubectl.apply(
-        release.user("jobs", acls=[{"topic": "a-job-", "prefix": True, "operations": ["Read"]}, {"group": "spark-", "prefix": True, "operations": ["Read", "Describe"]}])
-    )
+    acls = [
+        {"topic": "a-job-", "prefix": True, "operations": ["Read"]},
+        {"group": "spark-", "prefix": True, "operations": ["Read"]},
+    ]
+    release.kubectl.apply(release.user("jobs", acls=acls))
     release.kubectl.wait(USERS, "jobs")
     return release
 

@@ -124,7 +124,15 @@ class IssueCertificate:
     why: str
 
 
-AuthorityAction = CreateAuthority | PromoteAuthority | DropAuthority | IssueCertificate
+@dataclass(frozen=True, slots=True)
+class CreateEtcdCertificate:
+    """Create the Secret with etcd's certificate, which must not exist."""
+
+    secret: str
+    hosts: tuple[str, ...]
+
+
+AuthorityAction = CreateAuthority | PromoteAuthority | DropAuthority | IssueCertificate | CreateEtcdCertificate
 CertificateAction = AuthorityAction | ApplyObject
 
 ClusterAction = (

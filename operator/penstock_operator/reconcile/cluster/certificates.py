@@ -16,6 +16,7 @@ from penstock_operator.reconcile.cluster.actions import (
     ApplyObject,
     CertificateAction,
     CreateAuthority,
+    CreateEtcdCertificate,
     DropAuthority,
     IssueCertificate,
     PromoteAuthority,
@@ -95,6 +96,7 @@ def plan_certificates(
     if observed.certificates is None:
         return unreadable(observed)
     draft = CertificateDraft(cluster, observed.certificates, hosts, brokers, parse_time(observed.now))
+    plan_etcd(draft)
     authority_secret = observed.certificates.authority_key
     if authority_secret is None or not authority_secret.get("data"):
         trusted = recoverable(observed.certificates, names.broker_tls(draft.name))
@@ -150,6 +152,13 @@ def plan_with_authority(draft: CertificateDraft, state: AuthorityState) -> Certi
         return plan_of(draft, state, "SecretInvalid", "the brokers have no certificate, and the CA has no key")
     until = f"the brokers' certificate is valid until {day(issued.expires)}, the CA until {day(state.current.expires)}"
     return plan_of(draft, state, "Issued", until)
+
+
+def plan_etcd(draft: CertificateDraft) -> None:
+    """Plan the Secret of `etcd.certificate`. An existing one stays as it is."""
+    wanted = draft.cluster.spec.etcd.certificate
+    if wanted is not None and draft.found.etcd is None:
+        draft.actions.append(CreateEtcdCertificate(wanted.secret_name, wanted.hosts))
 
 
 def plan_leaf(
@@ -324,6 +333,8 @@ def plan_of(
 def are_mounts_ready(draft: CertificateDraft) -> bool:
     """Whether the Secrets that pods mount exist; a pod without them does not start."""
     chosen, is_in_use = draft.cluster.spec.certificates, is_secured(draft.cluster)
+    if draft.cluster.spec.etcd.certificate is not None and draft.found.etcd is None:
+        return False
     if not text_of(draft.found.issued.get(names.broker_tls(draft.name)), CERTIFICATE):
         return False
     if is_in_use and chosen.source == "secret" and not text_of(draft.found.client, CERTIFICATE):

@@ -91,6 +91,8 @@ class ObservedCertificates:
     client: Object | None = None
     """Secret with the certificate of client listeners, with `source: secret`."""
     client_ca: Object | None = None
+    etcd: Object | None = None
+    """Secret of `etcd.certificate`."""
     probes: Mapping[int, TlsProbe] = field(default_factory=dict)
     """By broker; empty if no probe was needed."""
 
