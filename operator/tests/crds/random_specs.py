@@ -59,6 +59,7 @@ FIELDS: dict[str, Strategy] = {
         ),
         unique_by=lambda listener: listener["name"],
     ),
+    "hosts": st.lists(st.from_regex(r"[a-z][a-z0-9.]{0,30}", fullmatch=True), min_size=1, max_size=3),
     "mount_path": st.from_regex(r"/[a-z/]{0,30}", fullmatch=True),
     "name": st.from_regex(r"[a-z][a-z0-9]{5,20}", fullmatch=True).filter(lambda n: n not in ("plaintext", "internal")),
     "node_selector": LABELS,
@@ -126,6 +127,8 @@ def struct_of(cls: type[msgspec.Struct]) -> Strategy:
 def settled_etcd(made: dict[str, Any]) -> dict[str, Any]:
     if "sidecar" in made:
         return {"sidecar": made["sidecar"]}
+    if "certificate" in made:
+        made.pop("tlsSecret", None)
     return {"endpoints": ["http://etcd:2379"]} | made
 
 
@@ -135,6 +138,8 @@ def settled_cluster(made: dict[str, Any]) -> dict[str, Any]:
     if "external" in made:
         made["external"]["port"] = 9999
         made.pop("listeners", None)
+    if not made.get("listeners"):
+        made["etcd"].pop("certificate", None)
     return made
 
 
