@@ -42,11 +42,8 @@ def test_helm_test_produces_consumes_and_reads_the_group(release: Release) -> No
     assert "100 messages were produced, consumed by a group, and committed" in out
 
 
-def test_kcat_and_kafka_python_read_what_confluent_wrote(release: Release) -> None:
-    settings = json.loads(release.connection)
-    options = [part for name, text in settings.items() for part in ("-X", f"{name}={text}")]
-    kcat = release.clients.run("kcat", *options, "-C", "-t", "first", "-o", "beginning", "-e", "-q")
-    assert kcat == "first:0\n"
+def test_kafka_python_reads_what_confluent_wrote(release: Release) -> None:
+    # Not kcat: Debian's librdkafka 2.0.2 repeats the nonce of SCRAM, which brokers refuse.
     script = (
         "import json, ssl, sys; from kafka import KafkaConsumer as C; s = json.loads(sys.argv[1]); "
         "c = C('first', bootstrap_servers=s['bootstrap.servers'], auto_offset_reset='earliest', "
