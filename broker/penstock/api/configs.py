@@ -11,15 +11,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
-from penstock import __version__
+from penstock.api.broker_state import BrokerState
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
-from penstock.config.definition import Setting, SettingSource, SettingType
-from penstock.control.broker_availability import is_removable
+from penstock.config.definition import SettingSource
 from penstock.control.config_admin import ConfigService
 from penstock.control.config_describe import (
     ConfigDescription,
-    ConfigSynonym,
     describe_all_brokers,
     describe_broker,
     describe_client_metrics,
@@ -53,22 +51,12 @@ MAX_CONCURRENT_CHANGES = 64
 R = TypeVar("R")
 A = TypeVar("A")
 
-REMOVABLE = Setting(
-    "broker.removable",
-    SettingType.BOOLEAN,
-    None,
-    "Whether no partition has a replica on this draining broker, so that it can be removed from the cluster.",
-)
-"""Not a setting: the progress of `broker.draining`, reported next to it."""
-RELEASE = Setting("penstock.release", SettingType.STRING, __version__, "The release that this broker runs.")
-"""Not a setting: the release may differ between brokers during a rolling upgrade."""
-
 
 class ConfigsApi:
     """Describes and changes settings."""
 
-    def __init__(self, view: ClusterView, admin: ConfigService, config: BrokerConfig) -> None:
-        self.view, self.admin, self.config = view, admin, config
+    def __init__(self, view: ClusterView, admin: ConfigService, config: BrokerConfig, state: BrokerState) -> None:
+        self.view, self.admin, self.config, self.state = view, admin, config, state
 
     def routes(self) -> list[Route]:
         """Return the routes of these APIs."""
@@ -148,17 +136,7 @@ class ConfigsApi:
         if name == ALL_BROKERS:
             return describe_all_brokers(self.config)
         self.admin.check_is_local_broker(name)
-        synonym = ConfigSynonym(RELEASE.name, __version__, SettingSource.DEFAULT)
-        release = ConfigDescription(RELEASE, __version__, SettingSource.DEFAULT, [synonym], is_read_only=True)
-        return [*describe_broker(self.config), release, *self._removable()]
-
-    def _removable(self) -> list[ConfigDescription]:
-        """Return whether this draining broker is empty; nothing if it does not drain."""
-        if not self.config.broker_draining:
-            return []
-        text = str(is_removable(self.view, self.config.node_id)).lower()
-        synonym = ConfigSynonym(REMOVABLE.name, text, SettingSource.DEFAULT)
-        return [ConfigDescription(REMOVABLE, text, SettingSource.DEFAULT, [synonym], is_read_only=True)]
+        return [*describe_broker(self.config), *self.state.describe()]
 
     async def alter(self, request: alter.AlterConfigsRequest, context: RequestContext) -> alter.AlterConfigsResponse:
         """Serve AlterConfigs 0 to 2: replace all settings of each resource."""

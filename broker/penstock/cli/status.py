@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+
+from penstock.cli.certificates import certificate_failures, certificate_rows, certificates_json
 from penstock.cli.common import CommandError, Output, run
 from penstock.cli.connection import Connection, with_connection
 from penstock.cli.output import print_json, print_table, size_text
 from penstock.cli.root import make_app
-from penstock.client import ClusterInfo, GroupListing, LogDir, TopicInfo
+from penstock.client import BrokerCertificate, ClientError, ClusterInfo, GroupListing, LogDir, TopicInfo
 from penstock.wire.errors import ErrorCode
 
 app = make_app()
@@ -15,9 +19,10 @@ app = make_app()
 @app.command()
 @with_connection()
 def status(output: Output = "text", *, connection: Connection) -> None:
-    """Show a summary of a cluster: brokers, topics, unavailable and under-replicated partitions, groups.
+    """Show a summary of a cluster: brokers, certificates, topics, unavailable and under-replicated partitions, groups.
 
-    The exit code is 1 if a log directory has failed.
+    The exit code is 1 if a log directory has failed, a certificate has expired, or a broker could not load a changed
+    one. Certificates are shown to users with the right DescribeConfigs on the cluster.
 
     Examples:
 
@@ -28,20 +33,24 @@ def status(output: Output = "text", *, connection: Connection) -> None:
 
 
 async def show_status(connection: Connection, as_json: bool) -> None:
-    """Print the cluster's summary. Raises `CommandError` if a log directory has failed."""
+    """Print the cluster's summary. Raises `CommandError` for failed log directories and certificates."""
     async with connection.admin() as admin:
         cluster = await admin.describe_cluster()
         topics = await admin.list_topics()
         groups = await admin.list_groups()
         directories = await admin.log_dirs()
-    found = document(cluster, topics, groups, directories)
-    failed = [d for d in directories if d.error]
+        certificates = await admin.broker_certificates(b.node_id for b in cluster.brokers)
+    now_ms = time.time_ns() // 1_000_000
+    found = document(cluster, topics, groups, directories, certificates)
+    failures = [failure_text(d) for d in directories if d.error] + certificate_failures(certificates, now_ms)
     if as_json:
         print_json(found)
     else:
         show(cluster, found, directories)
-    if failed:
-        raise CommandError("\n".join(map(failure_text, failed)))
+        if rows := certificate_rows(certificates, now_ms):
+            print_table(("broker", "listener", "certificate expires", "in", "changes"), rows)
+    if failures:
+        raise CommandError("\n".join(failures))
 
 
 def show(cluster: ClusterInfo, found: dict[str, object], directories: list[LogDir]) -> None:
@@ -87,7 +96,11 @@ def data_bytes(directories: list[LogDir], broker_id: int) -> int:
 
 
 def document(
-    cluster: ClusterInfo, topics: dict[str, TopicInfo], groups: list[GroupListing], directories: list[LogDir]
+    cluster: ClusterInfo,
+    topics: dict[str, TopicInfo],
+    groups: list[GroupListing],
+    directories: list[LogDir],
+    certificates: Mapping[int, list[BrokerCertificate] | ClientError],
 ) -> dict[str, object]:
     """Return the JSON output."""
     partitions = [p for topic in topics.values() for p in topic.partitions.values()]
@@ -105,6 +118,7 @@ def document(
                 "rack": b.rack,
                 "data_bytes": data_bytes(directories, b.node_id),
                 "failed_log_dirs": [d.path for d in directories if d.broker_id == b.node_id and d.error],
+                "certificates": certificates_json(certificates[b.node_id]),
             }
             for b in cluster.brokers
         ],

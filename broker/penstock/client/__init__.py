@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client.admin.types import (
     AlterConfig,
+    BrokerCertificate,
     BrokerVersion,
     ClientQuota,
     ClusterInfo,
@@ -107,6 +108,7 @@ __all__ = [
     "Admin",
     "AlterConfig",
     "AuthenticationFailed",
+    "BrokerCertificate",
     "BrokerError",
     "BrokerVersion",
     "BufferFull",

@@ -299,7 +299,8 @@ class BrokerNode:
             store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas,
             composition.make_leaderships(store, replicas), topics, groups, ids, transactions,
             ClientQuotas(view, quota_windows(config), asyncio.get_running_loop().time),
-            make_authorizer(config, view, composition.has_confirmed_acls), AuditLog(asyncio.get_running_loop().time)
+            make_authorizer(config, view, composition.has_confirmed_acls), AuditLog(asyncio.get_running_loop().time),
+            self.all_tls
         )  # fmt: skip
 
     async def start_authentication(self, dispatcher: Dispatcher) -> dict[str, Accept]:

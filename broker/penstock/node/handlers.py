@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -10,6 +10,7 @@ from typing import Protocol
 from penstock.api.acls import AclsApi
 from penstock.api.authorization.access import DataAccess
 from penstock.api.authorization.enforcement import Enforcement
+from penstock.api.broker_state import BrokerState, ListenerCertificate
 from penstock.api.client_quotas import ClientQuotasApi
 from penstock.api.cluster import ClusterApi
 from penstock.api.configs import ConfigsApi
@@ -90,6 +91,7 @@ class BrokerServices:
     quotas: ClientQuotas
     authorizer: Authorizer
     audit: AuditLog
+    certificates: Sequence[ListenerCertificate]
 
 
 def make_dispatcher(services: BrokerServices, now_s: Callable[[], float]) -> Dispatcher:
@@ -118,7 +120,12 @@ def make_apis(services: BrokerServices) -> list[ApiHandler]:
     return [
         MetadataApi(view, services.topics, config),
         TopicsApi(view, services.topics, config),
-        ConfigsApi(view, ConfigService(store, view, watcher, config, services.clock), config),
+        ConfigsApi(
+            view,
+            ConfigService(store, view, watcher, config, services.clock),
+            config,
+            BrokerState(view, config, services.certificates),
+        ),
         ClientQuotasApi(ClientQuotaService(store, view, watcher)),
         ClusterApi(view),
         AclsApi(view, AclService(store, view, watcher), services.authorizer),

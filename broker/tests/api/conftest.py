@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from penstock.api.broker_state import BrokerState, ListenerCertificate
 from penstock.api.client_quotas import ClientQuotasApi
 from penstock.api.cluster import ClusterApi
 from penstock.api.configs import ConfigsApi
@@ -113,7 +114,13 @@ def settings() -> dict[str, str]:
 
 
 @pytest.fixture
-async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
+def certificates() -> list[ListenerCertificate]:
+    """Return the certificates of the broker's ports; tests override them by parametrization."""
+    return []
+
+
+@pytest.fixture
+async def broker(settings: dict[str, str], certificates: list[ListenerCertificate]) -> AsyncIterator[Broker]:
     store, view, config = EmbeddedStore(":memory:"), ClusterView(), BrokerConfig.from_texts(settings)
     await ensure_cluster(store, uuid4)
     endpoints = [BrokerEndpoint("INSIDE", "10.0.0.1", 9092), BrokerEndpoint("OUTSIDE", "example.org", 19092)]
@@ -128,7 +135,7 @@ async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
     apis = [
         MetadataApi(view, admin, config),
         TopicsApi(view, admin, config),
-        ConfigsApi(view, configs, config),
+        ConfigsApi(view, configs, config, BrokerState(view, config, certificates)),
         ClientQuotasApi(ClientQuotaService(store, view, watcher)),
         ClusterApi(view),
         ReassignmentsApi(view, ReassignmentRequests(store, view, watcher, SystemClock(), config)),

@@ -174,6 +174,23 @@ def test_a_second_start_reuses_everything_and_knows_its_new_port(tmp_path: Path,
     assert password not in log.read_text()
 
 
+def test_status_shows_certificates_and_fails_when_a_changed_one_is_broken(tmp_path: Path, alone: Cli) -> None:
+    with secured_broker(tmp_path / "data", tmp_path / "log") as broker:
+        status = ["status", "--command-config", str(broker.properties), "--output", "json"]
+        (sound,) = alone(*status).json["brokers"][0]["certificates"]
+        assert (sound["listener"], sound["reload_error"]) == ("SASL_SSL", None)
+        certificate = tmp_path / "data" / "secure" / "server.pem"
+        certificate.write_text("broken")
+        while (outcome := alone(*status)).code == 0:  # until the broker has noticed; the test's timeout ends it
+            pass
+        assert outcome.code == 1
+        (kept,) = outcome.json["brokers"][0]["certificates"]
+        assert kept["expires"] == sound["expires"]
+        assert str(certificate) in kept["reload_error"]
+        assert 'listener "SASL_SSL" of broker 0 still uses its earlier certificate' in outcome.err
+        assert "failed" in alone(*status[:-2]).out
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from penstock.client.admin.certificates import parse_certificates
 from penstock.client.admin.topics import TopicAdminClient
-from penstock.client.admin.types import AlterConfig, BrokerVersion, ConfigEntry
+from penstock.client.admin.types import AlterConfig, BrokerCertificate, BrokerVersion, ConfigEntry
 from penstock.client.connection import VERSIONS_REQUEST
 from penstock.client.errors import BrokerError, ClientError, UnknownTopic
 from penstock.client.many import all_or_raise, gather_each, is_retriable, no_retry, request_each
@@ -23,7 +24,7 @@ OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 MAX_DESCRIBED_PARTLY, MAX_DESCRIBED_FULLY = 500, 50
 """Resources per request that returns some settings of each, and per request that returns all."""
 MAX_CHANGED_RESOURCES = 200
-RELEASE, FEATURE = "penstock.release", "penstock.version"
+RELEASE, CERTIFICATES, FEATURE = "penstock.release", "penstock.certificates", "penstock.version"
 
 Configs = dict[str, ConfigEntry]
 
@@ -70,6 +71,15 @@ class ConfigAdminClient(TopicAdminClient):
     async def broker_versions(self) -> dict[int, BrokerVersion | ClientError]:
         """Return the version of each live broker, without retries."""
         return await gather_each(self._version_of, [node.node_id for node in (await self.describe_cluster()).brokers])
+
+    async def broker_certificates(self, broker_ids: Iterable[int]) -> dict[int, list[BrokerCertificate] | ClientError]:
+        """Return the certificates that brokers use, from each broker itself, without retries; none without TLS."""
+        return await gather_each(self._certificates_of, broker_ids)
+
+    async def _certificates_of(self, node_id: int) -> list[BrokerCertificate]:
+        found = await self._describe(BROKER, [str(node_id)], [CERTIFICATES], should_retry=no_retry)
+        entry = all_or_raise(found)[str(node_id)].get(CERTIFICATES)
+        return [] if entry is None or entry.value is None else parse_certificates(entry.value)
 
     async def _version_of(self, node_id: int) -> BrokerVersion:
         found = await self._describe(BROKER, [str(node_id)], [RELEASE], should_retry=no_retry)

@@ -125,6 +125,18 @@ class GroupLag:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerCertificate:
+    """The certificate in use on a listener or the HTTP port of a broker. `expires_ms` is in ms since 1970.
+
+    `reload_error` is why the broker has not loaded what has replaced it, None if nothing failed.
+    """
+
+    listener: str
+    expires_ms: int
+    reload_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerVersion:
     """A broker's version. `release` is empty if unknown.
 
