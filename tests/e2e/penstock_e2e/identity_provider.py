@@ -15,7 +15,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey
 
 ISSUER, AUDIENCE = "https://id.example/", "penstock"
-LIFETIME_S = 300
+LIFETIME_S = 3600
 
 
 class IdentityProvider:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ FLINK_FLAGS = (
 def jars_of(name: str) -> Path:
     """Return the folder of the jars of `applications/<name>/pom.xml`; it depends on the content of the pom."""
     pom = SOURCES / name / "pom.xml"
-    return resolve_pom(pom, f"application-{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}")
+    return resolve_pom(pom, f"application-{name}")
 
 
 def class_path(name: str, classes: Path) -> str:

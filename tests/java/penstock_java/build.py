@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -49,11 +50,11 @@ def resolve(client: str, pom: str = "pom.xml", name: str = "kafka-clients") -> P
 
 
 def resolve_pom(pom: Path, name: str, options: Sequence[str] = ()) -> Path:
-    """Return the folder `name` in the cache with the jars that `pom` requires.
+    """Return the folder in the cache with the jars that `pom` requires; its name is `name` with a digest of `pom`.
 
     Maven runs only if the folder is missing. The folder is created atomically. Raises `JavaUnavailable`.
     """
-    jars = cache_folder() / name
+    jars = cache_folder() / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     if jars.is_dir():
         return jars
     maven = program("mvn")

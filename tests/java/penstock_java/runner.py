@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class Runner:
-    def __init__(self, class_path: str, bootstrap: str, errors: Path) -> None:
-        self._command = [program("java"), *FLAGS, "-cp", class_path, "scenarios.Scenarios", bootstrap]
+    def __init__(self, class_path: str, bootstrap: str, errors: Path, flags: Sequence[str] = ()) -> None:
+        self._command = [program("java"), *FLAGS, *flags, "-cp", class_path, "scenarios.Scenarios", bootstrap]
         self._errors = errors
         self._process: subprocess.Popen[str] | None = None
 

@@ -54,7 +54,9 @@ def consume(connection: Connection, topic: str, count: int) -> list[bytes]:
         values: list[bytes] = []
         deadline_s = time.monotonic() + DEADLINE_S
         while len(values) < count:
-            assert time.monotonic() < deadline_s, f"read {len(values)} of {count} within {DEADLINE_S} s"
+            assert time.monotonic() < deadline_s, (
+                f"read {len(values)} of {count} within {DEADLINE_S} s: {sorted(values)[:120]}"
+            )
             message = consumer.poll(0.5)
             if message is None:
                 continue

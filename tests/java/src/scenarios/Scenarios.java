@@ -27,6 +27,8 @@ import java.util.stream.Collectors;
  */
 public final class Scenarios {
     private static final long LIMIT_MS = 100_000;
+    /** Logged by Kafka 4 for options of sasl.jaas.config that are the only ones that Kafka 3.9 has. */
+    private static final String JAAS_OPTION = "The OAuth JAAS option client";
     private static final int SHOWN_WARNINGS = 40;
 
     /** With several brokers the one that a client asks may not have heard of a new topic yet. */
@@ -84,6 +86,7 @@ public final class Scenarios {
         try (Cluster cluster = new Cluster(common(words.length > 1 ? words[1] : null))) {
             Scenario scenario = find(words[0]);
             expected = new ArrayList<>(scenario.expectedWarnings());
+            expected.add(JAAS_OPTION);
             if (scenario.isConnected() && Cluster.get(cluster.admin.describeCluster().nodes()).size() > 1) {
                 expected.add(LAGGING_BROKER);
             }
