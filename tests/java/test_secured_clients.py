@@ -1,4 +1,4 @@
-"""Apache's Java clients on a secured broker: each mechanism, the refusals, re-authentication, security administration."""
+"""Apache's Java clients on a secured broker: mechanisms, refusals, re-authentication, security administration."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 sys.path.append(str(Path(__file__).parents[3] / "tests" / "e2e"))
 
-from penstock_e2e.connections import CERTIFICATE, Connection  # noqa: E402
-from penstock_e2e.secured import FORBIDDEN, SecuredBroker, secured_broker  # noqa: E402
-from penstock_e2e.secured_clients import CLIENTS  # noqa: E402
+from penstock_e2e.connections import CERTIFICATE, Connection
+from penstock_e2e.secured import FORBIDDEN, SecuredBroker, secured_broker
+from penstock_e2e.secured_clients import CLIENTS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
 
