@@ -74,6 +74,16 @@ async def test_a_password_is_described_without_its_value_and_a_setting_of_a_list
         assert "hunter" not in repr(result)
 
 
+async def test_cve_2024_31141_a_reference_in_a_setting_is_text_and_reads_neither_file_nor_variable(broker) -> None:
+    references = ["${file:/etc/passwd:root}", "${env:HOME}", "${directory:/etc:hostname}"]
+    for reference in references:
+        resources = [change("listener.name.b.ssl.keystore.location", 0, reference, BROKER, "")]
+        answer = await broker.ask(incremental.IncrementalAlterConfigsRequest(resources=resources), 1)
+        assert answer.responses[0].error_code == 0
+        shown = {c.name: c.value for c in (await describe(broker, BROKER, "")).configs}
+        assert shown["listener.name.b.ssl.keystore.location"] == reference
+
+
 ADDRESSES = [ListenerAddress("INSIDE", "0.0.0.0", 9092), ListenerAddress("OUTSIDE", "::1", 19092)]
 ADVERTISED = [ListenerAddress("INSIDE", "10.0.0.1", 9092), ListenerAddress("OUTSIDE", "example.org", 443)]
 

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "client"))
 
 from command_outcome import Outcome
+from secrets_kit import search
 from session_broker import address_of_broker
 
 from penstock.client import Admin, NewTopic
@@ -30,7 +31,10 @@ def run_cli(*arguments: str, stdin: str | bytes = b"", bootstrap: str = "127.0.0
     done = subprocess.run(
         [sys.executable, "-m", "penstock.cli", *arguments], input=data, capture_output=True, env=environment, timeout=60
     )
-    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+    outcome = Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+    search(f"output of penstock {arguments[0]}", outcome.out)
+    search(f"errors of penstock {arguments[0]}", outcome.err)
+    return outcome
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from secrets_kit import secret
 
 from penstock.client import Admin, BrokerError, ErrorCode, ScramCredentialInfo
 
@@ -18,7 +19,7 @@ Cli = Callable[..., Any]
 @pytest.fixture
 def user(cli: Cli, name: str) -> Iterator[str]:
     """Yield the name of a user with a password."""
-    assert cli("user", "create", name, "--password-file", "-", stdin="first\n").code == 0
+    assert cli("user", "create", name, "--password-file", "-", stdin=secret("first-pw-4d02") + "\n").code == 0
     yield name
     cli("user", "delete", name, "--yes")
 
@@ -33,7 +34,7 @@ def test_a_user_has_a_credential_of_sha_512_and_no_password_is_shown(cli: Cli, u
 
 def test_mechanisms_and_iterations_can_be_chosen(cli: Cli, name: str, tmp_path: Path) -> None:
     path = tmp_path / "password"
-    path.write_text("secret\n")
+    path.write_text(secret("second-pw-77c1") + "\n")
     mechanisms = ["--mechanism", "SCRAM-SHA-256", "--mechanism", "SCRAM-SHA-512"]
     created = cli("user", "create", name, "--password-file", str(path), *mechanisms, "--iterations", "4096")
     assert (created.code, created.out) == (0, f"created user {name}\n")

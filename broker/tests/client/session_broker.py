@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from secrets_kit import search
+
 
 @contextmanager
 def address_of_broker(*settings: str) -> Iterator[str]:
@@ -33,4 +35,5 @@ def address_of_broker(*settings: str) -> Iterator[str]:
     finally:
         broker.terminate()
         broker.wait(30)
+        search("log of the session's broker", log.read_bytes())
         shutil.rmtree(directory, ignore_errors=True)

@@ -209,3 +209,12 @@ def test_any_values_are_accepted_or_refused(properties: dict[str, str]) -> None:
 def test_secrets_are_in_no_representation(pem: str) -> None:
     found = of(f"{SASL}sasl.jaas.config={SCRAM}\nssl.key.password=topsecret\nssl.certificate.location={pem}")
     assert "topsecret" not in repr(found)
+
+
+@pytest.mark.parametrize("reference", ["${env:HOME}", "${file:/etc/passwd:root}"])
+def test_cve_2024_31141_a_reference_in_a_property_is_text_and_reads_neither_variable_nor_file(reference: str) -> None:
+    sasl = security(
+        security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username="ana", sasl_password=reference
+    ).sasl
+    assert sasl is not None
+    assert sasl.password == reference

@@ -1,4 +1,4 @@
-"""A broker process, and a client that needs only a socket and the codec."""
+"""A broker process, whose output is searched for secrets, and a client that needs only a socket and the codec."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from penstock.wire.record import Record
 from penstock.wire.records import build_batch, iterate_batches, iterate_records
 from penstock.wire.schema import Payload
+
+sys.path.append(str(Path(__file__).parents[1] / "security"))
+
+import secrets_kit
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
 DEADLINE_S = 30.0
@@ -86,8 +90,12 @@ class Process:
     def ended(self) -> tuple[int, str, str]:
         """Wait until the process exits and return (exit code, standard output, standard error)."""
         out, _ = self.process.communicate(timeout=DEADLINE_S)
-        self.errors.seek(0)
-        return self.process.returncode, out, self.errors.read()
+        secrets_kit.search("standard output of penstock up", out)
+        return self.process.returncode, out, self.log()
+
+    def log(self) -> str:
+        """Return standard error until now. It is read by position, which the process shares with this object."""
+        return os.pread(self.errors.fileno(), os.fstat(self.errors.fileno()).st_size, 0).decode(errors="replace")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -98,6 +106,8 @@ class Process:
             self.process.kill()
         if not (self.process.stdout and self.process.stdout.closed):
             self.process.communicate(timeout=DEADLINE_S)
+        if not self.errors.closed:
+            secrets_kit.search("standard error of penstock up", self.log())
         self.errors.close()
 
     @property
@@ -107,7 +117,9 @@ class Process:
 
 def refusal(home: Path, *arguments: str, **more: object) -> tuple[int, str]:
     """Return (exit code, the error line) of a start that must fail, without a traceback."""
-    code, out, err = Process(home, *arguments, **more).ended()  # type: ignore[arg-type]
+    process = Process(home, *arguments, **more)  # type: ignore[arg-type]
+    code, out, err = process.ended()
+    process.kill()
     assert "ready" not in out
     assert "Traceback" not in err, err
     said = [line for line in err.splitlines() if line.startswith("penstock up: ")]

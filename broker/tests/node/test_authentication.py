@@ -28,9 +28,14 @@ from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from node_kit import DEADLINE_S, Client, Process
 
-from penstock.client import Admin, AuthenticationFailed, ProvidedTokens, Sasl, Security, Tls
+from penstock.client import Admin, AlterConfig, AuthenticationFailed, ClientError, ProvidedTokens, Sasl, Security, Tls
 from penstock.client.connection import ClientConnection
 from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from penstock.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from penstock.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from penstock.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -38,12 +43,15 @@ from penstock.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHand
 sys.path.insert(0, str(Path(__file__).parents[1] / "security"))
 
 from cryptography_kit import server_context
+from secrets_kit import assert_no_secret, secret
 
 pytestmark = pytest.mark.integration
 
-PASSWORD, PLAIN_PASSWORD, WRONG = "admin-pw-7f3a", "svc-pw-91be", "wrong-pw-55c2"
+PASSWORD, PLAIN_PASSWORD, WRONG = map(secret, ("admin-pw-7f3a", "svc-pw-91be", "wrong-pw-55c2"))
+CLIENT_PASSWORDS = [secret(f"client-pw-{number}") for number in range(4)]
 ISSUER, AUDIENCE = "https://id.example/", "penstock"
 SESSION_MS = 1500
+TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 KEY = ECKey.generate_key("P-256", {"kid": "one"})
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_svc="{PLAIN_PASSWORD}";'
@@ -52,7 +60,9 @@ JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_s
 def token(key: ECKey = KEY, **changes: Any) -> str:
     now = int(time.time())
     claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ana", "iat": now, "exp": now + 300, **changes}
-    return jwt.encode({"alg": "ES256", "kid": "one"}, claims, key, algorithms=["ES256"])
+    made = jwt.encode({"alg": "ES256", "kid": "one"}, claims, key, algorithms=["ES256"])
+    secret(made.rpartition(".")[2])
+    return made
 
 
 class Secured:
@@ -132,12 +142,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     made = Secured(tmp_path_factory.mktemp("secured"))
     yield made
     code = made.process.stop()
-    made.process.errors.seek(0)
-    output = made.process.errors.read()
+    output = made.process.log()
     made.process.kill()
     assert code == 0
-    secrets = [PASSWORD, PLAIN_PASSWORD, WRONG, token().split(".")[0] + ".", "stored_key", "client-pw"]
-    assert not [secret for secret in secrets if secret in output], output
     assert "Traceback" not in output
 
 
@@ -253,16 +260,16 @@ def test_kafka_python_with_tokens(broker: Secured) -> None:
 
 
 async def test_a_new_user_logs_in_at_once_on_an_open_broker_and_a_deleted_one_does_not(broker: Secured) -> None:
-    await asyncio.to_thread(broker.upsert, "new", "client-pw-1")
-    connection = await broker.connect("SCRAM-SHA-256", "new", "client-pw-1")
-    plain = await broker.connect("PLAIN", "new", "client-pw-1")
-    await asyncio.to_thread(broker.upsert, "new", "client-pw-2")
+    await asyncio.to_thread(broker.upsert, "new", CLIENT_PASSWORDS[1])
+    connection = await broker.connect("SCRAM-SHA-256", "new", CLIENT_PASSWORDS[1])
+    plain = await broker.connect("PLAIN", "new", CLIENT_PASSWORDS[1])
+    await asyncio.to_thread(broker.upsert, "new", CLIENT_PASSWORDS[2])
     for mechanism in ("SCRAM-SHA-256", "PLAIN"):
         with pytest.raises(AuthenticationFailed):
-            await broker.connect(mechanism, "new", "client-pw-1")
+            await broker.connect(mechanism, "new", CLIENT_PASSWORDS[1])
     await asyncio.to_thread(broker.delete, "new")
     with pytest.raises(AuthenticationFailed):
-        await broker.connect("SCRAM-SHA-256", "new", "client-pw-2")
+        await broker.connect("SCRAM-SHA-256", "new", CLIENT_PASSWORDS[2])
     assert await groups(connection) == await groups(plain) == ErrorCode.NONE  # until they re-authenticate
     await connection.close()
     await plain.close()
@@ -318,9 +325,9 @@ def test_librdkafka_re_authenticates_on_its_connection(broker: Secured) -> None:
 
 
 def test_a_deleted_user_loses_its_open_connection_at_re_authentication(broker: Secured) -> None:
-    broker.upsert("gone", "client-pw-3")
+    broker.upsert("gone", CLIENT_PASSWORDS[3])
     errors: list[str] = []
-    configuration = broker.confluent("SCRAM-SHA-256", "gone", "client-pw-3")
+    configuration = broker.confluent("SCRAM-SHA-256", "gone", CLIENT_PASSWORDS[3])
     configuration |= {"bootstrap.servers": broker.servers("SHORT"), "error_cb": lambda e: errors.append(str(e))}
     client = AdminClient(configuration)
     client.list_topics(timeout=DEADLINE_S)
@@ -347,21 +354,59 @@ def test_a_client_without_sasl_is_closed_at_its_first_request(broker: Secured) -
         assert client.file.read() == b""
 
 
-def test_a_frame_larger_than_a_login_needs_is_refused_before_it_arrives(broker: Secured) -> None:
+def test_cve_2022_34917_a_frame_larger_than_a_login_needs_is_refused_before_it_arrives(broker: Secured) -> None:
     with Client(broker.ports["SASL_PLAINTEXT"]) as client:
         client.socket.sendall((600_000).to_bytes(4, "big"))
         assert client.file.read() == b""
+
+
+def page(broker: Secured, path: str) -> str:
+    with socket.create_connection(("127.0.0.1", broker.process.http_port)) as connection:
+        connection.sendall(f"GET {path} HTTP/1.0\r\nConnection: close\r\n\r\n".encode())
+        return connection.makefile("rb").read().decode()
+
+
+async def described(broker: Secured) -> str:
+    """Return what DescribeConfigs answers about each type of resource."""
+    connection = await broker.connect("SCRAM-SHA-512", "admin", PASSWORD)
+    names = [(BROKER, "0"), (BROKER, ""), (LOGGER, "0"), (TOPIC, "flights"), (GROUP, "g")]
+    resources = [DescribeConfigsResource(kind, name, None) for kind, name in names]
+    request = DescribeConfigsRequest(resources=resources, include_synonyms=True, include_documentation=True)
+    response = await connection.call(request, DescribeConfigsResponse)
+    await connection.close()
+    return repr(response)
+
+
+async def test_cve_2026_33558_no_secret_is_in_logs_metrics_and_descriptions_at_level_debug(broker: Secured) -> None:
+    await asyncio.to_thread(broker.upsert, "new", CLIENT_PASSWORDS[0])
+    dynamic = "listener.name.short.plain.sasl.jaas.config"
+    async with Admin(broker.servers(), security=Security(sasl=Sasl("PLAIN", "admin", PASSWORD))) as admin:
+        await admin.alter_broker_configs(0, [AlterConfig(dynamic, JAAS)])
+        for name, value in ((dynamic, f"no module {WRONG}"), ("sasl.oauthbearer.expected.issuer", token())):
+            with pytest.raises(ClientError) as refused:
+                await admin.alter_broker_configs(0, [AlterConfig(name, value)])
+            assert_no_secret("the error", repr(refused.value))
+    for listener in ("SASL_PLAINTEXT", "SASL_SSL"):
+        with pytest.raises(ClientError) as refused:
+            await broker.connect("PLAIN", "admin", WRONG, listener)
+        assert_no_secret("the error", repr(refused.value))
+    shown = await described(broker)
+    assert dynamic in shown
+    assert_no_secret("DescribeConfigs", shown)
+    for path in ("/metrics", "/health", "/ready"):
+        assert_no_secret(path, page(broker, path))
+    log = broker.process.log()
+    assert "authentication failed" in log
+    assert_no_secret("the log", log)
 
 
 async def test_metrics_count_by_mechanism_and_reason(broker: Secured) -> None:
     await (await broker.connect("SCRAM-SHA-512", "admin", PASSWORD)).close()
     with pytest.raises(AuthenticationFailed):
         await broker.connect("PLAIN", "admin", WRONG)
-    with socket.create_connection(("127.0.0.1", broker.process.http_port)) as connection:
-        connection.sendall(b"GET /metrics HTTP/1.0\r\nConnection: close\r\n\r\n")
-        page = connection.makefile("rb").read().decode()
-    assert 'penstock_authentications_total{mechanism="SCRAM-SHA-512"}' in page
-    assert 'penstock_authentication_failures_total{mechanism="PLAIN",reason="credentials"}' in page
+    metrics = page(broker, "/metrics")
+    assert 'penstock_authentications_total{mechanism="SCRAM-SHA-512"}' in metrics
+    assert 'penstock_authentication_failures_total{mechanism="PLAIN",reason="credentials"}' in metrics
 
 
 @pytest.mark.parametrize(

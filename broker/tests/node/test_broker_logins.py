@@ -10,12 +10,13 @@ import pytest
 from cluster_processes import Cluster, in_sync, read_all, running, write
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from node_kit import DEADLINE_S, Process, port_of, reserved_port
+from secrets_kit import secret
 
 from penstock.client import Admin, AlterConfig, NewTopic, Producer
 
 pytestmark = pytest.mark.integration
 
-PASSWORD = "broker-pw-3d1c"
+PASSWORD = secret("broker-pw-3d1c")
 SESSION_MS = 1000
 JAAS = "listener.name.in.scram-sha-512.sasl.jaas.config"
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -72,7 +73,7 @@ async def test_brokers_replicate_over_several_sessions_and_one_with_a_wrong_pass
         await in_sync(admin, "t", 1, 2, 3)
         cluster.brokers[3].kill()
         await in_sync(admin, "t", 1, 2)
-        cluster.password = "another"
+        cluster.password = secret("broker-pw-wrong")
         stranger = cluster.begin(3).ready()
         for _ in range(3):
             sent += await write(producer, "t", len(sent), 100)
@@ -85,7 +86,7 @@ async def test_brokers_replicate_over_several_sessions_and_one_with_a_wrong_pass
 
 
 async def test_the_password_of_the_brokers_changes_without_a_restart(cluster: LoggedIn) -> None:
-    changed = "broker-pw-77e0"
+    changed = secret("broker-pw-77e0")
     async with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
         await admin.create_topics([NewTopic("t", 1)])
         sent = await write(producer, "t", 0, 100)
@@ -104,4 +105,5 @@ async def test_the_password_of_the_brokers_changes_without_a_restart(cluster: Lo
 def set_password(bootstrap: str, user: str, password: str) -> None:
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     upsertion = UserScramCredentialUpsertion(user, info, password.encode())
-    AdminClient({"bootstrap.servers": bootstrap}).alter_user_scram_credentials([upsertion])[user].result(DEADLINE_S)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # its deletion would cancel the request
+    admin.alter_user_scram_credentials([upsertion])[user].result(DEADLINE_S)

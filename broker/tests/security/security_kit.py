@@ -13,6 +13,18 @@ from penstock.state.view import ClusterView
 SECRET = b"s" * 32
 
 
+class Incomparable(bytes):
+    """A key that only `hmac.compare_digest` compares: `==` would end at the first difference."""
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("a key is compared by ==")
+
+    def __ne__(self, other: object) -> bool:
+        raise AssertionError("a key is compared by !=")
+
+    __hash__ = bytes.__hash__
+
+
 def credential(
     user: str, password: str, mechanism: str = "SCRAM-SHA-256", salt: bytes = b"salt" * 6, iterations: int = 4096
 ) -> ScramCredentialRecord:

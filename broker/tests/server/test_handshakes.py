@@ -39,7 +39,7 @@ def test_a_handshake_limits_frames_and_its_end_names_the_peer_and_restores_the_l
     assert [len(each) for each in served] == [10, 11]
 
 
-def test_a_larger_frame_before_authentication_is_refused_before_it_arrives() -> None:
+def test_cve_2022_34917_a_larger_frame_before_authentication_is_refused_before_it_arrives() -> None:
     bench = CoreBench(refuse)
     bench.core.begin_handshake(refuse, 10, "some.setting")
     bench.arriving += (1 << 20).to_bytes(4, "big")

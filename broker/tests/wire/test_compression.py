@@ -104,7 +104,7 @@ def test_plain_data_has_a_bound_too() -> None:
         decompress(0, b"12345", 4)
 
 
-def test_snappy_that_declares_more_than_it_can_hold_is_refused_before_it_is_made() -> None:
+def test_cve_2023_34455_snappy_that_declares_more_than_it_can_hold_is_refused_before_it_is_made() -> None:
     for declared in (b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x01"):
         for data in (declared + b"\x00" * 8, b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, 13) + declared + b"\x00" * 8):
             with pytest.raises(MalformedMessage, match="cannot expand to"):

@@ -261,7 +261,7 @@ def test_a_flipped_bit_anywhere_under_the_crc_is_seen() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", [c for c in Codec if c])
-def test_a_decompression_bomb_costs_an_error_and_no_memory(codec: Codec) -> None:
+def test_cve_2023_34455_a_decompression_bomb_costs_an_error_and_no_memory(codec: Codec) -> None:
     batch = build_batch([Record(value=b"\0" * (64 * MIB))], codec=codec)
     header = read_header(batch)
     tracemalloc.start()

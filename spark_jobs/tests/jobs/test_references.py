@@ -178,7 +178,7 @@ def test_in_sql_and_in_settings_of_spark_a_reference_is_sparks_own() -> None:
     assert found.spark == {"spark.x": "${env:HOME}"}
 
 
-def test_a_plan_shows_the_references_and_needs_nothing_that_they_name() -> None:
+def test_cve_2019_12399_a_plan_shows_the_references_and_needs_nothing_that_they_name() -> None:
     found = job(JOB.replace("VALUE", "'${env:A} ${file:/run/b:c} ${env:A}'"))
     assert dict(plan(found).lines)["secrets"] == "${env:A}, ${file:/run/b:c}"
     assert "secrets" not in dict(plan(job(JOB.replace("VALUE", "x"))).lines)

@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 from etcd_process import EtcdCluster
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
+from secrets_kit import search
 
 from penstock_e2e.model import DEADLINE_S, eventually
 
@@ -87,6 +88,7 @@ class BrokerProcess:
             self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
+        search(str(self._log), self._log.read_bytes())
 
     def _tail(self) -> str:
         return self._log.read_text()[-4000:]

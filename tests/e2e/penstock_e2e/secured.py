@@ -21,14 +21,15 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from node_kit import port_of, reserved_port
+from secrets_kit import secret
 
 from penstock_e2e.broker import BrokerProcess
 from penstock_e2e.connections import CERTIFICATE, SASL, Connection
 from penstock_e2e.identity_provider import AUDIENCE, ISSUER, IdentityProvider
 from penstock_e2e.model import DEADLINE_S
 
-ADMIN, ADMIN_PASSWORD = "admin", "admin-pw-7f3a"
-USER, PASSWORD, WRONG_PASSWORD = "ana", "ana-pw-91be", "wrong-pw-55c2"
+ADMIN, ADMIN_PASSWORD = "admin", secret("admin-pw-7f3a")
+USER, PASSWORD, WRONG_PASSWORD = "ana", secret("ana-pw-91be"), secret("wrong-pw-55c2")
 PREFIXES = ("ana-", "java-")
 """Names of topics, groups and transactions to which `USER` has every right."""
 FORBIDDEN = "forbidden"

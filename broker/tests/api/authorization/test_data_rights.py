@@ -105,7 +105,7 @@ async def test_with_acks_0_a_denied_batch_closes_the_connection(broker: Authoriz
     assert client.send(request, 9).aborted is not None
 
 
-async def test_a_transactional_id_is_checked_with_each_batch(broker: AuthorizedBroker) -> None:
+async def test_cve_2018_17196_a_transactional_id_is_checked_with_each_batch(broker: AuthorizedBroker) -> None:
     client = broker.client()
     await broker.allow(WRITE, TOPIC, "*")
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

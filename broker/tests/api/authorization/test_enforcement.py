@@ -12,6 +12,7 @@ from authorized_broker import ANA, ROOT, AuthorizedBroker, acl, opened_broker
 from filled_messages import TOPIC, TRANSACTION, filled
 
 from penstock.api.authorization.audited import error_codes
+from penstock.api.authorization.reference import rows
 from penstock.api.authorization.rules import ERRORS, ElementRule, Facts, NestedRule, RequestRule, Right
 from penstock.api.authorization.table import TABLE
 from penstock.api.routes import Route
@@ -120,6 +121,13 @@ async def test_each_served_api_requires_what_the_table_says_and_nothing_else(bro
             await broker.create_topics(TOPIC)
             checked += 1
     assert checked > 50
+
+
+def test_cve_2026_41115_descriptions_of_groups_require_and_are_documented_with_describe() -> None:
+    described = {api: {right for name, right, _ in rows() if name == api and right} for api, _, _ in rows()}
+    for api in ("DescribeGroups", "ConsumerGroupDescribe", "ShareGroupDescribe"):
+        assert "`DESCRIBE` on `GROUP`" in described[api]
+        assert "`READ` on `GROUP`" not in described[api]
 
 
 def test_an_api_without_an_entry_is_noticed() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from security_kit import Users, credential, run_here
+from security_kit import Incomparable, Users, credential, run_here
 
 from penstock.security.passwords import PasswordVerifier
 from penstock.security.sasl.exchange import AuthenticationRejected, FailureReason
@@ -86,3 +87,12 @@ def test_random_messages_are_rejected_or_have_name_and_password(text: str) -> No
     assert text in (f"\0{name}\0{password}", f"{name}\0{name}\0{password}")
     assert name
     assert password
+
+
+async def test_cve_2021_38153_passwords_are_compared_in_constant_time() -> None:
+    stored = credential("ana", "right")
+    users = Users(msgspec.structs.replace(stored, stored_key=Incomparable(stored.stored_key)))
+    mechanism = PlainMechanism(PasswordVerifier(users.credentials, run_here), {"svc": "right"})
+    mechanism.users["svc"] = Incomparable(mechanism.users["svc"])
+    for user in ("ana", "svc"):
+        assert await log_in(mechanism, f"\0{user}\0wrong") == FailureReason.CREDENTIALS

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from security_kit import Users, credential
+from security_kit import Incomparable, Users, credential
 
 from penstock.client.errors import AuthenticationFailed
 from penstock.client.sasl import Scram
@@ -204,3 +205,10 @@ def test_the_client_detects_a_server_that_does_not_know_the_password() -> None:
     one = client("ana", "right")
     with pytest.raises((AuthenticationRejected, AuthenticationFailed)):
         log_in(exchange, one)
+
+
+def test_cve_2021_38153_keys_are_compared_in_constant_time() -> None:
+    right = credential("ana", "right")
+    users = Users(msgspec.structs.replace(right, stored_key=Incomparable(right.stored_key)))
+    with pytest.raises(AuthenticationRejected, match="wrong password"):
+        log_in(start(users), client("ana", "wrong"))
