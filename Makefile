@@ -110,7 +110,7 @@ fuzz: packages ## send at least a million mutated requests to a broker
 fuzz-cli: packages ## give both command lines, job files and settings 50,000 inputs (INPUTS=n)
 	$(BIN)/pytest tests/fuzz_cli --inputs $(or $(INPUTS),50000) -n $(or $(WORKERS),2) -q $(ARGS)
 
-fuzz-security: packages ## fuzz SASL, TLS records, certificates, tokens, ACLs and rules with a million inputs (INPUTS=n)
+fuzz-security: packages ## fuzz SASL, TLS, certificates, tokens, rules and administrators' requests with a million inputs (INPUTS=n)
 	$(BIN)/python -W ignore -m tests.fuzz_security.run --inputs $(or $(INPUTS),1000000) $(ARGS)
 
 crash: packages ## kill a broker 50 times under load, and look for what was lost

@@ -1,8 +1,9 @@
-"""Fuzzes security: `python -m tests.fuzz_security.run --inputs 1000000`. A finding prints its surface and seed."""
+"""Fuzzes security: `python -m tests.fuzz_security.run --inputs 1000000`. A finding prints surface, seed and input."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import resource
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from penstock_fuzz_security.mutations import Draws
 from penstock_fuzz_security.surfaces import Surfaces
 
 MAX_GROWTH_KIB = 64 << 10
@@ -19,7 +21,7 @@ WARM = 10
 
 
 class Finding(Exception):
-    """A surface raised what it must not; the message has the input's seed."""
+    """A surface raised what it must not; the message has the seed and the input."""
 
 
 def fuzz(inputs: int, seed: int, only: str | None = None) -> int:
@@ -27,18 +29,21 @@ def fuzz(inputs: int, seed: int, only: str | None = None) -> int:
 
     An input is determined by the seed, its surface and its number.
     """
-    surfaces = Surfaces().by_name()
-    chosen = list(surfaces) if only is None else [only]
-    warm_kib = 0
-    for number in range(inputs):
-        name = chosen[number % len(chosen)]
-        if number == inputs // WARM:
-            warm_kib = peak_kib()
-        try:
-            surfaces[name](random.Random(f"{seed}/{name}/{number}"))
-        except Exception as e:
-            raise Finding(f"surface {name}, input {number} of seed {seed}: {e!r}") from e
-    return peak_kib() - warm_kib
+    with contextlib.closing(Surfaces()) as surfaces:
+        by_name = surfaces.by_name()
+        chosen = list(by_name) if only is None else [only]
+        warm_kib = 0
+        for number in range(inputs):
+            name = chosen[number % len(chosen)]
+            if number == inputs // WARM:
+                warm_kib = peak_kib()
+            rng = Draws(f"{seed}/{name}/{number}")
+            try:
+                by_name[name](rng)
+            except Exception as e:
+                why = f"surface {name}, input {number} of seed {seed}: {e!r}"
+                raise Finding(f"{why}\nin base64:\n{rng.described()}") from e
+        return peak_kib() - warm_kib
 
 
 def peak_kib() -> int:

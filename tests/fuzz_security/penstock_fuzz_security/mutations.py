@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 
 SEPARATORS = (b"", b"\0", b",", b"=", b"\x01", b"\x01\x01", b".", b'"', b"\\", b";", b"/", b"\xff\xfe", b"-----", b"{")
@@ -10,12 +11,25 @@ TOKENS = (*SEPARATORS, *WORDS, b"[" * 400, b"\x16\x03\x01")
 MAX_BYTES = 70_000
 
 
-def mutated(data: bytes, rng: random.Random) -> bytes:
-    """Return `data` with up to three changes; sometimes unchanged."""
-    frame = bytearray(data)
-    for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
-        frame = change(frame, rng)
-    return bytes(frame[:MAX_BYTES])
+class Draws(random.Random):
+    """The random choices of one input. `inputs` has the mutated bytes: they repeat a finding also where the originals
+    differ between runs, as certificates and the first record of TLS do."""
+
+    def __init__(self, seed: str) -> None:
+        super().__init__(seed)
+        self.inputs: list[bytes] = []
+
+    def mutated(self, data: bytes) -> bytes:
+        """Return `data` with up to three changes; sometimes unchanged."""
+        frame = bytearray(data)
+        for _ in range(self.choice((0, 1, 1, 1, 2, 3))):
+            frame = change(frame, self)
+        self.inputs.append(bytes(frame[:MAX_BYTES]))
+        return self.inputs[-1]
+
+    def described(self) -> str:
+        """Return the inputs in base64, each on a line."""
+        return "\n".join(base64.b64encode(data).decode() for data in self.inputs)
 
 
 def change(frame: bytearray, rng: random.Random) -> bytearray:

@@ -158,7 +158,7 @@ def readable(certificates: Iterable[x509.Certificate]) -> tuple[x509.Certificate
         found = tuple(certificates)
         for each in found:
             _ = each.subject, each.issuer, each.not_valid_before_utc, each.not_valid_after_utc
-    except x509.InvalidVersion as e:
+    except (x509.InvalidVersion, TypeError) as e:  # TypeError: a name's value of a type that its attribute cannot have
         raise ValueError(str(e)) from None
     return found
 

@@ -101,8 +101,12 @@ POINT = BROKER.key.public_key().public_bytes(Encoding.X962, PublicFormat.Uncompr
 
 @pytest.mark.parametrize(
     ("part", "spoiled"),
-    [(POINT, POINT[:1] + bytes(64)), (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x1c")],
-    ids=["public key", "version"],
+    [
+        (POINT, POINT[:1] + bytes(64)),
+        (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x1c"),
+        (b"\x0c\x06broker", b"\x03\x06\x00roker"),
+    ],
+    ids=["public key", "version", "name of bits"],
 )
 def test_a_certificate_whose_parts_are_malformed_is_refused(part: bytes, spoiled: bytes) -> None:
     encoded = BROKER.certificate.public_bytes(Encoding.DER)
