@@ -96,6 +96,7 @@ class BrokerNode:
         self.inter_broker_listener = inter_broker_of(self.config, self.security, environment.is_clustered)
         if environment.is_clustered:
             check_brokers_are_authorized(self.config, self.security[self.inter_broker_listener])
+            self.check_brokers_trust()
         self.credentials: Callable[[], BrokerCredentials | None] = lambda: None
         """How this broker logs in to others; None without SASL."""
         if environment.is_clustered:
@@ -133,6 +134,14 @@ class BrokerNode:
         from penstock.node.listener_tls import load_http
 
         return load_http(self.config)
+
+    def check_brokers_trust(self) -> None:
+        """Raise `StartError` if other brokers would refuse this broker's certificate."""
+        tls = self.tls.get(self.inter_broker_listener)
+        if tls is not None:
+            from penstock.node.listener_tls import check_brokers_trust
+
+            check_brokers_trust(tls)
 
     @property
     def all_tls(self) -> list[ListenerTls]:

@@ -11,6 +11,7 @@ from penstock.config.definition import InvalidSetting
 from penstock.config.listener_security import ListenerSecurity, SecurityProtocol, TlsSettings, listener_security
 from penstock.node.settings import StartError
 from penstock.server.tls.listener_tls import ListenerTls
+from penstock.server.tls.own_trust import check_own_trust
 from penstock.server.tls.reloading import CertificateReloader
 
 HTTP = "http"
@@ -53,6 +54,17 @@ def load_listeners(security: Iterable[ListenerSecurity]) -> dict[str, ListenerTl
         return {each.listener: ListenerTls.load(each) for each in security if each.tls is not None}
     except InvalidSetting as e:
         raise StartError(str(e)) from e
+
+
+def check_brokers_trust(listener: ListenerTls) -> None:
+    """Raise `StartError` if brokers with this broker's trust store would refuse its certificate on the listener between
+    brokers. Without client certificates brokers are known by other means."""
+    if listener.settings.client_auth != "required":
+        return
+    try:
+        check_own_trust(listener.settings, listener.sources)
+    except InvalidSetting as e:
+        raise StartError(f'listener "{listener.listener}": {e}') from e
 
 
 def start_reloader(

@@ -214,6 +214,14 @@ def mutual(tmp_path: Path, files: Files) -> Iterator[MutualCluster]:
         yield made
 
 
+def test_a_broker_that_would_not_trust_its_own_certificate_does_not_join(tmp_path: Path, files: Files) -> None:
+    own = sets([*files.settings(STRANGER, "required"), "inter.broker.listener.name=SSL"])
+    code, why = refusal(tmp_path, "--etcd", "http://127.0.0.1:1", "--id", "1", *own, listen=LISTEN)
+    assert code == 2
+    for part in ('listener "SSL"', "ca.pem", "broker.pem", "add the CA"):
+        assert part in why
+
+
 async def test_brokers_replicate_over_mutual_tls_and_a_stranger_is_kept_out(mutual: MutualCluster) -> None:
     async with Admin(mutual.bootstrap) as admin, Producer(mutual.bootstrap) as producer:
         await admin.create_topics([NewTopic("t", 1)])
@@ -221,7 +229,9 @@ async def test_brokers_replicate_over_mutual_tls_and_a_stranger_is_kept_out(mutu
         await in_sync(admin, "t", 1, 2, 3)
         mutual.brokers[3].kill()
         await in_sync(admin, "t", 1, 2)
-        mutual.certified = STRANGER
+        other = certify(name("other authority"), is_authority=True)
+        mutual.certified = certify(name("broker"), other)
+        mutual.files.authority = mutual.files.write("both", AUTHORITY.chain_pem + other.chain_pem)
         stranger = mutual.begin(3).ready()
         sent += await write(producer, "t", len(sent), 300)
         await in_sync(admin, "t", 1, 2)
