@@ -38,6 +38,13 @@ share_acknowledge describe_share_group_offsets alter_share_group_offsets delete_
 """.split()
 NEWEST = {"init_producer_id": 5}
 """Newest versions where kio has newer ones that neither broker nor client use: 6 is for KIP-939."""
+SECRETS = {
+    "SaslAuthenticateRequest": "auth_bytes",
+    "SaslAuthenticateResponse": "auth_bytes",
+    "ScramCredentialUpsertion": "salted_password",
+    "AlterableConfig": "value",
+}
+"""Fields that `repr` hides, by class: a setting may be a password."""
 OWN_FIELDS = tomllib.loads((Path(__file__).parent / "own_fields.toml").read_text(encoding="utf-8"))
 FIRST_OWN_TAG = 10_001
 DOCUMENTS = ["consumer_protocol_subscription", "consumer_protocol_assignment"]
@@ -185,6 +192,8 @@ def render_class(name: str, columns: list[Column], head: list[str], base: str) -
             extra = (", array=True" if column.array else "") + (", nullable=True" if null else "")
             extra += f", tag={tag}" if tag is not None else ""
             fields.append(f'        Field("{column.name}", {kind}, {first}, {last}{extra}),')
+    if name in SECRETS:
+        head = [*head, f'    SECRETS: ClassVar[frozenset[str]] = frozenset({{"{SECRETS[name]}"}})']
     lines += ["", *head, "    FIELDS: ClassVar[tuple[Field, ...]] = (", *fields, "    )"]
     return "\n".join(lines)
 

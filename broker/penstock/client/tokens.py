@@ -42,6 +42,9 @@ class TokenResponse(msgspec.Struct):
     access_token: str
     expires_in: float | None = None
 
+    def __repr__(self) -> str:
+        return f"TokenResponse(expires_in={self.expires_in})"  # without the token
+
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:

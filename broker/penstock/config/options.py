@@ -43,7 +43,7 @@ class UpOptions:
     listeners: list[str] = field(default_factory=list)
     advertise: list[str] = field(default_factory=list)
     config_file: str | None = None
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict, repr=False)
     etcd: list[str] = field(default_factory=list)
     etcd_user: str | None = None
     etcd_password_file: str | None = None

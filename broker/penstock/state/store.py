@@ -7,7 +7,7 @@ greater than all before it.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -17,7 +17,7 @@ class StoreEntry:
     """A key at some revision. `version` counts its writes since creation; `lease` 0 is none."""
 
     key: str
-    value: bytes
+    value: bytes = field(repr=False)
     create_revision: int
     mod_revision: int
     version: int
@@ -66,7 +66,7 @@ class PutOp:
     """Writes a key. With a lease, the key is deleted when the lease ends."""
 
     key: str
-    value: bytes
+    value: bytes = field(repr=False)
     lease: int = 0
 
 

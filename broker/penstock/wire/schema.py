@@ -32,6 +32,12 @@ class Message(msgspec.Struct):
     """Base class of messages and nested structures."""
 
     FIELDS: ClassVar[tuple[Field, ...]] = ()
+    SECRETS: ClassVar[frozenset[str]] = frozenset()
+    """Fields with secrets, whose values `repr` hides."""
+
+    def __repr__(self) -> str:
+        shown = (f"{n}={'[hidden]' if n in self.SECRETS else repr(getattr(self, n))}" for n in self.__struct_fields__)
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class Payload(Message):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import re
 from typing import Any
 
 from doubles.brokers import InMemoryBrokers
@@ -20,8 +22,12 @@ from penstock_operator.users.controller import UserController
 NS, CLUSTER = "ns", "c"
 EPOCH_S = EPOCH.timestamp()
 MAX_TURNS = 100
+MIN_SECRET = 8
+"""Shorter values are in other texts by chance."""
 SCRAM = "SCRAM-SHA-512"
 READ_ORDERS: dict[str, Any] = {"topic": "orders", "operations": ["Read"]}
+SECRET_KEYS = re.compile(r"(?:^|\.)(?:password|key|jaas\.config)$|^fingerprint-key$")
+"""Keys of Secrets whose values are nowhere else; the others are public, or consist of these."""
 ORDERS = AclEntry("TOPIC", "LITERAL", "orders", "READ")
 BILLS = AclEntry("TOPIC", "LITERAL", "bills", "READ")
 
@@ -74,6 +80,7 @@ class UserWorld:
         for _ in range(MAX_TURNS):
             users = {key: at for key, at in self.due.items() if key.kind == "User" and at <= until}
             if not users:
+                self.check_secrets()
                 return
             self.time = max(self.time, min(users.values()))
             keys = sorted(key for key, at in users.items() if at <= self.time)[: self.controller.batch]
@@ -88,6 +95,18 @@ class UserWorld:
                 elif result.requeue_after_s is not None:
                     self.put(key, result.requeue_after_s)
         raise AssertionError(f"it does not come to rest: {sorted(self.due)[:5]}")
+
+    def check_secrets(self) -> None:
+        """Check that statuses, Events, records and errors have no value of a Secret."""
+        secrets = [body for (resource, *_), body in self.kube.stored.items() if resource == SECRETS]
+        others = [body for (resource, *_), body in self.kube.stored.items() if resource != SECRETS]
+        written = json.dumps([others, [str(event) for event in self.kube.recorded], self.errors])
+        for secret in secrets:
+            for key, value in (secret.get("data") or {}).items():
+                text = base64.b64decode(value).decode("latin-1")
+                if SECRET_KEYS.search(key) and len(text) >= MIN_SECRET:
+                    assert json.dumps(text)[1:-1] not in written, f"{key} of {secret['metadata']['name']}"
+                    assert value not in written, f"{key} of {secret['metadata']['name']}"
 
     async def resync(self) -> None:
         await self.controller.resync()

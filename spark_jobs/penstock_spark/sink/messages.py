@@ -31,6 +31,9 @@ class HelloMessage(msgspec.Struct, tag="hello", array_like=True):
 
     token: bytes
 
+    def __repr__(self) -> str:
+        return "HelloMessage()"  # without the token
+
 
 class PlanMessage(msgspec.Struct, tag="plan", array_like=True):
     """Sent by the planning process before any task: settings for the transaction of one run of a batch.

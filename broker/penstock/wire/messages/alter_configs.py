@@ -11,6 +11,7 @@ class AlterableConfig(Message):
     name: str = ""
     value: str | None = None
 
+    SECRETS: ClassVar[frozenset[str]] = frozenset({"value"})
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("name", "string", 0, 2),
         Field("value", "string", 0, 2, nullable=True),

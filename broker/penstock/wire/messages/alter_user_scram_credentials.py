@@ -24,6 +24,7 @@ class ScramCredentialUpsertion(Message):
     salt: bytes = b""
     salted_password: bytes = b""
 
+    SECRETS: ClassVar[frozenset[str]] = frozenset({"salted_password"})
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("name", "string", 0, 0),
         Field("mechanism", "int8", 0, 0),

@@ -12,6 +12,7 @@ class AlterableConfig(Message):
     config_operation: int = 0
     value: str | None = None
 
+    SECRETS: ClassVar[frozenset[str]] = frozenset({"value"})
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("name", "string", 0, 1),
         Field("config_operation", "int8", 0, 1),

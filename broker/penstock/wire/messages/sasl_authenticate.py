@@ -13,6 +13,7 @@ class SaslAuthenticateRequest(Payload):
     KEY: ClassVar[int] = 36
     VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
     FLEXIBLE_FROM: ClassVar[int] = 2
+    SECRETS: ClassVar[frozenset[str]] = frozenset({"auth_bytes"})
     FIELDS: ClassVar[tuple[Field, ...]] = (Field("auth_bytes", "bytes", 0, 2),)
 
 
@@ -25,6 +26,7 @@ class SaslAuthenticateResponse(Payload):
     KEY: ClassVar[int] = 36
     VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
     FLEXIBLE_FROM: ClassVar[int] = 2
+    SECRETS: ClassVar[frozenset[str]] = frozenset({"auth_bytes"})
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("error_code", "int16", 0, 2),
         Field("error_message", "string", 0, 2, nullable=True),

@@ -84,14 +84,14 @@ class TlsProbe:
 class ObservedCertificates:
     """Secrets with certificates, and what brokers present. None: the Secret does not exist."""
 
-    authority_key: Object | None = None
+    authority_key: Object | None = field(default=None, repr=False)
     authority: Object | None = None
-    issued: Mapping[str, Object] = field(default_factory=dict)
+    issued: Mapping[str, Object] = field(default_factory=dict, repr=False)
     """Secrets of the certificates that the operator issues, by name."""
-    client: Object | None = None
+    client: Object | None = field(default=None, repr=False)
     """Secret with the certificate of client listeners, with `source: secret`."""
     client_ca: Object | None = None
-    etcd: Object | None = None
+    etcd: Object | None = field(default=None, repr=False)
     """Secret of `etcd.certificate`."""
     probes: Mapping[int, TlsProbe] = field(default_factory=dict)
     """By broker; empty if no probe was needed."""

@@ -29,6 +29,8 @@ MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
 """Limits of Spark's and Kafka's integers."""
 MAX_REPLICATION = 2**15 - 1
 
+WITH_SECRETS = frozenset({"options", "storage"})
+"""Fields that may have secrets once their references are resolved."""
 SOURCE_KEYS = {
     "kafka.bootstrap.servers": "brokers",
     "subscribe": "topics",
@@ -51,7 +53,11 @@ ParquetCodec = Literal["none", "snappy", "zstd", "gzip", "lz4"]
 
 
 class JobFileSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all structs of a job file."""
+    """Base of all structs of a job file. `repr` leaves out the fields whose references to secrets are resolved."""
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in WITH_SECRETS)
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 def check_topic(field: str, topic: str) -> None:
