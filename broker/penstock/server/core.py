@@ -314,6 +314,7 @@ class ConnectionCore:
         """Resume reading at half the limits, or close a connection that waited only for its responses."""
         if self.paused & PAUSED_FOR_CLOSE:
             if self.head is None and self.output.idle:
+                self.end_output()
                 self.transport.close()
             return
         limits = self.hub.limits
@@ -399,7 +400,11 @@ class ConnectionCore:
         """Send what the socket accepts, then close."""
         if not self.lost:
             self.flush()
+            self.end_output()
             self.transport.abort()
+
+    def end_output(self) -> None:
+        """Send what ends the connection's protocol below Kafka's, before the socket is closed. Without one: nothing."""
 
     def finish(self) -> None:
         """Stop reading, and close once all requests have their responses."""

@@ -86,6 +86,8 @@ class SaslConversations:
         assert server.core.reason not in FAILURES, server.warnings
         assert server.core.peer.principal in (ANONYMOUS, ANA)
         self.served += guard.requests
+        server.core.on_lost()
+        del server.core  # a cycle, which would keep its buffers until it is collected
 
     def frames(self, rng: Draws) -> list[bytes]:
         """Return the requests of a client that authenticates, uses its session and authenticates again."""

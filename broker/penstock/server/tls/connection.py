@@ -166,6 +166,7 @@ class TlsConnection(ServerConnection):
             if size < len(buffer):
                 break
         if not is_open and not self.reason:
+            self.end_output()
             self.transport.close()
         elif not self.lost:
             self.output.send_protocol()
@@ -191,6 +192,11 @@ class TlsConnection(ServerConnection):
             self.hub.log_peer_warning("TLS failed", self.peer, failure_text(e))
             self.close(CloseReason.TLS)
         return size, True
+
+    def end_output(self) -> None:
+        """Send close_notify: the client knows then that the responses are complete (RFC 8446, section 6.1)."""
+        if self.is_established:
+            self.output.send_close_notify()
 
     def resume(self, reason: int) -> None:
         """Remove a pause reason, and process what was received before the pause."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import ssl
 from collections.abc import Callable, Sequence
@@ -81,6 +82,14 @@ class TlsOutput(SocketOutput):
             self.wait()
         except OSError as e:
             self.sender.on_send_failed(e, reading=False)
+
+    def send_close_notify(self) -> None:
+        """Send close_notify behind the responses; not if some are unsent: the peer must see that they are missing."""
+        if self.session is None or not self.idle or self.lost or self.is_closing():
+            return
+        with contextlib.suppress(ssl.SSLError):  # SSLWantReadError: the broker does not wait for the peer's
+            self.session.unwrap()
+        self.send_protocol()
 
     def pump(self) -> None:
         """Encrypt and send in order; yield after MAX_BYTES_PER_TURN."""

@@ -242,17 +242,20 @@ def test_an_http_client_is_answered_in_its_protocol(run: Run) -> None:
 
 def test_a_client_that_ends_or_stops_in_the_handshake_is_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr(connection_module, "HANDSHAKE_TIMEOUT_S", 0.05)
         async with serving_tls(Desk(echo), loaded()) as service:
             before = descriptors()
-            half_closed, silent, stopped = [await service.connect() for _ in range(3)]
+            closed = service.server.stats.closed
+            half_closed = await service.connect()
             half_closed.writer.write(hello()[:50])
             half_closed.writer.write_eof()
+            await half_closed.closed()
+            monkeypatch.setattr(connection_module, "HANDSHAKE_TIMEOUT_S", 0.05)
+            silent, stopped = [await service.connect() for _ in range(2)]
             stopped.writer.write(hello())
-            for client in half_closed, silent, stopped:
+            for client in silent, stopped:
                 await client.closed()
+            for client in half_closed, silent, stopped:
                 client.hang_up()
-            closed = service.server.stats.closed
             await until(lambda: (closed[CloseReason.PEER], closed[CloseReason.TLS]) == (1, 2))
             await until(lambda: descriptors() <= before)
             assert service.tls.failed_handshakes == 3
@@ -352,5 +355,53 @@ def test_responses_in_progress_are_sent_before_the_server_ends(run: Run) -> None
             assert await client.receive() == b"answer" * 50_000
             await closing
             assert await client.closed() == b""
+
+    run(scenario())
+
+
+class MemoryClient:
+    """A TLS client that sees whether the server ends the session with close_notify."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.session = client_context().wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+
+    async def call(self, operation: Callable[[], object]) -> object:
+        """Repeat an operation until it has what it needs of the server. Raises EOFError at the end of the socket."""
+        while True:
+            try:
+                return operation()
+            except ssl.SSLWantReadError:
+                self.writer.write(self.outgoing.read())
+                data = await self.reader.read(1 << 16)
+                if not data:
+                    raise EOFError("the socket was closed without close_notify") from None
+                self.incoming.write(data)
+
+    async def ask(self, content: bytes) -> object:
+        self.session.write(framed(content))
+        self.writer.write(self.outgoing.read())
+        return await self.call(lambda: self.session.read(100))
+
+
+@pytest.mark.parametrize("by", ["shutdown", "idleness", "client"])
+def test_an_orderly_close_sends_close_notify(run: Run, by: str) -> None:
+    async def scenario() -> None:
+        async with serving_tls(Desk(echo), loaded()) as service:
+            client = MemoryClient(*await asyncio.open_connection("127.0.0.1", service.port))
+            await client.call(client.session.do_handshake)
+            assert await client.ask(b"hello") == framed(b"hello")
+            (connection,) = service.server.hub.connections.values()
+            if by == "shutdown":
+                connection.finish()
+            elif by == "idleness":
+                connection.close(CloseReason.IDLE)
+            else:
+                await client.call(client.session.unwrap)  # completes when the server has answered with its own
+                client.writer.close()
+                return
+            assert await client.call(lambda: client.session.read(1)) == b""
+            client.writer.close()
 
     run(scenario())
