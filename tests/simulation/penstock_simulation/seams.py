@@ -83,7 +83,8 @@ def checked(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def in_place(world: World) -> Iterator[None]:
-    """Draw all randomness from the seed: uuid4 and secrets use os.urandom. The broker must not use global sources."""
+    """Draw all randomness from the seed: uuid4 uses os.urandom, and secrets random's own reference to it. The broker
+    must not use global sources."""
     chance = world.streams["chance"]
 
     class SeededRandom(random.Random):
@@ -97,6 +98,7 @@ def in_place(world: World) -> Iterator[None]:
     before = random.getstate()
     with (
         mock.patch.object(os, "urandom", checked(chance.randbytes)),
+        mock.patch.object(random, "_urandom", checked(chance.randbytes)),
         mock.patch.object(random, "Random", SeededRandom),
         mock.patch.multiple(random, **{name: checked(getattr(random, name)) for name in DRAWS}),
     ):
