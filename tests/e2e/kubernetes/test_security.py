@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from penstock_kubernetes.kubectl import Object, eventually
+from penstock_kubernetes.leaks import leaks, register_secrets
 from penstock_kubernetes.release import CLUSTERS, TOPICS, USERS, Make, Release
 
 LISTENERS: list[Object] = [
@@ -147,6 +148,14 @@ def test_network_policies_leave_only_the_listeners_for_clients_open(release: Rel
     ended = lambda: release.kubectl.status("pod", "stranger").get("phase") in ("Succeeded", "Failed")  # noqa: E731
     eventually("the pod has tried all ports", ended, 60)
     assert json.loads(release.kubectl("logs", "stranger")) == ports
+
+
+def test_no_secret_is_in_logs_events_statuses_or_descriptions(release: Release) -> None:
+    register_secrets(release.kubectl)
+    release.kubectl("annotate", USERS, "bob", "penstock.io/rotate-password=once")
+    eventually("the password is replaced", lambda: "PasswordChanged" in release.kubectl.events("bob"), 60)
+    register_secrets(release.kubectl)
+    assert leaks(release.kubectl) == []
 
 
 def test_deleting_a_user_revokes_its_password_and_rights(release: Release) -> None:
