@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Iterable
 
 from penstock.api.authorization.access import OUTDATED_RIGHTS
 from penstock.api.authorization.enforcement import Admission, Enforcement
-from penstock.api.exchange import PeerConnection, ProtocolViolation, RequestExchange
+from penstock.api.exchange import PeerConnection, PeerInfo, ProtocolViolation, RequestExchange
 from penstock.api.fetch import FetchApi
 from penstock.api.metering import RequestMetering
 from penstock.api.produce import ProduceApi
@@ -20,6 +20,7 @@ from penstock.runtime.logging import get_logger
 from penstock.runtime.stats import RequestStats
 from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.wire import codec
+from penstock.wire.acl import CLUSTER_NAME, AclOperation, ResourceType
 from penstock.wire.apis import ApiKey, api_name, response_header_version
 from penstock.wire.errors import ErrorCode
 from penstock.wire.frame import RequestHeader, parse_request_header, response_head
@@ -46,11 +47,17 @@ class Dispatcher:
         quotas: ClientQuotas,
         enforcement: Enforcement | None = None,
     ) -> None:
-        self.quotas, self.metering = quotas, RequestMetering(quotas, stats.now_s)
+        self.quotas, self.metering = quotas, RequestMetering(quotas, stats.now_s, self.may_be_broker)
         self.produce, self.fetch, self.versions = produce, fetch, versions
         self.stats, self.enforcement = stats, enforcement
         self.routes = {route.request.KEY: route for route in routes}
         self.tasks: set[asyncio.Task[None]] = set()
+
+    def may_be_broker(self, peer: PeerInfo) -> bool:
+        """Return whether a client may do what only brokers do; without authorization everyone may."""
+        return self.enforcement is None or self.enforcement.authorizer.is_allowed(
+            peer.principal, peer.host, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
+        )
 
     def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
         """Dispatch a frame. Raises ProtocolViolation if it is not a valid request."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.api.exchange import FrameHandler, PeerConnection
+from penstock.api.exchange import FrameHandler, PeerConnection, PeerInfo
 from penstock.security.quotas.client_quotas import ClientQuotas, ClientUsage
 from penstock.security.quotas.request_meter import RequestMeter
 from penstock.wire.apis import ApiKey
@@ -16,13 +16,18 @@ from penstock.wire.frame import FIXED, FIXED_SIZE, MAX_CLIENT_ID_BYTES
 
 MIN_BROKER_ADD_PARTITIONS = 4
 """The AddPartitionsToTxn version from which only brokers send it (KIP-890)."""
+BROKER_CLIENT_IDS = (b"penstock-broker-", b"penstock-fetch-", b"penstock-metrics-")
+"""Starts of the client ids of brokers (`node.peers`). Others could claim them, so the rights count as well."""
 
 
 class RequestMetering:
-    """Serves requests of clients with quotas. `timer_s` measures the time of handlers."""
+    """Serves requests of clients with quotas. `timer_s` measures the time of handlers; `may_be_broker` returns whether
+    a client has the rights of a broker."""
 
-    def __init__(self, quotas: ClientQuotas, timer_s: Callable[[], float]) -> None:
-        self.quotas, self.timer_s = quotas, timer_s
+    def __init__(
+        self, quotas: ClientQuotas, timer_s: Callable[[], float], may_be_broker: Callable[[PeerInfo], bool]
+    ) -> None:
+        self.quotas, self.timer_s, self.may_be_broker = quotas, timer_s, may_be_broker
 
     def dispatch(self, connection: PeerConnection, frame: memoryview, serve: FrameHandler) -> None:
         """Serve a request with `serve`, and pause its connection for the throttle time."""
@@ -52,6 +57,8 @@ class RequestMetering:
         if api_key == ApiKey.ADD_PARTITIONS_TO_TXN and version >= MIN_BROKER_ADD_PARTITIONS:
             return None
         client_id = frame[FIXED_SIZE : FIXED_SIZE + min(max(size, 0), MAX_CLIENT_ID_BYTES)].tobytes()
+        if client_id.startswith(BROKER_CLIENT_IDS) and self.may_be_broker(connection.peer):
+            return None
         try:
             return self.quotas.client(connection.peer.principal.name, client_id)
         except UnicodeDecodeError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from authorized_broker import ANA, ROOT, opened_broker
 from fetch_kit import answered, fetch, filled, only, read, request, waiting
 from replica_kit import accepted, batch_of, until
 from wire_in_memory import PEER, Wire, opened_wire
@@ -19,6 +20,7 @@ from penstock.security.principal import Principal
 from penstock.security.quotas.resolution import QuotaKind
 from penstock.state import keys
 from penstock.state.security_records import ClientQuotaRecord
+from penstock.wire.acl import CLUSTER_NAME, AclOperation, ResourceType
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.messages.fetch import FetchResponse, ReplicaState
@@ -306,6 +308,37 @@ async def test_requests_that_only_brokers_send_are_exempt(
     for _ in range(2):
         await wire.ask(request_type(), response_type, version)
     assert wire.connection.throttles_ms == ([] if is_exempt else [1000])
+
+
+@pytest.mark.parametrize(
+    ("client_id", "is_exempt"),
+    [("penstock-broker-2", True), ("penstock-fetch-2", True), ("penstock-metrics-2", True), ("penstock-x-2", False)],
+)
+async def test_a_default_quota_does_not_throttle_the_connections_of_brokers(
+    wire: Wire, client_id: str, is_exempt: bool
+) -> None:
+    def handler(request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
+        wire.timer_s += 10
+        return HeartbeatResponse()
+
+    serve(wire, HeartbeatRequest, handler)
+    limit(wire, {"user": None}, request_percentage=1)
+    wire.client_id = client_id
+    for _ in range(2):
+        await wire.ask(HeartbeatRequest(), HeartbeatResponse, 4)
+    assert wire.connection.throttles_ms == ([] if is_exempt else [1000])
+
+
+@pytest.mark.integration
+async def test_only_those_with_the_rights_of_a_broker_are_exempt_from_quotas_as_brokers(tmp_path: Path) -> None:
+    async with opened_broker(tmp_path) as broker:
+
+        def may_be_broker(principal: Principal) -> bool:
+            return broker.dispatcher.may_be_broker(replace(PEER, principal=principal))
+
+        assert (may_be_broker(ROOT), may_be_broker(ANA)) == (True, False)
+        await broker.allow(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        assert may_be_broker(ANA)
 
 
 async def test_a_produce_response_of_a_failed_request_has_the_throttle_time(wire: Wire) -> None:

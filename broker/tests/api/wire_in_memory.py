@@ -141,6 +141,7 @@ class Wire:
         self.routes = LogQueriesApi(path.replicas).routes()
         self.dispatcher = self.make_dispatcher(self.routes)
         self.connection = RecordedConnection()
+        self.client_id = "tester"
         self.correlation_id = 0
 
     def make_dispatcher(self, routes: list[Route]) -> Dispatcher:
@@ -150,7 +151,7 @@ class Wire:
     def frame_of(self, request: Payload, version: int) -> bytearray:
         """Return the request as in the receive buffer, without its size field."""
         self.correlation_id += 1
-        head = request_head(request.KEY, version, self.correlation_id, "tester")
+        head = request_head(request.KEY, version, self.correlation_id, self.client_id)
         return codec.encode(request, version, bytes(head))[4:]
 
     def send(self, request: Payload, version: int) -> RecordedExchange | None:

@@ -76,3 +76,26 @@ def test_the_password_and_the_keys_are_in_no_text() -> None:
     assert "secret" not in repr(ADMIN)
     record = new_credential("admin", "SCRAM-SHA-256", "secret")
     assert repr(record) == "ScramCredentialRecord(user='admin', mechanism='SCRAM-SHA-256')"
+
+
+async def test_a_restored_store_keeps_its_administrator_and_one_older_than_the_first_start_gets_it(
+    store: EmbeddedStore,
+) -> None:
+    """A backup is restored as the entries that it had: with the security record of then, or without one."""
+    secret, _ = await ensure_security(store, ADMIN)
+    backup = [PutOp(entry.key, entry.value) for entry in (await store.range("")).entries]
+    changed = await asyncio.to_thread(new_credential, "admin", MECHANISMS[0], "changed later")
+    await store.txn([], [PutOp(keys.scram_credential("admin", MECHANISMS[0]), encode(changed))])
+    restored, older = EmbeddedStore(":memory:"), EmbeddedStore(":memory:")
+    try:
+        await restored.txn([], backup)
+        before = await credentials(restored)
+        again = await ensure_security(restored, BootstrapUser("admin", "another"))
+        assert (again, await credentials(restored)) == ((secret, 0), before)
+        renewed, revision = await ensure_security(older, ADMIN)
+        assert renewed != secret
+        assert revision
+        assert len(await credentials(older)) == len(MECHANISMS)
+    finally:
+        await restored.close()
+        await older.close()
