@@ -187,8 +187,7 @@ Unsupported APIs:
 | APIs | reason |
 |---|---|
 | delegation tokens | clients authenticate with SCRAM, OAUTHBEARER or certificates instead |
-| ConsumerGroupHeartbeat, ConsumerGroupDescribe (KIP-848), share groups | all clients support the classic group \
-protocol today |
+| share groups (KIP-932) | their records in flight and stored states exist; the requests do not yet |
 | Vote and the other controller APIs | there is no KRaft quorum; DescribeQuorum reports the controller, \
 and the revision of its state as an offset |
 | GetTelemetrySubscriptions, PushTelemetry | the broker does not collect client metrics |
@@ -296,6 +295,13 @@ def row(name: str, setting: Setting, extra: str | None) -> str:
     return f"| `{name}` | {default} | {setting.expectation()} |{between} {setting.documentation} |"
 
 
+NOT_SERVED = frozenset(
+    (
+        *(ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_DESCRIBE, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE),
+        *(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.ALTER_SHARE_GROUP_OFFSETS, ApiKey.DELETE_SHARE_GROUP_OFFSETS),
+    )
+)
+"""APIs whose messages are generated, but which brokers do not serve: share groups (KIP-932)."""
 # Transactions v2 (KIP-890) starts with the versions after these; it is not announced yet.
 UNTIL = {ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4}
 
@@ -304,6 +310,7 @@ def protocol() -> str:
     rows = [
         f"| {int(key)} | {api.name} | {served(key, api.first)} to {UNTIL.get(ApiKey(key), api.last)} |"
         for key, api in sorted(APIS.items())
+        if key not in NOT_SERVED
     ]
     return (
         PROTOCOL_HEAD

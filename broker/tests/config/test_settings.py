@@ -118,6 +118,8 @@ def good_and_bad(setting: Setting) -> tuple[list[str], list[str]]:
         return ["A://h:1,B://[::1]:2"], ["h:1", "A://h", "A://h:70000", "A://h:1,A://h:2", ""]
     if setting.name == "super.users":
         return ["", "User:CN=a,O=b;", "User:a; User:b"], ["a", "User:", ":a", "User:a;b"]
+    if setting.name == "sasl.jaas.config":
+        return ['m.PlainLoginModule required user_a="b";'], ["", "anything", "m.PlainLoginModule required a=b"]
     if setting.name == "listener.security.protocol.map":
         return ["IN:SASL_SSL, out:plaintext,"], ["IN", "IN:TLS", "a.b:SSL", "IN:SSL,in:SSL"]
     if setting.allowed:

@@ -38,6 +38,13 @@ OPTIONAL = {
         ("BackgroundHttpServer.tls", "HttpAccess.tls", "HttpServer.access"),
         "HTTP is protected if it is configured",
     ),
+    **dict.fromkeys(
+        ("ConsumerHeartbeat.owned", "ConsumerHeartbeat.topic_filter", "ConsumerHeartbeat.topic_names"),
+        "values: a heartbeat leaves out what has not changed",
+    ),
+    "HeartbeatResult.assigned": "a result: only some heartbeats bring an assignment",
+    "ModernMember.topic_filter": "a value: only some members subscribe by a pattern",
+    "RunningModernGroup.replaced": "state: the classic group that this one replaces, if there was one",
     "AuthenticationStage.session": "a value: the session that is renewed",
     "DeferredBatch.verification": "a batch behind others is verified when its turn comes",
     "DeferredBatch.inspection": "a result: only some batches are inspected",
