@@ -2,7 +2,7 @@
 store does not allow for long what was revoked. Created by `node` in clusters with an authorizer.
 
 Each change of ACLs also writes `keys.ACL_CHANGE`. The broker reads that key and waits until its view has the revision:
-then the view had all changes that were made before the read. See docs/decisions/0043.
+then the view had all changes that were made before the read. See docs/decisions/0041-outdated-acls.md.
 """
 
 from __future__ import annotations
