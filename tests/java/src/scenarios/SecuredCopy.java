@@ -14,6 +14,12 @@ import org.apache.kafka.common.TopicPartition;
 final class SecuredCopy implements Scenario {
     private static final int COUNT = 20;
 
+    /** The producer adds the group's offsets while its records are under way, which then wait for the coordinator. */
+    @Override
+    public List<String> expectedWarnings() {
+        return List.of("Got error produce response .* NOT_ENOUGH_REPLICAS.* a change of this one is being stored");
+    }
+
     @Override
     public void run(Cluster cluster) throws Exception {
         String source = cluster.topic(1);
