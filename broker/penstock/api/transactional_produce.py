@@ -25,7 +25,7 @@ ABORTABLE_VERSION = 11
 """The Produce version from which clients know TRANSACTION_ABORTABLE."""
 LEADER_CHANGED = "another broker, or a later leader epoch, leads the partition; refresh metadata and retry"
 RETRIABLE = {
-    ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction is still being completed, or a change of this one is being stored",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction is being completed, or a change of this one stored",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the transaction's coordinator cannot be reached",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the transaction's coordinator is still loading",
     ErrorCode.NOT_COORDINATOR: "the transaction's coordinator has moved to another broker",

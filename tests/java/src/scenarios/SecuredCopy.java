@@ -17,7 +17,7 @@ final class SecuredCopy implements Scenario {
     /** The producer adds the group's offsets while its records are under way, which then wait for the coordinator. */
     @Override
     public List<String> expectedWarnings() {
-        return List.of("Got error produce response .* NOT_ENOUGH_REPLICAS.* a change of this one is being stored");
+        return List.of("Got error produce response .* NOT_ENOUGH_REPLICAS.* a change of this one stored");
     }
 
     @Override
