@@ -23,6 +23,8 @@ HOSTS = ["127.0.1.2", "127.0.1.3", "127.0.1.4"]
 NAMES = [f"penstock-etcd-{ordinal}" for ordinal in range(3)]
 LOST = 1
 PATIENCE_S = 30
+PLAINTEXT = ("--set", "etcd.companion.allowPlaintext=true")
+"""Members without TLS: recovery is the same, but for etcdctl's options and the scheme of the peer URL."""
 TRY_S = 4
 """Seconds to wait for the result of a start."""
 
@@ -51,6 +53,7 @@ class StatefulSet:
         self.apply()
 
     def apply(self, *options: str) -> None:
+        options = (*PLAINTEXT, *options)
         (found,) = [d for d in render(self.helm, self.chart, *options) if d["kind"] == "StatefulSet"]
         (container,) = found["spec"]["template"]["spec"]["containers"]
         self.args: list[str] = container["args"]
@@ -137,7 +140,7 @@ class StatefulSet:
         elif "member remove ID" in command:
             (number,) = [member["ID"] for member in self.members if member["name"] == NAMES[LOST]]
             self.surely("cluster/member/remove", {"ID": number})
-        elif found := re.search(r"member add \S+ --peer-urls=(\S+)", command):
+        elif found := re.search(r"member add \S+ --peer-urls=(\S+)", command.replace("https://", "http://")):
             url = self.here(found[1].replace("NAMESPACE", "queue"), LOST)
             self.surely("cluster/member/add", {"peerURLs": [url]})
         elif "delete pvc data-penstock-etcd-1 " in command:
