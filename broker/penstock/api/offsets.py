@@ -111,7 +111,7 @@ class OffsetsApi:
     def group_error(self, request: OffsetCommitRequest, version: int, known: list[KnownPartition]) -> ErrorCode:
         """Return the error if the group rejects the commit, or NONE."""
         generation = request.generation_id_or_member_epoch
-        partitions = [(topic_id, p.partition_index) for topic_id, p, _ in known]
+        partitions = ((topic_id, p.partition_index) for topic_id, p, _ in known)  # only consumer groups look at them
         error = self.coordinator.check_commit(
             request.group_id, request.member_id, request.group_instance_id, generation, partitions
         )

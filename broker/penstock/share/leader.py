@@ -153,7 +153,7 @@ class SharePartitionLeader:
                         return
                 self._expire()
                 self._on_available()
-        except Exception:
+        except Exception:  # the waiting requests must be answered, and nothing may be acquired from a state in doubt
             log.exception("a share-partition stops", partition=self.key)
             self._fence()
         finally:

@@ -19,7 +19,7 @@ import threading
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 TIMEOUT_S = 180.0
@@ -144,7 +144,7 @@ def read_all(connection: Connection, topic: str, run: str) -> dict[int, list[int
         try:
             partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
             ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=20)[1] for p in partitions}
-        except Exception:
+        except (KafkaException, KeyError):  # KeyError: the topic has no leader yet
             if time.monotonic() > until:
                 raise
             time.sleep(0.5)
