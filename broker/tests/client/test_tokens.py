@@ -23,7 +23,7 @@ class Endpoint:
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str]]] = []
-        self.response = web.json_response({"access_token": "t-1", "expires_in": 300})
+        self.response = web.json_response({"access_token": "token.1", "expires_in": 300})
         self.url = self.ca_file = ""
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
@@ -31,7 +31,7 @@ class Endpoint:
         self.requests.append((login, {name: str(value) for name, value in (await request.post()).items()}))
         number = len(self.requests)
         if self.response.status == 200 and self.response.text is not None:
-            return web.Response(text=self.response.text.replace("t-1", f"t-{number}"))
+            return web.Response(text=self.response.text.replace("token.1", f"token.{number}"))
         return web.Response(status=self.response.status)
 
     def tokens(self) -> ClientCredentials:
@@ -56,13 +56,13 @@ async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
 @pytest.mark.integration
 async def test_a_token_of_client_credentials_is_used_until_most_of_its_life_is_over(endpoint: Endpoint) -> None:
     tokens = endpoint.tokens()
-    assert [await tokens.token() for _ in range(3)] == ["t-1", "t-1", "t-1"]
+    assert [await tokens.token() for _ in range(3)] == ["token.1", "token.1", "token.1"]
     assert endpoint.requests == [("id%3Ax:s-secret", {"grant_type": "client_credentials", "scope": "read"})]
-    endpoint.response = web.json_response({"access_token": "t-1"})
+    endpoint.response = web.json_response({"access_token": "token.1"})
     tokens = endpoint.tokens()
-    assert [await tokens.token() for _ in range(2)] == ["t-2", "t-3"]
+    assert [await tokens.token() for _ in range(2)] == ["token.2", "token.3"]
     assert "s-secret" not in repr(tokens)
-    assert "t-3" not in repr(tokens)
+    assert "token.3" not in repr(tokens)
 
 
 @pytest.mark.integration
