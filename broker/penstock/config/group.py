@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from penstock.config.definition import Setting, define, unknown_config
 from penstock.config.kafka_settings import KAFKA_GROUP_SETTINGS
-from penstock.config.modern_groups import CONSUMER_SETTINGS
+from penstock.config.modern_groups import CONSUMER_SETTINGS, SHARE_SETTINGS
 from penstock.config.ownership import ownership_settings
 
 RESET_ID = "penstock.reset.id"
@@ -19,6 +19,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
     known.name: replace(known, dynamic=True)
     for known in (
         *CONSUMER_SETTINGS.values(),
+        *SHARE_SETTINGS.values(),
         *ownership_settings("group", "group's offsets"),
         define(
             RESET_ID,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from penstock.config.definition import Setting, SettingSynonym, SettingType
 
 TIERED = "tiered storage is not supported"
-SHARE = "share groups (KIP-932) are not supported"
+SHARE = "the states of share groups are stored with their groups, not in an internal topic"
 MIGRATION = "a group changes its protocol only while it has no members"
 STREAMS = "the streams protocol (KIP-1071) is not supported; members of the classic protocol set their own timeouts"
 METRICS = "client metrics (KIP-714) are not collected"
@@ -104,27 +104,6 @@ BROKER_ROWS = (
     (
         SHARE,
         """
-        group.share.assignment.interval.ms int* 1000
-        group.share.assignors list ''
-        group.share.delivery.count.limit int 5
-        group.share.heartbeat.interval.ms int 5000
-        group.share.max.assignment.interval.ms int 15000
-        group.share.max.delivery.count.limit int 10
-        group.share.max.heartbeat.interval.ms int 15000
-        group.share.max.partition.max.record.locks int 4000
-        group.share.max.record.lock.duration.ms int 60000
-        group.share.max.session.timeout.ms int 60000
-        group.share.max.share.sessions int 2000
-        group.share.max.size int 200
-        group.share.min.assignment.interval.ms int 0
-        group.share.min.delivery.count.limit int 2
-        group.share.min.heartbeat.interval.ms int 5000
-        group.share.min.partition.max.record.locks int 100
-        group.share.min.record.lock.duration.ms int 15000
-        group.share.min.session.timeout.ms int 45000
-        group.share.partition.max.record.locks int 2000
-        group.share.record.lock.duration.ms int 30000
-        group.share.session.timeout.ms int 45000
         share.coordinator.append.linger.ms int -1
         share.coordinator.cached.buffer.max.bytes int* 1048588
         share.coordinator.load.buffer.size int 5242880
@@ -319,20 +298,6 @@ BROKER_ROWS = (
 """
 
 GROUP_ROWS = (
-    (
-        SHARE,
-        """
-        share.assignment.interval.ms int* 1000 group.share.assignment.interval.ms
-        share.auto.offset.reset string* latest
-        share.delivery.count.limit int* 5 group.share.delivery.count.limit
-        share.heartbeat.interval.ms int* 5000 group.share.heartbeat.interval.ms
-        share.isolation.level string* read_uncommitted
-        share.partition.max.record.locks int* 2000 group.share.partition.max.record.locks
-        share.record.lock.duration.ms int* 30000 group.share.record.lock.duration.ms
-        share.renew.acknowledge.enable boolean* true
-        share.session.timeout.ms int* 45000 group.share.session.timeout.ms
-        """,
-    ),
     (
         STREAMS,
         """

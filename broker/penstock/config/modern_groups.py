@@ -1,15 +1,23 @@
-"""Broker and group settings of groups whose broker assigns partitions: consumer groups (KIP-848).
+"""Settings of groups whose broker assigns partitions: consumer groups (KIP-848) and share groups (KIP-932).
 
 `BrokerConfig` inherits the fields of `ModernGroupDefaults`. A group's own settings (resource type GROUP) override them;
-`consumer_group_config` resolves both for the group coordinator.
+`consumer_group_config` and `share_group_config` resolve both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.config.definition import InvalidSetting, Setting, SettingType, define, setting
+from penstock.config.share_groups import (
+    ISOLATION_LEVELS,
+    READ_COMMITTED,
+    ShareGroupDefaults,
+    ShareOffsetReset,
+    parse_offset_reset,
+)
 
 ASSIGNORS = ("uniform", "range")
 """Names of the assignors of consumer groups; the first is the default."""
@@ -23,7 +31,7 @@ def at_least_one_assignor(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
-class ModernGroupDefaults:
+class ModernGroupDefaults(ShareGroupDefaults):
     """The broker's settings of groups whose broker assigns partitions."""
 
     # fmt: off
@@ -81,20 +89,55 @@ class ModernGroupDefaults:
 
     def group_contradiction(self) -> str | None:
         """Return which values contradict each other; None if none do."""
-        for name in BOUNDED:
-            low, value, high = (getattr(self, field_name(name, bound)) for bound in ("min.", "", "max."))
+        for each in BOUNDED:
+            low, value, high = each.bound(self, "min."), each.default(self), each.bound(self, "max.")
             if not low <= value <= high:
-                return f"group.consumer.{name} ({value}) must be from {low} to {high}, the values of its min and max"
+                return f"group.{each} ({value}) must be from {low} to {high}, the values of its min and max"
         return None
 
 
-BOUNDED = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+class BoundedSetting(NamedTuple):
+    """A group's numeric setting `{protocol}.{name}`, whose default and bounds are settings of the broker."""
+
+    protocol: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.protocol}.{self.name}"
+
+    def default(self, broker: ModernGroupDefaults) -> int:
+        """Return the value of a group that does not set it."""
+        return self.bound(broker, "")
+
+    def bound(self, broker: ModernGroupDefaults, bound: str) -> int:
+        """Return the broker's bound `min.` or `max.`."""
+        value: int = getattr(broker, f"group_{self.protocol}_{bound}{self.name}".replace(".", "_"))
+        return value
+
+    def effective(self, broker: ModernGroupDefaults, overrides: Mapping[str, str]) -> int:
+        """Return the value of a group; one out of the broker's bounds is moved to the nearest bound."""
+        text = overrides.get(str(self))
+        value = self.default(broker) if text is None else int(text)
+        return max(self.bound(broker, "min."), min(value, self.bound(broker, "max.")))
+
+
+CONSUMER_BOUNDED = tuple(
+    BoundedSetting("consumer", name)
+    for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+)
+SHARE_BOUNDED = tuple(
+    BoundedSetting("share", name)
+    for name in (
+        "session.timeout.ms",
+        "heartbeat.interval.ms",
+        "assignment.interval.ms",
+        "record.lock.duration.ms",
+        "delivery.count.limit",
+        "partition.max.record.locks",
+    )
+)
+BOUNDED = CONSUMER_BOUNDED + SHARE_BOUNDED
 """Settings of a group whose values the broker bounds."""
-
-
-def field_name(name: str, bound: str = "") -> str:
-    """Return the field of a bounded setting, or of its bound `min.` or `max.`."""
-    return f"group_consumer_{bound}{name}".replace(".", "_")
 
 
 CONSUMER_SETTINGS: dict[str, Setting] = {
@@ -124,6 +167,72 @@ CONSUMER_SETTINGS: dict[str, Setting] = {
 }
 
 
+SHARE_SETTINGS: dict[str, Setting] = {
+    known.name: known
+    for known in (
+        define(
+            "share.session.timeout.ms",
+            45_000,
+            "Time without a heartbeat after which a member is removed, in ms (share groups).",
+            synonyms=["group.share.session.timeout.ms"],
+            minimum=1,
+        ),
+        define(
+            "share.heartbeat.interval.ms",
+            5000,
+            "Interval at which members send heartbeats, in ms (share groups).",
+            synonyms=["group.share.heartbeat.interval.ms"],
+            minimum=1,
+        ),
+        define(
+            "share.assignment.interval.ms",
+            1000,
+            "Minimum time between two assignments, in ms (share groups).",
+            synonyms=["group.share.assignment.interval.ms"],
+        ),
+        define(
+            "share.record.lock.duration.ms",
+            30_000,
+            "Time after which a record that a member has not acknowledged is delivered again, in ms (share groups).",
+            synonyms=["group.share.record.lock.duration.ms"],
+            minimum=1000,
+        ),
+        define(
+            "share.delivery.count.limit",
+            5,
+            "Maximum number of deliveries of a record (share groups).",
+            synonyms=["group.share.delivery.count.limit"],
+            minimum=2,
+        ),
+        define(
+            "share.partition.max.record.locks",
+            2000,
+            "Maximum number of records of a partition that are delivered and not done (share groups).",
+            synonyms=["group.share.partition.max.record.locks"],
+            minimum=100,
+        ),
+        define(
+            "share.auto.offset.reset",
+            "latest",
+            "Where a group starts in a partition: latest, earliest, or by_duration:<ISO 8601 duration>, such as"
+            " by_duration:PT1H, for the first record that is not older (share groups).",
+            convert=parse_offset_reset,
+        ),
+        define(
+            "share.isolation.level",
+            ISOLATION_LEVELS[0],
+            "Whether records of aborted and open transactions are delivered (share groups).",
+            allowed=ISOLATION_LEVELS,
+        ),
+        define(
+            "share.renew.acknowledge.enable",
+            True,
+            "Whether members can extend the time to acknowledge a record (share groups).",
+        ),
+    )
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupConfig:
     """The effective settings of a consumer group, in milliseconds."""
@@ -133,24 +242,58 @@ class ConsumerGroupConfig:
     assignment_interval_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class ShareGroupConfig:
+    """The effective settings of a share group."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+    record_lock_duration_ms: int
+    max_delivery_count: int
+    partition_max_record_locks: int
+    auto_offset_reset: ShareOffsetReset
+    is_read_committed: bool
+    is_renew_enabled: bool
+
+
 def consumer_group_config(defaults: ModernGroupDefaults, overrides: Mapping[str, str]) -> ConsumerGroupConfig:
     """Return a group's effective settings; values out of the broker's bounds are moved to the nearest bound."""
-    values = []
-    for name in BOUNDED:
-        text = overrides.get(f"consumer.{name}")
-        value = getattr(defaults, field_name(name)) if text is None else int(text)
-        low, high = (getattr(defaults, field_name(name, bound)) for bound in ("min.", "max."))
-        values.append(max(low, min(value, high)))
-    return ConsumerGroupConfig(*values)
+    return ConsumerGroupConfig(*(each.effective(defaults, overrides) for each in CONSUMER_BOUNDED))
+
+
+def share_group_config(defaults: ModernGroupDefaults, overrides: Mapping[str, str]) -> ShareGroupConfig:
+    """Return a group's effective settings; values out of the broker's bounds are moved to the nearest bound."""
+
+    def parse(name: str) -> object:
+        known = SHARE_SETTINGS[name]
+        text = overrides.get(name, known.default)
+        assert text is not None, f"{name} has a default"
+        return known.parse(text)
+
+    session_ms, heartbeat_ms, assignment_ms, lock_ms, deliveries, locks = (
+        each.effective(defaults, overrides) for each in SHARE_BOUNDED
+    )
+    return ShareGroupConfig(
+        session_ms,
+        heartbeat_ms,
+        assignment_ms,
+        lock_ms,
+        deliveries,
+        locks,
+        auto_offset_reset=parse_offset_reset(str(parse("share.auto.offset.reset"))),
+        is_read_committed=parse("share.isolation.level") == READ_COMMITTED,
+        is_renew_enabled=parse("share.renew.acknowledge.enable") is True,
+    )
 
 
 def check_bounds(defaults: ModernGroupDefaults, overrides: Mapping[str, object]) -> None:
     """Raise `InvalidSetting` for a group's setting that exceeds the broker's bounds."""
-    for name in BOUNDED:
-        value = overrides.get(f"consumer.{name}")
-        low, high = (getattr(defaults, field_name(name, bound)) for bound in ("min.", "max."))
+    for each in BOUNDED:
+        value, low, high = overrides.get(str(each)), each.bound(defaults, "min."), each.bound(defaults, "max.")
         if isinstance(value, str) and not low <= int(value) <= high:
+            name = each.name
             raise InvalidSetting(
-                f"consumer.{name} must be from group.consumer.min.{name} ({low}) to group.consumer.max.{name} ({high}),"
-                f" not {value}"
+                f"{each} must be from group.{each.protocol}.min.{name} ({low}) to group.{each.protocol}.max.{name}"
+                f" ({high}), not {value}"
             )

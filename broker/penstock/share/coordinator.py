@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
-from uuid import UUID
 
 from penstock.group.coordinator import GroupCoordinator
 from penstock.group.coordinator_shard import CoordinatorShard
 from penstock.runtime.logging import get_logger
 from penstock.share.partition import ShareSnapshot
 from penstock.share.state import InvalidShareState, ShareState, StateVersion, decode_state, encode_state
+from penstock.share.state_client import ClaimResult, SharePartitionKey, StateWrite
 from penstock.state import keys
 from penstock.state.store import PutOp, Store, StoreEntry, StoreError
 from penstock.wire.errors import ErrorCode
@@ -25,28 +24,6 @@ from penstock.wire.errors import ErrorCode
 log = get_logger(__name__)
 
 UNCLAIMED = StateVersion(0, 0, 0)
-
-
-class SharePartitionKey(NamedTuple):
-    """A partition as a group sees it."""
-
-    group_id: str
-    topic_id: UUID
-    partition: int
-
-
-class StateWrite(NamedTuple):
-    """A leader's write: an encoded state."""
-
-    key: SharePartitionKey
-    data: bytes
-
-
-class ClaimResult(NamedTuple):
-    """The claimed state, or the error."""
-
-    error: ErrorCode
-    state: ShareState | None = None
 
 
 @dataclass(slots=True)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from penstock.runtime.logging import get_logger
-from penstock.share.coordinator import SharePartitionKey, StateWrite
 from penstock.share.partition import (
     NEVER,
     AckBatch,
@@ -23,6 +21,7 @@ from penstock.share.partition import (
     ShareSnapshot,
 )
 from penstock.share.state import MAX_RUNS, ShareState, StateVersion, encode_state
+from penstock.share.state_client import SharePartitionKey, StateWrite, StateWriter
 from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
@@ -30,13 +29,6 @@ log = get_logger(__name__)
 RETRY_S = 0.5
 """Delay before a failed write is repeated without a new acknowledgement."""
 FENCED = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
-
-
-class StateWriter(Protocol):
-    """Writes states through the group's coordinator: `coordinator.ShareStates`, or a connection to it."""
-
-    async def write(self, write: StateWrite) -> ErrorCode:
-        """Store a state. Returns NONE once it is durable; does not raise."""
 
 
 class SharePartitionLeader:

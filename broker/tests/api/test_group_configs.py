@@ -6,7 +6,7 @@ import pytest
 
 from penstock.config.group import GROUP_SETTINGS
 from penstock.config.kafka_settings import KAFKA_GROUP_SETTINGS
-from penstock.config.modern_groups import CONSUMER_SETTINGS
+from penstock.config.modern_groups import CONSUMER_SETTINGS, SHARE_SETTINGS
 from penstock.control.group_settings import SHARD_SCAN_THRESHOLD
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, decode, encode
@@ -54,8 +54,8 @@ async def settings_of(broker, group: str) -> dict[str, str]:
 async def test_a_group_has_settings_before_anybody_has_joined_it(broker, version: int) -> None:
     (before,) = await described(broker, "g", version=version)
     ours = {c.name: (c.value, c.config_source) for c in before.configs if c.name in GROUP_SETTINGS}
-    consumer = {name: (known.default, DEFAULT) for name, known in CONSUMER_SETTINGS.items()}
-    assert ours == {OWNER: ("", DEFAULT), POLICY: ("Retain", DEFAULT), RESET: ("", DEFAULT), **consumer}
+    modern = {name: (known.default, DEFAULT) for name, known in (CONSUMER_SETTINGS | SHARE_SETTINGS).items()}
+    assert ours == {OWNER: ("", DEFAULT), POLICY: ("Retain", DEFAULT), RESET: ("", DEFAULT), **modern}
     assert not (await change(broker, "g", (OWNER, SET, "uid-1"), (POLICY, SET, "Delete"))).error_code
     (after,) = await described(broker, "g", version=version, include_synonyms=True)
     found = {c.name: c for c in after.configs}

@@ -1,4 +1,4 @@
-"""Settings of consumer groups: the broker's defaults and bounds, and what a group overrides."""
+"""Settings of consumer groups and share groups: the broker's defaults and bounds, and what a group overrides."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
 from penstock.config.modern_groups import (
     CONSUMER_SETTINGS,
+    SHARE_SETTINGS,
     ConsumerGroupConfig,
+    ShareGroupConfig,
     check_bounds,
     consumer_group_config,
+    share_group_config,
 )
+from penstock.config.share_groups import ShareOffsetReset, ShareResetStrategy
 
 
 def test_a_group_without_settings_has_those_of_the_broker() -> None:
@@ -36,11 +40,14 @@ def test_a_stored_value_moves_to_the_bound_that_the_broker_has_now() -> None:
         ("consumer.session.timeout.ms", "60001"),
         ("consumer.heartbeat.interval.ms", "4999"),
         ("consumer.assignment.interval.ms", "15001"),
+        ("share.record.lock.duration.ms", "14999"),
+        ("share.delivery.count.limit", "11"),
+        ("share.partition.max.record.locks", "4001"),
     ],
 )
 def test_a_value_out_of_the_brokers_bounds_is_rejected_with_both_names(name: str, value: str) -> None:
     with pytest.raises(
-        InvalidSetting, match=rf"{name} must be from group\.{name.replace('consumer.', 'consumer.min.')}"
+        InvalidSetting, match=rf"{name} must be from group\.{name.split('.')[0]}\.min\.{name.split('.', 1)[1]}"
     ):
         check_bounds(BrokerConfig(), {name: value})
 
@@ -56,5 +63,31 @@ def test_contradictory_defaults_stop_the_broker() -> None:
 
 
 def test_each_group_setting_names_the_broker_setting_with_its_default() -> None:
-    for name, known in CONSUMER_SETTINGS.items():
+    for name, known in (CONSUMER_SETTINGS | SHARE_SETTINGS).items():
+        if name in ("share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"):
+            continue  # settings of groups only
         assert [synonym.name for synonym in known.synonyms] == [f"group.{name}"]
+
+
+def test_a_share_group_without_settings_has_those_of_the_broker() -> None:
+    config = BrokerConfig.from_texts({"group.share.record.lock.duration.ms": "20000"})
+    latest = ShareOffsetReset(ShareResetStrategy.LATEST)
+    assert share_group_config(config, {}) == ShareGroupConfig(45_000, 5000, 1000, 20_000, 5, 2000, latest, False, True)
+
+
+def test_a_share_group_overrides_the_broker_within_its_bounds() -> None:
+    settings = {
+        "share.session.timeout.ms": "50000",
+        "share.delivery.count.limit": "25",
+        "share.auto.offset.reset": "earliest",
+        "share.isolation.level": "read_committed",
+        "share.renew.acknowledge.enable": "false",
+    }
+    found = share_group_config(BrokerConfig(), settings)
+    earliest = ShareOffsetReset(ShareResetStrategy.EARLIEST)
+    assert found == ShareGroupConfig(50_000, 5000, 1000, 30_000, 10, 2000, earliest, True, False)
+
+
+def test_contradictory_defaults_of_share_groups_stop_the_broker() -> None:
+    with pytest.raises(InvalidSetting, match=r"group\.share\.delivery\.count\.limit \(10\) must be from 2 to 6"):
+        BrokerConfig.from_texts({"group.share.delivery.count.limit": "10", "group.share.max.delivery.count.limit": "6"})

@@ -155,9 +155,11 @@ def test_a_setting_has_a_valid_default_and_a_sentence_that_explains_it(setting: 
 def test_a_given_broker_setting_arrives_in_its_typed_field(setting: Setting) -> None:
     text = good_and_bad(setting)[0][-1]
     others = {"group.max.session.timeout.ms": str(2**31 - 1)} if "session" in setting.name else {}
-    bounded = re.fullmatch(r"group\.consumer\.(?:min\.|max\.)?((?:session|heartbeat|assignment).*)", setting.name)
-    if bounded:
-        others |= {f"group.consumer.{bound}{bounded[1]}": text for bound in ("min.", "", "max.")}
+    bounded = re.fullmatch(r"group\.(consumer|share)\.(?:min\.|max\.)?(.*)", setting.name)
+    for known in BROKER_SETTINGS.values() if bounded else ():
+        if bounded and known.name in {f"group.{bounded[1]}.{bound}{bounded[2]}" for bound in ("min.", "", "max.")}:
+            low, high = known.bounds
+            others[known.name] = str(int(max(low, min(int(text), high)))) if text.isdecimal() else text
     config = BrokerConfig.from_texts({**others, setting.name: text})
     is_text = setting.kind is SettingType.LIST and not setting.allowed
     expected: object = text if is_text else setting.parse(text)

@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from penstock.share.coordinator import SharePartitionKey, StateWrite
 from penstock.share.leader import SharePartitionLeader
 from penstock.share.partition import AckBatch, AckType, AcquireRequest, LogBatch, ShareLimits, ShareSnapshot
 from penstock.share.redelivery import DeliveryLimit
 from penstock.share.state import ShareState, encode_state
+from penstock.share.state_client import SharePartitionKey, StateWrite
 from penstock.share.window import RecordState, StateRun
 from penstock.state import keys
 from penstock.state.store import PutOp
