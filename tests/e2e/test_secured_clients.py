@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from penstock_e2e.connections import CERTIFICATE, MECHANISMS
-from penstock_e2e.secured import FORBIDDEN, SecuredBroker, secured_broker
+from penstock_e2e.secured import FORBIDDEN, GROUP_PREFIX, SecuredBroker, secured_broker
 from penstock_e2e.secured_clients import CLIENTS
 
 pytestmark = pytest.mark.xdist_group("secured-clients")
@@ -62,6 +62,16 @@ def test_a_broker_of_an_unknown_ca_is_refused(broker: SecuredBroker, client: str
     produce, _ = CLIENTS[client]
     with pytest.raises(Exception, match=AUTHORITIES.get(client, BOOTSTRAP)):
         produce(broker.distrusting(mechanism), "ana-refused", VALUES)
+
+
+@each_client
+def test_a_token_proves_groups_and_their_rights(broker: SecuredBroker, client: str) -> None:
+    produce, consume = CLIENTS[client]
+    topic = f"{GROUP_PREFIX}{client}"
+    produce(broker.connection("OAUTHBEARER"), topic, VALUES)
+    assert consume(broker.connection("OAUTHBEARER"), topic, len(VALUES)) == VALUES
+    with pytest.raises(Exception, match=RIGHTS[client]):
+        produce(broker.connection("SCRAM-SHA-512"), topic, VALUES)
 
 
 @each_client

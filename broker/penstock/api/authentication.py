@@ -284,7 +284,7 @@ class AuthenticationStage:
 
     def check_unchanged(self, connection: SaslConnection, principal: Principal) -> None:
         """Raise `AuthenticationRejected` if a re-authentication would change the principal."""
-        if self.session is not None and principal != connection.peer.principal:
+        if self.session is not None and not principal.is_same_as(connection.peer.principal):
             raise AuthenticationRejected(FailureReason.CHANGED, "the principal differs from the session's")
 
     def lifetime_ms(self, identity: Identity) -> int:

@@ -27,6 +27,7 @@ from penstock.cli.connection import Connection, with_connection
 from penstock.cli.output import Cell, print_json, print_table, printable
 from penstock.cli.root import make_app
 from penstock.client import AclBinding, AclFilter, Admin
+from penstock.security.principal import GROUP
 from penstock.wire.acl import AclOperation, AclPermission, PatternType, ResourceType
 from penstock.wire.acl_matching import AccessRequest
 
@@ -256,6 +257,10 @@ def explain(
         str | None,
         typer.Option("--host", metavar="ADDRESS", help="Address of the client (default: one that no ACL names)."),
     ] = None,
+    member_of: Annotated[
+        list[str] | None,
+        typer.Option("--member-of", metavar="GROUP", help="Group in the client's token; may be repeated."),
+    ] = None,
     output: Output = "text",
     *,
     connection: Connection,
@@ -269,6 +274,7 @@ def explain(
     operations = parse_operations([operation])
     if len(resources) != 1 or len(operations) != 1:
         refuse("set one operation, and one of --topic, --group, --cluster and --transactional-id")
-    request = AccessRequest(parse_principal_name(principal), host or "", operations[0], *resources[0])
+    groups = tuple(f"{GROUP}:{name}" for name in member_of or ())
+    request = AccessRequest(parse_principal_name(principal), host or "", operations[0], *resources[0], groups)
     check_request(request)
     run(explain_access(connection, request, output == "json"))

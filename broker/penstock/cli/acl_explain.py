@@ -27,12 +27,15 @@ async def explain_access(connection: Connection, request: AccessRequest, as_json
     async with connection.admin() as admin:
         acls = await admin.describe_acls(AclFilter(request.resource_type, PatternType.MATCH, request.name))
         settings = await broker_settings(admin)
-    is_super = request.principal in [user.strip() for user in settings.get(SUPER_USERS, "").split(";")]
+    super_users = {user.strip() for user in settings.get(SUPER_USERS, "").split(";")}
+    privileged = next((who for who in (request.principal, *request.groups) if who in super_users), None)
     decision = decide(request, acls, allow_without_acls=settings.get(OPEN_WITHOUT_ACL, "").lower() == "true")
-    is_allowed = is_super or decision.is_allowed
-    reason = f"it is in `{SUPER_USERS}`" if is_super else reason_of(decision)
+    is_allowed = privileged is not None or decision.is_allowed
+    reason = reason_of(decision)
+    if privileged is not None:
+        reason = f"{'it' if privileged == request.principal else privileged} is in `{SUPER_USERS}`"
     if as_json:
-        print_json(document(request, is_allowed, reason, None if is_super else decision.acl))
+        print_json(document(request, is_allowed, reason, decision.acl if privileged is None else None))
     else:
         print(f"{'allowed' if is_allowed else 'denied'}: {question_text(request)}")
         print(f"because {printable(reason)}")

@@ -39,6 +39,7 @@ class OauthSettings:
     clock_skew_s: int = 30
     sub_claim: str = "sub"
     scope_claim: str = "scope"
+    groups_claim: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ def oauth_settings(config: BrokerConfig, listener: str) -> OauthSettings:
         clock_skew_s=values.number("sasl.oauthbearer.clock.skew.seconds"),
         sub_claim=values.text("sasl.oauthbearer.sub.claim.name") or "sub",
         scope_claim=values.text("sasl.oauthbearer.scope.claim.name") or "scope",
+        groups_claim=values.text("sasl.oauthbearer.groups.claim.name") or None,
     )
 
 

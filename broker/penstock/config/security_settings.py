@@ -237,6 +237,10 @@ SETTINGS = (
     ),
     define("sasl.oauthbearer.sub.claim.name", "sub", "Claim of a token that has the principal's name."),
     define("sasl.oauthbearer.scope.claim.name", "scope", "Claim of a token that has its scopes."),
+    define(
+        "sasl.oauthbearer.groups.claim.name", None,
+        "Claim of a token that has the names of the client's groups, to which ACLs of `Group:NAME` apply. Not Kafka's.",
+    ),
 )  # fmt: skip
 SECURITY_SETTINGS: dict[str, Setting] = {known.name: known for known in SETTINGS}
 BROKER_WIDE = frozenset(

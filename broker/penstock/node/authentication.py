@@ -150,7 +150,12 @@ class ListenerAuthentication:
         keys = KeySetCache(source, times, asyncio.get_running_loop().time)
         self.cleanup.push_async_callback(keys.close)
         rules = TokenRules(
-            settings.issuer, settings.audiences, settings.clock_skew_s, settings.sub_claim, settings.scope_claim
+            settings.issuer,
+            settings.audiences,
+            settings.clock_skew_s,
+            settings.sub_claim,
+            settings.scope_claim,
+            settings.groups_claim,
         )
         return OauthBearerMechanism(TokenValidator(rules, keys, lambda: self.clock.wall_ms() / 1000))
 

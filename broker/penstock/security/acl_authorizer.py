@@ -63,7 +63,7 @@ class AclAuthorizer:
 
     def may_decide(self, principal: Principal) -> bool:
         """Return whether decisions about a principal are up to date. Those about super users need no ACLs."""
-        return self.is_confirmed() or str(principal) in self.super_users
+        return self.is_confirmed() or self.is_super_user(principal)
 
     def is_allowed(
         self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType, name: str
@@ -95,21 +95,21 @@ class AclAuthorizer:
         self.decisions[key] = decision
 
     def is_super_user(self, principal: Principal) -> bool:
-        """Return whether `super.users` has a principal."""
-        return str(principal) in self.super_users
+        """Return whether `super.users` has a principal, or one of its groups."""
+        return not self.super_users.isdisjoint(principal.identities)
 
     def decide(
         self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType, name: str
     ) -> bool:
         """Decide by the ACLs of the resource."""
-        who = str(principal)
-        if who in self.super_users:
+        if self.is_super_user(principal):
             return True
+        applicable = (*principal.identities, EVERYONE)
         is_protected = is_allowed = False
         for of_pattern in self.index.by_resource[resource].patterns(name):
             is_protected = True
-            for acls in (of_pattern.get(who, NO_ACLS), of_pattern.get(EVERYONE, NO_ACLS)):
-                for acl in acls.values():
+            for who in applicable:
+                for acl in of_pattern.get(who, NO_ACLS).values():
                     if (acl.is_allow and is_allowed) or not acl.covers(operation) or not acl.host.matches(host):
                         continue
                     if not acl.is_allow:
@@ -130,8 +130,8 @@ class AclAuthorizer:
 
 
 def acls_of(acls: ResourceAcls, principal: Principal) -> Iterator[IndexedAcl]:
-    """Yield the ACLs of a principal, and those for everyone."""
-    for who in dict.fromkeys((str(principal), EVERYONE)):
+    """Yield the ACLs of a principal and its groups, and those for everyone."""
+    for who in dict.fromkeys((*principal.identities, EVERYONE)):
         yield from acls.by_principal.get(who, NO_ACLS).values()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 USER = "User"
+GROUP = "Group"
 
 
 class Principal(NamedTuple):
@@ -15,6 +16,17 @@ class Principal(NamedTuple):
 
     kind: str
     name: str
+    groups: tuple[str, ...] = ()
+    """Names of the groups of an OAuth bearer token: ACLs of `Group:NAME` apply too."""
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """The principals of ACLs that apply: the principal as text, and its groups."""
+        return str(self), *(f"{GROUP}:{name}" for name in self.groups)
+
+    def is_same_as(self, other: Principal) -> bool:
+        """Return whether both are the same client; its groups may have changed."""
+        return self[:2] == other[:2]
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"

@@ -24,13 +24,17 @@ MAX_CACHED_NETWORKS = 4096
 
 @dataclass(frozen=True, slots=True)
 class AccessRequest:
-    """What a principal wants to do. An empty `host` means an address that no ACL names."""
+    """What a principal wants to do. An empty `host` means an address that no ACL names.
+
+    `groups` are principals too, such as `Group:analysts`: those that the client's token names.
+    """
 
     principal: str
     host: str
     operation: AclOperation
     resource_type: ResourceType
     name: str
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,10 @@ def decide(request: AccessRequest, acls: Iterable[AclBinding], *, allow_without_
     `allow_without_acls` is the setting `allow.everyone.if.no.acl.found`. `super.users` are the caller's concern.
     """
     of_resource = [acl for acl in acls if applies_to(acl, request.resource_type, request.name)]
+    principals = {request.principal, *request.groups, EVERYONE}
     allowing: AclBinding | None = None
     for acl in of_resource:
-        if not (matches_principal(acl, request.principal) and matches_host(acl.host, request.host)):
+        if acl.principal not in principals or not matches_host(acl.host, request.host):
             continue
         if acl.permission == AclPermission.DENY and acl.operation in (request.operation, AclOperation.ALL):
             return AccessDecision(False, acl, True)
@@ -76,11 +81,6 @@ def applies_to(acl: AclBinding, resource_type: ResourceType, name: str) -> bool:
 def allows(granted: AclOperation, operation: AclOperation) -> bool:
     """Return whether an ALLOW of `granted` allows `operation`."""
     return granted in (operation, AclOperation.ALL) or granted in IMPLYING.get(operation, ())
-
-
-def matches_principal(acl: AclBinding, principal: str) -> bool:
-    """Return whether an ACL concerns a principal."""
-    return acl.principal in (principal, EVERYONE)
 
 
 def matches_host(pattern: str, host: str) -> bool:

@@ -25,7 +25,8 @@ ANA = Principal("User", "ana")
 
 
 class Echo:
-    """A mechanism: `user:NAME` authenticates, `more` is answered, `wait:NAME` takes a thread, others are rejected."""
+    """A mechanism: `user:NAME` or `user:NAME+GROUP` authenticates, `more` is answered, `wait:NAME` takes a thread, others
+    are rejected."""
 
     name = "ECHO"
 
@@ -46,8 +47,9 @@ class Echo:
             return Step(b"challenge")
         raise AuthenticationRejected(FailureReason.CREDENTIALS, "unknown user or wrong password")
 
-    def done(self, name: str) -> Step:
-        return Step(b"ok", Identity(Principal("User", name), self.expires_at_ms))
+    def done(self, text: str) -> Step:
+        name, *groups = text.split("+")
+        return Step(b"ok", Identity(Principal("User", name, tuple(groups)), self.expires_at_ms))
 
     async def wait(self, name: str) -> Step:
         self.gate = asyncio.Event()
@@ -298,6 +300,14 @@ def test_re_authentication_must_not_change_the_principal() -> None:
     assert connection.closed is not None
     assert connection.peer.principal == ANA
     assert bench.stats.failures == {("ECHO", FailureReason.CHANGED): 1}
+
+
+def test_re_authentication_may_change_the_groups() -> None:
+    connection = logged_in(Bench(Echo()), "ana+dev")
+    assert connection.peer.principal == Principal("User", "ana", ("dev",))
+    handshake(connection)
+    assert authenticate(connection, "user:ana+ops").error_code == ErrorCode.NONE
+    assert connection.peer.principal == Principal("User", "ana", ("ops",))
 
 
 @pytest.mark.parametrize(("name", "is_accepted"), [("CN=a-broker,O=x", False), ("CN=a-broker", True), ("ana", True)])

@@ -132,6 +132,15 @@ def test_an_explanation_names_the_acl_that_decides(acl: Cli, ana: str) -> None:
     assert ask("write").lines[1] == "because no ACL of the resource allows it"
 
 
+def test_an_explanation_considers_the_groups_of_a_token(acl: Cli, ana: str) -> None:
+    acl("add", "Group:dev", "--topic", "plans", "--operation", "read")
+    ask = partial(acl, "explain", ana, "--topic", "plans", "--operation", "read")
+    assert ask().code == 4
+    assert ask("--member-of", "ops", "--member-of", "dev").lines[1] == (
+        "because of the ACL: allow Group:dev to read topic plans from *"
+    )
+
+
 def test_a_super_user_needs_no_acl(acl: Cli) -> None:
     outcome = acl("explain", "User:ANONYMOUS", "--cluster", "--operation", "alter")
     assert (outcome.code, outcome.lines[1]) == (0, "because it is in `super.users`")

@@ -19,6 +19,7 @@ from penstock.wire.acl_binding import AclBinding
 from penstock.wire.acl_matching import AccessRequest, decide
 
 ANA, BOB, ROOT = Principal("User", "ana"), Principal("User", "bob"), Principal("User", "root")
+MEMBER = Principal("User", "eve", ("dev", "ops"))
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 IMPLIED = {"DESCRIBE": {"READ", "WRITE", "DELETE", "ALTER"}, "DESCRIBE_CONFIGS": {"ALTER_CONFIGS"}}
 
@@ -29,7 +30,7 @@ ACLS = st.builds(
     resource_type=st.sampled_from(["TOPIC", "GROUP"]),
     pattern_type=st.sampled_from(["LITERAL", "PREFIXED"]),
     name=NAMES,
-    principal=st.sampled_from(["User:ana", "User:bob", "User:*"]),
+    principal=st.sampled_from(["User:ana", "User:bob", "User:*", "Group:dev", "Group:ana"]),
     host=st.sampled_from(["*", "10.0.0.1", "10.0.0.0/29", "fd00::/16", "::ffff:10.0.0.0/125"]),
     operation=st.sampled_from(["ALL", "READ", "WRITE", "DESCRIBE", "ALTER_CONFIGS", "DESCRIBE_CONFIGS"]),
     permission=st.sampled_from(["ALLOW", "ALLOW", "DENY"]),
@@ -74,7 +75,7 @@ def matches(acl: AclRecord, principal: Principal, host: str) -> bool:
     address = ip_address("10.0.0.1" if host == "::ffff:10.0.0.1" else host)
     network = ip_network("10.0.0.0/29" if acl.host.startswith("::ffff") else acl.host) if acl.host != "*" else None
     is_host = network is None or address in network
-    return is_host and acl.principal in ("User:*", str(principal))
+    return is_host and acl.principal in ("User:*", str(principal), *(f"Group:{name}" for name in principal.groups))
 
 
 def expected(acls: list[AclRecord], principal: Principal, host: str, operation: AclOperation, name: str) -> bool | None:
@@ -101,7 +102,7 @@ def test_decisions_are_those_of_a_search_through_all_acls_also_after_changes(
     cluster = SecuredCluster(*before, allows_unprotected=unprotected)
     for acls in (before, after, []):
         cluster.change(*acls)
-        for principal in (ANA, BOB):
+        for principal in (ANA, BOB, MEMBER):
             found = expected(acls, principal, host, operation, name)
             wanted = unprotected if found is None else found
             assert cluster.may(operation, name, principal, host) is wanted
@@ -115,9 +116,28 @@ def test_the_command_that_explains_a_decision_decides_the_same(
     acls: list[AclRecord], name: str, host: str, operation: AclOperation, unprotected: bool
 ) -> None:
     cluster = SecuredCluster(*acls, allows_unprotected=unprotected)
-    request = AccessRequest(str(ANA), host, operation, TOPIC, name)
-    explained = decide(request, [binding(acl) for acl in acls], allow_without_acls=unprotected)
-    assert cluster.may(operation, name, ANA, host) is explained.is_allowed
+    for principal in (ANA, MEMBER):
+        groups = tuple(f"Group:{group}" for group in principal.groups)
+        request = AccessRequest(str(principal), host, operation, TOPIC, name, groups)
+        explained = decide(request, [binding(acl) for acl in acls], allow_without_acls=unprotected)
+        assert cluster.may(operation, name, principal, host) is explained.is_allowed
+
+
+def test_the_rights_of_a_group_are_those_of_its_members() -> None:
+    cluster = SecuredCluster(acl("WRITE", "t", principal="Group:dev"), acl("READ", "t", "DENY", principal="Group:ops"))
+    assert cluster.may(AclOperation.WRITE, "t", MEMBER)
+    assert not cluster.may(AclOperation.READ, "t", MEMBER)
+    assert not cluster.may(AclOperation.WRITE, "t", MEMBER._replace(groups=("ops",))), "the group was left"
+    assert not cluster.may(AclOperation.WRITE, "t", Principal("User", "dev")), "a user has the name of the group"
+    assert cluster.authorizer.is_allowed_for_any(MEMBER, "10.0.0.1", AclOperation.WRITE, TOPIC)
+    assert not cluster.authorizer.is_allowed_for_any(BOB, "10.0.0.1", AclOperation.WRITE, TOPIC)
+
+
+def test_the_members_of_a_group_in_super_users_may_do_everything() -> None:
+    authorizer = AclAuthorizer(ClusterView(), {"Group:ops"}, is_confirmed=lambda: False)
+    assert authorizer.is_allowed(MEMBER, "10.0.0.1", AclOperation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
+    assert authorizer.may_decide(MEMBER)
+    assert not authorizer.may_decide(Principal("User", "ops"))
 
 
 def binding(acl: AclRecord) -> AclBinding:

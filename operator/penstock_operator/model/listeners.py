@@ -102,6 +102,14 @@ class OAuth(Model, frozen=True, kw_only=True):
         str, doc("Audience that tokens must be for: one value of claim `aud`.", min_length=1, max_length=1024)
     ]
     subject_claim: Annotated[str, doc("Claim with the user's name.", min_length=1, max_length=256)] = "sub"
+    groups_claim: Annotated[
+        str,
+        doc(
+            "Claim with the names of the user's groups, whose rights are those of Users with `principalType: Group`."
+            " Default: tokens have no groups.",
+            max_length=256,
+        ),
+    ] = ""
 
 
 class ClusterListener(Model, frozen=True, kw_only=True):

@@ -86,6 +86,7 @@ def oauth_settings(oauth: OAuth) -> dict[str, str]:
         "sasl.oauthbearer.expected.issuer": oauth.issuer,
         "sasl.oauthbearer.expected.audience": oauth.audience,
         "sasl.oauthbearer.sub.claim.name": oauth.subject_claim,
+        **({"sasl.oauthbearer.groups.claim.name": oauth.groups_claim} if oauth.groups_claim else {}),
     }
 
 

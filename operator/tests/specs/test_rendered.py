@@ -48,7 +48,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
                 "name": "tokens",
                 "port": 9093,
                 "authentication": "oauth",
-                "oauth": {"jwksUrl": "https://id.example/keys", "issuer": "https://id.example", "audience": "penstock"},
+                "oauth": {
+                    "jwksUrl": "https://id.example/keys",
+                    "issuer": "https://id.example",
+                    "audience": "penstock",
+                    "groupsClaim": "roles",
+                },
             },
             {"name": "mutual", "port": 9094, "authentication": "tls"},
         ],

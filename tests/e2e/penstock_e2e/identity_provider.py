@@ -16,6 +16,8 @@ from joserfc.jwk import ECKey
 from secrets_kit import secret
 
 ISSUER, AUDIENCE = "https://id.example/", "penstock"
+GROUP = "readers"
+"""The group of all clients, by the claim `groups`."""
 LIFETIME_S = 3600
 
 
@@ -43,7 +45,9 @@ class IdentityProvider:
     def token(self, subject: str, audience: str = AUDIENCE) -> str:
         """Return a signed token, valid for `LIFETIME_S`."""
         now = int(time.time())
-        claims = {"iss": ISSUER, "aud": audience, "sub": subject, "iat": now, "exp": now + LIFETIME_S}
+        claims = {
+            "iss": ISSUER, "aud": audience, "sub": subject, "groups": [GROUP], "iat": now, "exp": now + LIFETIME_S
+        }  # fmt: skip
         made = jwt.encode({"alg": "ES256", "kid": "one"}, claims, self._key, algorithms=["ES256"])
         secret(made.rpartition(".")[2])
         return made

@@ -25,13 +25,15 @@ from secrets_kit import secret
 
 from penstock_e2e.broker import BrokerProcess
 from penstock_e2e.connections import CERTIFICATE, SASL, Connection
-from penstock_e2e.identity_provider import AUDIENCE, ISSUER, IdentityProvider
+from penstock_e2e.identity_provider import AUDIENCE, GROUP, ISSUER, IdentityProvider
 from penstock_e2e.model import DEADLINE_S
 
 ADMIN, ADMIN_PASSWORD = "admin", secret("admin-pw-7f3a")
 USER, PASSWORD, WRONG_PASSWORD = "ana", secret("ana-pw-91be"), secret("wrong-pw-55c2")
 PREFIXES = ("ana-", "java-")
 """Names of topics, groups and transactions to which `USER` has every right."""
+GROUP_PREFIX = "readers-"
+"""Names to which the group of the identity provider's clients has every right."""
 FORBIDDEN = "forbidden"
 """A topic to which `USER` has no right."""
 SESSION_MS = 1_500
@@ -71,6 +73,7 @@ class SecuredBroker:
             "sasl.oauthbearer.allowed.urls": keys,
             "sasl.oauthbearer.expected.issuer": ISSUER,
             "sasl.oauthbearer.expected.audience": AUDIENCE,
+            "sasl.oauthbearer.groups.claim.name": "groups",
             "connection.failed.authentication.delay.ms": "10",
             "authorizer.class.name": "StandardAuthorizer",
             "super.users": f"User:{ADMIN}",
@@ -106,7 +109,9 @@ class SecuredBroker:
             change = UserScramCredentialUpsertion(USER, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
             admin.alter_user_scram_credentials([change])[USER].result(DEADLINE_S)
         kinds = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
-        for created in admin.create_acls([_rights(kind, prefix) for kind in kinds for prefix in PREFIXES]).values():
+        owners = dict.fromkeys(PREFIXES, f"User:{USER}") | {GROUP_PREFIX: f"Group:{GROUP}"}
+        rights = [_rights(kind, prefix, owner) for kind in kinds for prefix, owner in owners.items()]
+        for created in admin.create_acls(rights).values():
             created.result(DEADLINE_S)
         admin.create_topics([NewTopic(FORBIDDEN, 1)])[FORBIDDEN].result(DEADLINE_S)
 
@@ -121,9 +126,9 @@ class SecuredBroker:
             reserved.close()
 
 
-def _rights(kind: ResourceType, prefix: str) -> AclBinding:
+def _rights(kind: ResourceType, prefix: str, principal: str) -> AclBinding:
     pattern, allow = ResourcePatternType.PREFIXED, AclPermissionType.ALLOW
-    return AclBinding(kind, prefix, pattern, f"User:{USER}", "*", AclOperation.ALL, allow)
+    return AclBinding(kind, prefix, pattern, principal, "*", AclOperation.ALL, allow)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Validation of signed tokens (RFC 7519): signature, issuer, audience, times, principal.
+"""Validation of signed tokens (RFC 7519): signature, issuer, audience, times, principal and groups.
 
 Only asymmetric algorithms are accepted, and only keys of the configured set: never a token without a signature
 (CVE-2026-33557), nor one whose signature is a keyed hash with the public key.
@@ -19,12 +19,20 @@ from joserfc.errors import JoseError
 from joserfc.jwk import Key
 
 from penstock.security.principal import Principal
-from penstock.security.sasl.exchange import AuthenticationRejected, FailureReason, Identity, user_principal
+from penstock.security.sasl.exchange import (
+    MAX_NAME_CHARS,
+    AuthenticationRejected,
+    FailureReason,
+    Identity,
+    user_principal,
+)
 from penstock.security.sasl.jwks import KeySetCache
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 MAX_TOKEN_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 8 * 1024
+MAX_GROUPS = 512
+"""Groups of a token. A token with more is rejected: a group that was left out could be one that is denied something."""
 MAX_KEYS_TRIED = 8
 """Keys that are tried for a token without a key id."""
 
@@ -40,13 +48,14 @@ class TokenHeader(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a listener demands of tokens. An empty audience or no issuer means any."""
+    """What a listener demands of tokens. An empty audience or no issuer means any, no groups claim means no groups."""
 
     issuer: str | None = None
     audiences: tuple[str, ...] = ()
     clock_skew_s: float = 30.0
     principal_claim: str = "sub"
     scope_claim: str = "scope"
+    groups_claim: str | None = None
 
 
 class TokenValidator:
@@ -90,7 +99,20 @@ class TokenValidator:
         name = claims.get(self._rules.principal_claim)
         if not isinstance(name, str):
             raise rejected(f'the token has no claim "{self._rules.principal_claim}"')
-        return user_principal(name)
+        return user_principal(name)._replace(groups=self._groups(claims))
+
+    def _groups(self, claims: dict[str, Any]) -> tuple[str, ...]:
+        """Return the names of the groups, sorted: clients of the same groups share authorization decisions."""
+        claim = self._rules.groups_claim
+        value = None if claim is None else claims.get(claim)
+        if value is None:
+            return ()
+        groups = texts_of(value)
+        if not groups and value != []:
+            raise rejected(f'claim "{claim}" is neither text nor a list of texts')
+        if len(groups) > MAX_GROUPS or not all(0 < len(name) <= MAX_NAME_CHARS for name in groups):
+            raise rejected(f'claim "{claim}" has more than {MAX_GROUPS} groups, or one with an empty or too long name')
+        return tuple(sorted(groups))
 
     def _check_times(self, claims: dict[str, Any], now_s: float) -> float:
         """Return the time of expiry, in seconds since 1970."""

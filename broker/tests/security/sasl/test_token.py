@@ -28,7 +28,7 @@ from token_kit import (
 
 from penstock.security.principal import Principal
 from penstock.security.sasl.exchange import AuthenticationRejected, FailureReason, Identity
-from penstock.security.sasl.token import ALGORITHMS, MAX_TOKEN_BYTES, TokenRules
+from penstock.security.sasl.token import ALGORITHMS, MAX_GROUPS, MAX_TOKEN_BYTES, TokenRules
 
 
 def validate(text: str, rules: TokenRules = RULES, provider: Provider | None = None) -> Identity:
@@ -123,6 +123,24 @@ def test_the_principal_comes_from_the_configured_claim() -> None:
     assert validate(token(client_id="job"), rules).principal.name == "job"
     assert "client_id" in rejection(token(), rules)
     assert '"sub"' in rejection(token(sub=7))
+
+
+@pytest.mark.parametrize(
+    ("groups", "names"),
+    [(["ops", "dev", "ops"], ("dev", "ops")), ("dev", ("dev",)), ([], ()), (None, ()), (["a b,c:d"], ("a b,c:d",))],
+)
+def test_groups_come_from_the_configured_claim(groups: object, names: tuple[str, ...]) -> None:
+    rules = TokenRules(RULES.issuer, RULES.audiences, groups_claim="roles")
+    assert validate(token(roles=groups), rules).principal == Principal("User", "ana", names)
+    assert validate(token(roles=groups)).principal == Principal("User", "ana"), "there is no such setting"
+
+
+@pytest.mark.parametrize(
+    "groups", [7, {"dev": 1}, ["dev", 7], [""], "", ["x" * 256], [f"g{n}" for n in range(MAX_GROUPS + 1)]]
+)
+def test_a_token_whose_groups_are_unusable_is_rejected(groups: object) -> None:
+    rules = TokenRules(RULES.issuer, RULES.audiences, groups_claim="roles")
+    assert '"roles"' in rejection(token(roles=groups), rules)
 
 
 def test_scopes_are_texts() -> None:
