@@ -25,8 +25,10 @@ ANA = Principal("User", "ana")
 
 
 class Echo:
-    """A mechanism: `user:NAME` or `user:NAME+GROUP` authenticates, `more` is answered, `wait:NAME` takes a thread, others
-    are rejected."""
+    """A mechanism: `user:NAME` or `user:NAME+GROUP` authenticates, `more` is answered, `wait:NAME` takes a thread.
+
+    Others are rejected.
+    """
 
     name = "ECHO"
 
