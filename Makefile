@@ -138,7 +138,7 @@ images: ## build the images of broker, operator and Spark with docker, podman or
 	docker/build.sh $(ARGS)
 
 chart: packages ## test the charts as they are rendered; needs helm (ARGS=--update writes the golden files)
-	$(BIN)/pytest charts/tests -q $(ARGS)
+	$(BIN)/pytest charts/tests $(SHARED) $(ARGS)
 
 e2e: packages kcat ## test on a Kubernetes cluster: KUBECONFIG's, CLUSTER=local, or kind's (the short set)
 	tests/e2e/kubernetes/run.sh -m "not full" -n 3 --dist loadgroup $(ARGS)
