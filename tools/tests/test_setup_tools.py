@@ -175,7 +175,7 @@ class TestContinuousIntegration:
     tools = tuple("bash cat cut dirname env grep make mktemp nice rm sh sleep tail timeout".split())
     java = ("javac", "mvn")
     steps = ("setup", "lint", "test", "demo", "java", "differential", "frameworks", "simulate")
-    further = ("chaos", "e2e")
+    further = ("chaos", "chart", "e2e")
     summary = "=== 3 passed in 0.10s ==="
 
     def prepared(self, home: Path, recipes: Mapping[str, str], has_java: bool = True) -> dict[str, str]:
@@ -250,8 +250,10 @@ class TestContinuousIntegration:
     def test_a_local_cluster_is_tested_on_and_taken_down(self, tmp_path: Path, failing: str) -> None:
         said = "echo $$CLUSTER, $${LOCAL_CLUSTER##*/}: cluster tests"
         environment = self.prepared(tmp_path, {"e2e": f"{said}; {failing}"})
-        self.cluster(tmp_path)
+        self.cluster(tmp_path, f'echo "$POLICIES" > {tmp_path}/policies')
         result = run("bash", tmp_path / ".ci" / "run", env=environment)
+        assert (tmp_path / "policies").read_text() == "1\n", "NetworkPolicies are enforced from the start"
+        assert "ok      make chart" in result.stdout
         assert "local, cluster: cluster tests" in result.stdout
         assert (result.returncode, "FAILED  make e2e" in result.stdout) == ((1, True) if failing else (0, False))
         assert (tmp_path / "cluster" / "down.called").exists()
