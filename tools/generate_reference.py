@@ -297,7 +297,7 @@ def row(name: str, setting: Setting, extra: str | None) -> str:
 
 NOT_SERVED = frozenset(
     (
-        *(ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_DESCRIBE, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE),
+        *(ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE),
         *(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.ALTER_SHARE_GROUP_OFFSETS, ApiKey.DELETE_SHARE_GROUP_OFFSETS),
     )
 )

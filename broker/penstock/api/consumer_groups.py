@@ -13,8 +13,8 @@ from penstock.group import admin
 from penstock.group.coordinator import GroupCoordinator
 from penstock.group.fencing import FATAL_ERRORS
 from penstock.group.modern.assignment import NOTHING, Assignment, assignment_of
-from penstock.group.modern.consumer import ConsumerHeartbeat, HeartbeatResult
-from penstock.group.modern.group import ModernGroup
+from penstock.group.modern.consumer import HeartbeatResult, MemberHeartbeat
+from penstock.group.modern.group import GroupType, ModernGroup
 from penstock.group.modern.member import JOIN_EPOCH, ModernMember
 from penstock.group.modern.topics import TopicFilter
 from penstock.group.phases import GroupState
@@ -83,7 +83,9 @@ class ConsumerGroupsApi:
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
         """Serve ConsumerGroupHeartbeat 0 to 1."""
-        result = self.coordinator.consumers.heartbeat(request.group_id, self.heartbeat_of(request, context))
+        result = self.coordinator.modern.heartbeat(
+            GroupType.CONSUMER, request.group_id, self.heartbeat_of(request, context)
+        )
         if isinstance(result, HeartbeatResult) and result.error not in FATAL_ERRORS:
             return heartbeat_response(result)
         return self.await_heartbeat(request.group_id, result)
@@ -98,12 +100,12 @@ class ConsumerGroupsApi:
         response.error_code = error
         return response
 
-    def heartbeat_of(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> ConsumerHeartbeat:
+    def heartbeat_of(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> MemberHeartbeat:
         """Return the coordinator's form of a heartbeat."""
         member_id, owned = request.member_id, request.topic_partitions
         if not member_id and context.version < CLIENT_MEMBER_ID_VERSION and request.member_epoch == JOIN_EPOCH:
             member_id = self.coordinator.new_member_id()
-        return ConsumerHeartbeat(
+        return MemberHeartbeat(
             member_id,
             request.member_epoch,
             request.instance_id,
@@ -136,8 +138,8 @@ class ConsumerGroupsApi:
         error = self.coordinator.error(group_id)
         if error:
             return DescribedGroup(error_code=error, group_id=group_id)
-        group, idle = self.coordinator.find_modern(group_id), admin.idle_consumer_group(self.coordinator, group_id)
-        if group is None and idle is None:
+        found = admin.describe_modern(self.coordinator, group_id, GroupType.CONSUMER)
+        if found is None:
             what = "is not a consumer group" if self.coordinator.exists(group_id) else "not found"
             return DescribedGroup(
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND,
@@ -145,8 +147,8 @@ class ConsumerGroupsApi:
                 group_id=group_id,
                 group_state=GroupState.DEAD.value,
             )
+        epoch, group = found
         if group is None:
-            epoch = idle.generation if idle is not None else 0
             return DescribedGroup(
                 group_id=group_id,
                 group_state=GroupState.EMPTY.value,

@@ -257,6 +257,9 @@ class ShareGroupConfig:
     is_renew_enabled: bool
 
 
+ModernGroupConfig = ConsumerGroupConfig | ShareGroupConfig
+
+
 def consumer_group_config(defaults: ModernGroupDefaults, overrides: Mapping[str, str]) -> ConsumerGroupConfig:
     """Return a group's effective settings; values out of the broker's bounds are moved to the nearest bound."""
     return ConsumerGroupConfig(*(each.effective(defaults, overrides) for each in CONSUMER_BOUNDED))

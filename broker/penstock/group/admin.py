@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.group.coordinator import GroupCoordinator
-from penstock.group.coordinator_shard import IdleGroup
-from penstock.group.modern.group import GroupType
+from penstock.group.modern.group import GroupType, ModernGroup
 from penstock.group.offset_table import OffsetKey
 from penstock.group.phases import GroupState
 from penstock.group.subscription import CONSUMER
@@ -75,17 +74,29 @@ class ListedGroupSummary(NamedTuple):
     group_type: GroupType
 
 
-def idle_consumer_group(coordinator: GroupCoordinator, group_id: str) -> IdleGroup | None:
-    """Return a consumer group that has had no members since this broker coordinates it."""
-    idle = coordinator.idle(group_id)
-    return idle if idle is not None and idle.group_type is GroupType.CONSUMER else None
+class ModernGroupSummary(NamedTuple):
+    """A group whose broker assigns partitions; `group` is None if it has had no members since this broker coordinates
+    it."""
+
+    epoch: int
+    group: ModernGroup | None
+
+
+def describe_modern(coordinator: GroupCoordinator, group_id: str, group_type: GroupType) -> ModernGroupSummary | None:
+    """Return a group of the type, None if it does not exist or is of another type."""
+    group, idle = coordinator.find_modern(group_id), coordinator.idle(group_id)
+    if group is not None and group.group_type is group_type:
+        return ModernGroupSummary(group.group_epoch, group)
+    if idle is not None and idle.group_type is group_type:
+        return ModernGroupSummary(idle.generation, None)
+    return None
 
 
 def summarize(coordinator: GroupCoordinator, group_id: str) -> ListedGroupSummary:
     """Return the summary of an existing group."""
     group, modern, idle = coordinator.find(group_id), coordinator.find_modern(group_id), coordinator.idle(group_id)
     if modern is not None:
-        return ListedGroupSummary(group_id, CONSUMER, modern.state.value, modern.group_type)
+        return ListedGroupSummary(group_id, modern.group_type, modern.state.value, modern.group_type)
     if group is not None:
         return ListedGroupSummary(group_id, group.phases.protocol_type, group.phases.state.value, GroupType.CLASSIC)
     assert idle is not None, f'group "{group_id}" exists'
@@ -117,7 +128,7 @@ async def delete_offsets(
         return unavailable, []
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID, []
-    if not coordinator.exists(group_id):
+    if not coordinator.exists(group_id) or describe_modern(coordinator, group_id, GroupType.SHARE) is not None:
         return ErrorCode.GROUP_ID_NOT_FOUND, []
     group = coordinator.find(group_id)
     active = group is not None and group.phases.state is not GroupState.EMPTY

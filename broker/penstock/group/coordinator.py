@@ -15,12 +15,12 @@ from penstock.config.broker import BrokerConfig
 from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.group.admission import check_join, is_group_id
 from penstock.group.calls import JoinRequest, JoinResult, Persist, Reply, SyncRequest, SyncResult
-from penstock.group.consumer_groups import ConsumerGroups
 from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, RunningGroup, RunningModernGroup
 from penstock.group.directory import GroupDirectory
 from penstock.group.fencing import FencingConfirmation
 from penstock.group.modern.consumer import commit_error
 from penstock.group.modern.group import GroupType, ModernGroup
+from penstock.group.modern_groups import ModernGroups
 from penstock.group.offset_loading import OffsetLoaderFactory
 from penstock.group.offsets import CommittedOffset, OffsetCommit, Offsets
 from penstock.group.ownership import ShardOwnership
@@ -74,7 +74,7 @@ class GroupCoordinator:
         self.retention: OffsetRetention = OffsetRetention(
             self.offsets, view, clock, config, self._groups.usage, self._delete_if_unused
         )
-        self.consumers = ConsumerGroups(
+        self.modern = ModernGroups(
             store, view, clock, config, self._groups, self.offsets, ownership, self._request_error
         )
         self._settings = SettingsExpiry(store, clock, config, ownership, self.exists, lambda: self.retention.paused)
@@ -97,10 +97,10 @@ class GroupCoordinator:
         """
         assert self._view.revision > 0, "groups are loaded after the topics"
         self._loop = asyncio.get_running_loop()
-        self.consumers.start()
+        self.modern.start()
         await self.ownership.start()
         self._view.subscribe(self._loader.topics_changed)
-        self._view.subscribe(self.consumers.topics_changed)
+        self._view.subscribe(self.modern.topics_changed)
         self.retention.start()
         self._settings.start()
         self._unavailable = ErrorCode.NONE
@@ -111,7 +111,7 @@ class GroupCoordinator:
         self.offsets.writers.open(shard.guard)
         entries, members, settings = found
         loaded = {keys.group_of(entry.key): record for entry in entries if (record := self._load(shard, entry))}
-        self.consumers.load(shard, loaded, members, settings)
+        self.modern.load(shard, loaded, members, settings)
 
     def _load(self, shard: CoordinatorShard, entry: StoreEntry) -> GroupRecord | None:
         """Load a classic group. Returns the record of the group, of whatever type; None if it is unreadable."""
@@ -147,7 +147,7 @@ class GroupCoordinator:
                 known.group.phases.close(ErrorCode.NOT_COORDINATOR)
                 self._apply_effects(known)
             elif isinstance(known, RunningModernGroup):
-                self.consumers.stop(known)
+                self.modern.stop(known)
             self.offsets.cache.evict(group_id)
 
     def dismiss(self) -> None:
@@ -155,7 +155,7 @@ class GroupCoordinator:
         self._unavailable = ErrorCode.NOT_COORDINATOR
         self.retention.close()
         self._settings.close()
-        self.consumers.close()
+        self.modern.close()
         self.offsets.cache.close()
         self._loader.close()
         for shard in self.ownership:
@@ -194,8 +194,9 @@ class GroupCoordinator:
         """Return the error if the group's members use another protocol. An empty group becomes a classic one."""
         modern = self._groups.modern(group_id)
         if modern is None:
-            return ErrorCode.NONE
-        if modern.group.members:
+            is_share = self._groups.is_share(group_id)
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL if is_share else ErrorCode.NONE
+        if modern.group.members or self._groups.is_share(group_id):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         shard = self._groups.shard(group_id)
         assert shard is not None, f'this broker does not coordinate group "{group_id}"'
@@ -273,6 +274,8 @@ class GroupCoordinator:
             return known.group.check_commit(member_id, instance_id, generation, self._now_ms())
         if isinstance(known, RunningModernGroup):
             return commit_error(known.group, member_id, generation, partitions)
+        if self._groups.is_share(group_id):
+            return ErrorCode.GROUP_ID_NOT_FOUND
         if generation < 0:
             return ErrorCode.NONE
         return ErrorCode.ILLEGAL_GENERATION if known is None else ErrorCode.UNKNOWN_MEMBER_ID
@@ -380,7 +383,7 @@ class GroupCoordinator:
             self._apply_effects(known)
             known = IdleGroup(known.group.phases.generation, known.group.phases.protocol_type, known.state_ms)
         elif isinstance(known, RunningModernGroup):
-            self.consumers.stop(known)
+            self.modern.stop(known)
             known = known.as_idle()
         futures = self.offsets.delete_group(group_id)
         if shard is not None and known is not None:
@@ -482,7 +485,9 @@ class GroupCoordinator:
         self._apply_effects(running)
 
     def _delete_if_unused(self, group_id: str) -> bool:
-        """Delete an empty group without offsets, unless a member is joining."""
+        """Delete an empty group without offsets, unless a member is joining. Share groups never expire, as in Kafka."""
+        if self._groups.is_share(group_id):
+            return False
         running, modern = self._groups.running(group_id), self._groups.modern(group_id)
         if running is not None and (running.group.phases.state is not GroupState.EMPTY or running.group.pending):
             return False

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from penstock.group.modern.group import GroupType, ModernGroup
 from penstock.group.shard_writer import ShardGuard
 from penstock.group.state_machine import ClassicGroup
-from penstock.group.subscription import CONSUMER
 
 
 class RunningGroup:
@@ -54,10 +53,17 @@ class RunningModernGroup:
 
     def as_idle(self) -> IdleGroup:
         """Return the group without its members."""
-        return IdleGroup(self.group.group_epoch, CONSUMER, self.state_ms, self.group.group_type)
+        return IdleGroup(self.group.group_epoch, self.group.group_type, self.state_ms, self.group.group_type)
 
 
 HostedGroup = RunningGroup | IdleGroup | RunningModernGroup
+
+
+def type_of(known: HostedGroup) -> GroupType:
+    """Return the type of a group."""
+    if isinstance(known, IdleGroup):
+        return known.group_type
+    return known.group.group_type if isinstance(known, RunningModernGroup) else GroupType.CLASSIC
 
 
 @dataclass(slots=True, eq=False)

@@ -12,8 +12,10 @@ from penstock.group.coordinator_shard import (
     IdleGroup,
     RunningGroup,
     RunningModernGroup,
+    type_of,
 )
 from penstock.group.expiry import OffsetUsage
+from penstock.group.modern.group import GroupType
 from penstock.group.ownership import ShardOwnership
 from penstock.group.phases import GroupState
 from penstock.group.state_machine import ClassicGroup
@@ -52,6 +54,11 @@ class GroupDirectory:
         """Return the group if its broker assigns partitions and it has had members since this broker coordinates it."""
         known = self.get(group_id)
         return known if isinstance(known, RunningModernGroup) else None
+
+    def is_share(self, group_id: str) -> bool:
+        """Return whether the group is a share group."""
+        known = self.get(group_id)
+        return known is not None and type_of(known) is GroupType.SHARE
 
     def is_running(self, group_id: str) -> bool:
         """Return whether the group has a state machine."""

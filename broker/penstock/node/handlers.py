@@ -34,6 +34,7 @@ from penstock.api.replica_fetch import ReplicaFetchApi
 from penstock.api.routes import Route
 from penstock.api.sasl import UnexpectedSaslApi
 from penstock.api.scram_credentials import ScramCredentialsApi
+from penstock.api.share_groups import ShareGroupsApi
 from penstock.api.topics import TopicsApi
 from penstock.api.transaction_parts import TransactionPartsApi
 from penstock.api.transactions import TransactionsApi
@@ -138,6 +139,7 @@ def make_apis(services: BrokerServices) -> list[ApiHandler]:
         GroupsApi(groups, view, txns.coordinator),
         GroupAdminApi(groups, view),
         ConsumerGroupsApi(groups, view, services.authorizer),
+        ShareGroupsApi(groups, view),
         OffsetsApi(groups, view),
         ProducerIdsApi(services.ids, txns.coordinator),
         TransactionsApi(txns.coordinator, view, services.clock),

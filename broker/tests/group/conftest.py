@@ -284,7 +284,7 @@ class World:
         """Restart as after `kill -9`: close only the store's file."""
         self.groups.retention.close()
         self.groups._settings.close()
-        self.groups.consumers.close()
+        self.groups.modern.close()
         for shard in self.groups.ownership:
             for known in shard.groups.values():
                 if isinstance(known, RunningGroup) and known.timer is not None:

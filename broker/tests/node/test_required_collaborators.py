@@ -39,7 +39,7 @@ OPTIONAL = {
         "HTTP is protected if it is configured",
     ),
     **dict.fromkeys(
-        ("ConsumerHeartbeat.owned", "ConsumerHeartbeat.topic_filter", "ConsumerHeartbeat.topic_names"),
+        ("MemberHeartbeat.owned", "MemberHeartbeat.topic_filter", "MemberHeartbeat.topic_names"),
         "values: a heartbeat leaves out what has not changed",
     ),
     "HeartbeatResult.assigned": "a result: only some heartbeats bring an assignment",

@@ -31,6 +31,7 @@ from penstock.wire.messages.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from penstock.wire.messages.share_group_describe import DescribedGroup as ShareGroup
 
 READ_TOPIC = Right(AclOperation.READ, ResourceType.TOPIC)
 WRITE_TOPIC = Right(AclOperation.WRITE, ResourceType.TOPIC)
@@ -86,7 +87,12 @@ def topics_of_group(group: ConsumerGroup) -> set[str]:
     return {topic.topic_name for assignment in assignments for topic in assignment.topic_partitions}
 
 
-def hide_group(group: ConsumerGroup) -> None:
+def topics_of_share_group(group: ShareGroup) -> set[str]:
+    """Return the topics whose partitions the members of a described share group have."""
+    return {topic.topic_name for member in group.members for topic in member.assignment.topic_partitions}
+
+
+def hide_group(group: ConsumerGroup | ShareGroup) -> None:
     """Replace a described group by the error for topics that the client may not see."""
     group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     group.error_message = "the group has partitions of a topic that the client may not describe"
@@ -356,9 +362,26 @@ TABLE: dict[int, ApiRules] = {
             ),
         )
     ),
-    ApiKey.SHARE_GROUP_HEARTBEAT: member(),
+    ApiKey.SHARE_GROUP_HEARTBEAT: ApiRules(
+        (
+            RequestRule(rights=(READ_GROUP,), name="group_id"),
+            ElementRule(subject=Named(DESCRIBE_TOPIC), requested="subscribed_topic_names", refuses_request=True),
+        )
+    ),
     ApiKey.SHARE_GROUP_DESCRIBE: ApiRules(
-        (ElementRule(subject=Named(DESCRIBE_GROUP), requested="group_ids", answered="groups"),)
+        (
+            ElementRule(subject=Named(DESCRIBE_GROUP), requested="group_ids", answered="groups"),
+            DetailRule(
+                right=DESCRIBE_TOPIC,
+                answered="groups",
+                names=topics_of_share_group,
+                hide=hide_group,
+                text="on all topics that are assigned to members; otherwise the group gets an error",
+            ),
+            OperationsRule(
+                resource=ResourceType.GROUP, answered="groups", name="group_id", bits="authorized_operations"
+            ),
+        )
     ),
     ApiKey.SHARE_FETCH: member(),
     ApiKey.SHARE_ACKNOWLEDGE: member(),

@@ -1,6 +1,6 @@
 """The assignors: pure functions from subscriptions and partitions to the partitions of each member.
 
-`group` calls them on the event loop for small groups, and `group.consumer_groups` in a thread for others.
+`group` calls them on the event loop for small groups, and `group.modern_groups` in a thread for others.
 """
 
 from __future__ import annotations

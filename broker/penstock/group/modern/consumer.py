@@ -1,6 +1,7 @@
-"""The requests of members of consumer groups (KIP-848), checked as Kafka does. Called by `group.consumer_groups`.
+"""The requests of members of consumer groups (KIP-848), checked as Kafka does. Called by `group.modern_groups`.
 
-Members send everything with the first heartbeat, and then only what changed: None means unchanged.
+Members send everything with the first heartbeat, and then only what changed: None means unchanged. Those of share
+groups send some of the fields; see `share`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.group.modern.assignment import Assignment, contains
-from penstock.group.modern.group import ModernGroup
+from penstock.group.modern.group import GroupType, ModernGroup
 from penstock.group.modern.member import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -31,8 +32,8 @@ MAX_WAITING_INTERVAL_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerHeartbeat:
-    """A ConsumerGroupHeartbeat request; None means unchanged."""
+class MemberHeartbeat:
+    """A ConsumerGroupHeartbeat or ShareGroupHeartbeat request; None means unchanged."""
 
     member_id: str
     epoch: int
@@ -67,7 +68,7 @@ class HeartbeatResult:
     message: str | None = None
 
 
-def check_heartbeat(request: ConsumerHeartbeat, assignors: Iterable[str]) -> None:
+def check_heartbeat(request: MemberHeartbeat, assignors: Iterable[str]) -> None:
     """Raise `GroupError` for a request that no member may send."""
     for name, value in (("MemberId", request.member_id), ("InstanceId", request.instance_id), ("RackId", request.rack)):
         if value is not None and not 0 < len(value) <= MAX_ID_CHARS:
@@ -106,9 +107,7 @@ def invalid(message: str) -> GroupError:
     return GroupError(ErrorCode.INVALID_REQUEST, message)
 
 
-def handle_heartbeat(
-    group: ModernGroup, request: ConsumerHeartbeat, max_size: int, now_ms: float
-) -> ModernMember | None:
+def handle_heartbeat(group: ModernGroup, request: MemberHeartbeat, max_size: int, now_ms: float) -> ModernMember | None:
     """Apply a valid heartbeat's changes of membership and subscription. Returns the member, None if it left.
 
     Call `respond` once a new assignment was started, if one is due. Raises `GroupError`.
@@ -135,20 +134,20 @@ def handle_heartbeat(
     return member
 
 
-def find_or_join(group: ModernGroup, request: ConsumerHeartbeat, max_size: int) -> tuple[ModernMember, bool]:
+def find_or_join(group: ModernGroup, request: MemberHeartbeat, max_size: int) -> tuple[ModernMember, bool]:
     """Return the member of a heartbeat and whether it is new. Raises `GroupError`."""
     if request.instance_id is not None:
         return find_or_join_static(group, request, request.instance_id, max_size)
     member = group.members.get(request.member_id)
     if member is None:
         return add_member(group, request, max_size), True
-    check_epoch(member, request)
+    check_epoch(group, member, request)
     rejoin(group, member, request)
     return member, False
 
 
 def find_or_join_static(
-    group: ModernGroup, request: ConsumerHeartbeat, instance_id: str, max_size: int
+    group: ModernGroup, request: MemberHeartbeat, instance_id: str, max_size: int
 ) -> tuple[ModernMember, bool]:
     """Return the static member of a heartbeat and whether it is new. Raises `GroupError`."""
     member = group.static_member(instance_id)
@@ -168,19 +167,19 @@ def find_or_join_static(
             f"Static member {request.member_id} with instance id {instance_id} was fenced by member"
             f" {member.member_id}.",
         )
-    check_epoch(member, request)
+    check_epoch(group, member, request)
     rejoin(group, member, request)
     return member, False
 
 
-def add_member(group: ModernGroup, request: ConsumerHeartbeat, max_size: int) -> ModernMember:
+def add_member(group: ModernGroup, request: MemberHeartbeat, max_size: int) -> ModernMember:
     """Add the member of a join. Raises `GroupError`."""
     if request.epoch != JOIN_EPOCH:
         raise unknown_member(request.member_id, group.group_id)
     if len(group.members) >= max_size:
         raise GroupError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"The consumer group has reached its maximum capacity of {max_size} members.",
+            f"The {group.group_type} group has reached its maximum capacity of {max_size} members.",
         )
     member = ModernMember(request.member_id, request.instance_id)
     group.add_member(member)
@@ -194,33 +193,33 @@ def unknown_member(member_id: str, group_id: str) -> GroupError:
     )
 
 
-def check_epoch(member: ModernMember, request: ConsumerHeartbeat) -> None:
+def check_epoch(group: ModernGroup, member: ModernMember, request: MemberHeartbeat) -> None:
     """Raise `GroupError` unless the member has its current epoch, or the previous one because it missed a response."""
     if request.epoch == JOIN_EPOCH or request.epoch == member.epoch:
         return
     if request.epoch > member.epoch:
         raise GroupError(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The consumer group member has a greater member epoch ({request.epoch}) than the one known by the group"
-            f" coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
+            f"The {group.group_type} group member has a greater member epoch ({request.epoch}) than the one known by"
+            f" the group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
         )
     is_subset = request.owned is not None and contains(member.assigned, request.owned)
     if request.epoch != member.previous_epoch or not is_subset:
         raise GroupError(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The consumer group member has a smaller member epoch ({request.epoch}) than the one known by the group"
-            f" coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
+            f"The {group.group_type} group member has a smaller member epoch ({request.epoch}) than the one known by"
+            f" the group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
         )
 
 
-def rejoin(group: ModernGroup, member: ModernMember, request: ConsumerHeartbeat) -> None:
+def rejoin(group: ModernGroup, member: ModernMember, request: MemberHeartbeat) -> None:
     """Take the partitions of a member that joins again, because it has abandoned them."""
     if request.epoch == JOIN_EPOCH:
         group.release(member)
         member.epoch = JOIN_EPOCH
 
 
-def leave(group: ModernGroup, request: ConsumerHeartbeat, now_ms: float) -> None:
+def leave(group: ModernGroup, request: MemberHeartbeat, now_ms: float) -> None:
     """Remove a member, or keep a static one for its restart. Raises `GroupError`."""
     member = group.members.get(request.member_id)
     if request.instance_id is not None:
@@ -239,7 +238,7 @@ def leave(group: ModernGroup, request: ConsumerHeartbeat, now_ms: float) -> None
         group.remove_member(member)
 
 
-def respond(group: ModernGroup, member: ModernMember, request: ConsumerHeartbeat, now_ms: float) -> HeartbeatResult:
+def respond(group: ModernGroup, member: ModernMember, request: MemberHeartbeat, now_ms: float) -> HeartbeatResult:
     """Move a member towards its target and return the response."""
     before, before_epoch = member.assigned, member.epoch
     group.reconcile(member, request.owned, now_ms)
@@ -256,6 +255,8 @@ def commit_error(group: ModernGroup, member_id: str, epoch: int, partitions: Ite
 
     A member may commit with an older epoch for partitions that it has had since then (KIP-1251).
     """
+    if group.group_type is GroupType.SHARE:
+        return ErrorCode.GROUP_ID_NOT_FOUND
     if epoch < 0 and not group.members:
         return ErrorCode.NONE
     member = group.members.get(member_id)

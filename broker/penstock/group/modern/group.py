@@ -1,4 +1,4 @@
-"""The state of one group whose broker assigns partitions (KIP-848), without I/O. Driven by `group.consumer_groups`.
+"""The state of one group whose broker assigns partitions (KIP-848), without I/O. Driven by `group.modern_groups`.
 
 Inputs are method calls with the time in milliseconds. Outputs are results, `pop_changes` (what to store before a result
 is sent), and `wake_ms`, the time of the next `tick`. The group epoch rises with each change of members, subscriptions
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
-from penstock.config.modern_groups import ConsumerGroupConfig
+from penstock.config.modern_groups import ModernGroupConfig
 from penstock.group.modern.assignment import NOTHING, Assignment, union
 from penstock.group.modern.assignors import AssignmentInput, Assignor, Subscriber
 from penstock.group.modern.member import (
@@ -22,7 +22,7 @@ from penstock.group.modern.member import (
     ModernMember,
     Subscription,
 )
-from penstock.group.modern.reconciliation import PartitionOwners, reconcile, record_epochs
+from penstock.group.modern.reconciliation import PartitionOwners, SharedPartitions, reconcile, record_epochs
 from penstock.group.modern.topics import TopicCatalog
 
 MAX_INLINE_SIZE = 2000
@@ -66,7 +66,7 @@ class ModernGroup:
         group_type: GroupType,
         assignors: Mapping[str, Assignor],
         topics: TopicCatalog,
-        config: ConsumerGroupConfig,
+        config: ModernGroupConfig,
         epoch: int = 0,
     ) -> None:
         self.group_id, self.group_type, self.assignors, self.topics = group_id, group_type, assignors, topics
@@ -74,7 +74,7 @@ class ModernGroup:
         self.members: dict[str, ModernMember] = {}
         self.group_epoch = self.assignment_epoch = epoch
         self.target: dict[str, Assignment] = {}
-        self.owners = PartitionOwners()
+        self.owners = SharedPartitions() if group_type is GroupType.SHARE else PartitionOwners()
         self.wake_ms: float | None = None
         self.is_computing = False
         """Whether an assignment is being computed elsewhere: `install` ends it."""
@@ -94,6 +94,8 @@ class ModernGroup:
         """The group's state."""
         if not self.members:
             return ModernGroupState.EMPTY
+        if self.group_type is GroupType.SHARE:
+            return ModernGroupState.STABLE
         if self.needs_assignment:
             return ModernGroupState.ASSIGNING
         is_stable = all(map(self.is_settled, self.members.values()))

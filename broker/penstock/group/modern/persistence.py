@@ -1,4 +1,4 @@
-"""Converts members to store records and back. Used by `group.consumer_groups`."""
+"""Converts members to store records and back. Used by `group.modern_groups`."""
 
 from __future__ import annotations
 

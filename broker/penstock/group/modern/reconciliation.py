@@ -44,6 +44,20 @@ class PartitionOwners:
 NO_OWNERS: dict[int, str] = {}
 
 
+class SharedPartitions(PartitionOwners):
+    """The partitions of a share group, which several members may use at the same time."""
+
+    def add(self, member_id: str, partitions: Assignment) -> None:
+        """Do nothing: a partition has no owner."""
+
+    def remove(self, member_id: str, partitions: Assignment) -> None:
+        """Do nothing: a partition has no owner."""
+
+    def free(self, partitions: Assignment) -> Assignment:
+        """Return all of the partitions."""
+        return partitions
+
+
 def reconcile(
     member: ModernMember, target: Assignment, epoch: int, owned: Assignment | None, owners: PartitionOwners
 ) -> bool:

@@ -15,6 +15,7 @@ from penstock.api.groups import GroupsApi
 from penstock.api.offsets import OffsetsApi
 from penstock.api.producer_ids import ProducerIdsApi
 from penstock.api.routes import RequestContext
+from penstock.api.share_groups import ShareGroupsApi
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.group.coordinator import GroupCoordinator
@@ -72,6 +73,7 @@ class Broker:
             GroupsApi(self.groups, self.view, self.transactions.coordinator),
             GroupAdminApi(self.groups, self.view),
             ConsumerGroupsApi(self.groups, self.view, AllowAll()),
+            ShareGroupsApi(self.groups, self.view),
             OffsetsApi(self.groups, self.view),
             ProducerIdsApi(ids, self.transactions.coordinator),
         ]

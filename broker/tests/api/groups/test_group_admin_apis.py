@@ -16,6 +16,7 @@ from penstock.wire.messages import find_coordinator as fc
 from penstock.wire.messages import list_groups as ls
 from penstock.wire.messages import offset_commit as oc
 from penstock.wire.messages import offset_fetch as of
+from penstock.wire.messages import share_group_describe as sgd
 
 E = ErrorCode
 
@@ -92,6 +93,7 @@ def full(request_class):
         desc.DescribeGroupsRequest: {"groups": ["g"]},
         dg.DeleteGroupsRequest: {"groups_names": ["g"]},
         cgd.ConsumerGroupDescribeRequest: {"group_ids": ["g"]},
+        sgd.ShareGroupDescribeRequest: {"group_ids": ["g"]},
         oc.OffsetCommitRequest: {
             "topics": [oc.OffsetCommitRequestTopic(name="t", partitions=[oc.OffsetCommitRequestPartition()])]
         },

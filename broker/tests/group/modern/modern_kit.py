@@ -10,8 +10,8 @@ from penstock.config.modern_groups import ConsumerGroupConfig
 from penstock.group.modern.assignment import NOTHING, Assignment, assignment_of, union
 from penstock.group.modern.assignors import CONSUMER_ASSIGNORS
 from penstock.group.modern.consumer import (
-    ConsumerHeartbeat,
     HeartbeatResult,
+    MemberHeartbeat,
     check_heartbeat,
     handle_heartbeat,
     respond,
@@ -75,7 +75,7 @@ class Client:
 
     def send(self, **fields: Any) -> HeartbeatResult:
         instance = self.first.get("instance_id")
-        request = ConsumerHeartbeat(self.member_id, self.epoch, **{"instance_id": instance, **fields})
+        request = MemberHeartbeat(self.member_id, self.epoch, **{"instance_id": instance, **fields})
         if request.owned is not None:
             self.using = request.owned
         self.last = self.group.send(request)
@@ -110,7 +110,7 @@ class GroupUnderTest:
         self.max_size = max_size
         self.now_ms = 1000.0
 
-    def send(self, request: ConsumerHeartbeat) -> HeartbeatResult:
+    def send(self, request: MemberHeartbeat) -> HeartbeatResult:
         check_heartbeat(request, CONSUMER_ASSIGNORS)
         member = handle_heartbeat(self.group, request, self.max_size, self.now_ms)
         self.group.start_assignment(self.now_ms)

@@ -1,4 +1,4 @@
-"""Runs the consumer groups of this broker (KIP-848): timers, assignments and persistence. Used by `coordinator`.
+"""Runs the consumer groups (KIP-848) and share groups (KIP-932) of this broker: timers, assignments and persistence.
 
 A response leaves only when everything that its group has changed so far is durable: after a failover, the next
 coordinator knows of every partition that a member was assigned or has released.
@@ -11,15 +11,20 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from functools import partial
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.modern_groups import consumer_group_config
-from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, RunningGroup, RunningModernGroup
+from penstock.group.coordinator_shard import (
+    CoordinatorShard,
+    HostedGroup,
+    IdleGroup,
+    RunningGroup,
+    RunningModernGroup,
+    type_of,
+)
 from penstock.group.directory import GroupDirectory
 from penstock.group.modern.assignment import Assignment
-from penstock.group.modern.assignors import CONSUMER_ASSIGNORS, AssignmentInput
+from penstock.group.modern.assignors import AssignmentInput
 from penstock.group.modern.consumer import (
-    ConsumerHeartbeat,
     HeartbeatResult,
-    check_heartbeat,
+    MemberHeartbeat,
     handle_heartbeat,
     respond,
     unknown_member,
@@ -27,12 +32,12 @@ from penstock.group.modern.consumer import (
 from penstock.group.modern.group import GroupChanges, GroupType, ModernGroup
 from penstock.group.modern.member import JOIN_EPOCH, GroupError
 from penstock.group.modern.persistence import encode_member, restored_member
+from penstock.group.modern.protocols import MODERN_PROTOCOLS
 from penstock.group.modern.topics import ViewTopics
 from penstock.group.offsets import Offsets, OffsetWrite
 from penstock.group.ownership import ShardOwnership
 from penstock.group.phases import GroupState
 from penstock.group.settings_refresh import GroupSettingsRefresh
-from penstock.group.subscription import CONSUMER
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
@@ -44,8 +49,8 @@ from penstock.wire.errors import ErrorCode
 log = get_logger(__name__)
 
 
-class ConsumerGroups:
-    """The consumer groups of the shards that this broker owns. `error` returns what prevents serving a group now."""
+class ModernGroups:
+    """The consumer groups and share groups of the owned shards. `error` returns what prevents serving a group now."""
 
     def __init__(
         self,
@@ -94,7 +99,7 @@ class ConsumerGroups:
         members: Iterable[StoreEntry],
         settings: Iterable[StoreEntry],
     ) -> None:
-        """Restore the consumer groups of an acquired shard."""
+        """Restore the groups of an acquired shard."""
         self._settings.load(shard.number, settings)
         by_group: dict[str, list[StoreEntry]] = {}
         for entry in members:
@@ -104,13 +109,13 @@ class ConsumerGroups:
                 log.error("skipping an unreadable group member", key=entry.key, error=str(e))
         for group_id in group_records.keys() | by_group.keys():
             record = group_records.get(group_id, GroupRecord(group_type=GroupType.CONSUMER))
-            if record.group_type == GroupType.CONSUMER:
+            if record.group_type in MODERN_PROTOCOLS:
                 self._restore(shard, group_id, record, by_group.get(group_id, []))
             else:
                 self._discard(group_id, by_group.get(group_id, []))
 
     def _restore(self, shard: CoordinatorShard, group_id: str, record: GroupRecord, entries: list[StoreEntry]) -> None:
-        members = []
+        group_type, members = GroupType(record.group_type), []
         for entry in entries:
             try:
                 found = records.decode(ModernMemberRecord, entry.key, entry.value)
@@ -118,9 +123,9 @@ class ConsumerGroups:
             except (BadRecord, ValueError) as e:
                 log.error("skipping an unreadable group member", key=entry.key, error=str(e))
         if not members:
-            shard.groups[group_id] = IdleGroup(record.generation, CONSUMER, record.state_ms, GroupType.CONSUMER)
+            shard.groups[group_id] = IdleGroup(record.generation, group_type, record.state_ms, group_type)
             return
-        group = self._new_group(group_id, record.generation)
+        group = self._new_group(group_type, group_id, record.generation)
         group.restore(members, self._now_ms())
         running = shard.groups[group_id] = RunningModernGroup(group, self._clock.wall_ms())
         self._settings.request(shard.number)
@@ -135,14 +140,17 @@ class ConsumerGroups:
 
     # --- requests
 
-    def heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> HeartbeatResult | Awaitable[HeartbeatResult]:
+    def heartbeat(
+        self, group_type: GroupType, group_id: str, request: MemberHeartbeat
+    ) -> HeartbeatResult | Awaitable[HeartbeatResult]:
         """Handle a heartbeat. The result is immediate if nothing has to be stored."""
         error = self._error(group_id)
         if error:
             return failed(request, error)
         try:
-            check_heartbeat(request, self._config.group_consumer_assignors)
-            running = self._find_or_create(group_id, request)
+            protocol = MODERN_PROTOCOLS[group_type]
+            protocol.check(request, protocol.assignors(self._config))
+            running = self._find_or_create(group_type, group_id, request)
         except GroupError as e:
             return failed(request, e.error, e.message)
         try:
@@ -153,10 +161,10 @@ class ConsumerGroups:
         self._discard_unused(running)
         return result if write is None else self._await_durable(running, write, request, result)
 
-    def _apply(self, running: RunningModernGroup, request: ConsumerHeartbeat) -> HeartbeatResult:
+    def _apply(self, running: RunningModernGroup, request: MemberHeartbeat) -> HeartbeatResult:
         """Apply a heartbeat to its group. Raises `GroupError`."""
         group, now_ms = running.group, self._now_ms()
-        member = handle_heartbeat(group, request, self._config.group_consumer_max_size, now_ms)
+        member = handle_heartbeat(group, request, MODERN_PROTOCOLS[group.group_type].max_size(self._config), now_ms)
         self._start_assignment(running)
         if member is None:
             return HeartbeatResult(request.member_id, request.epoch)
@@ -166,7 +174,7 @@ class ConsumerGroups:
         self,
         running: RunningModernGroup,
         write: asyncio.Future[list[int]],
-        request: ConsumerHeartbeat,
+        request: MemberHeartbeat,
         result: HeartbeatResult,
     ) -> HeartbeatResult:
         failures = await write
@@ -174,9 +182,10 @@ class ConsumerGroups:
             return result
         return failed(request, self._error(running.group.group_id) or ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def _find_or_create(self, group_id: str, request: ConsumerHeartbeat) -> RunningModernGroup:
+    def _find_or_create(self, group_type: GroupType, group_id: str, request: MemberHeartbeat) -> RunningModernGroup:
         """Return the group of a heartbeat; a first member creates it. Raises `GroupError`."""
         known = self._groups.get(group_id)
+        check_type(group_type, group_id, known, request)
         if isinstance(known, RunningModernGroup):
             return known
         if request.epoch != JOIN_EPOCH:
@@ -197,7 +206,7 @@ class ConsumerGroups:
             epoch, state_ms = known.generation, known.state_ms
         shard = self._groups.shard(group_id)
         assert shard is not None, f'this broker does not coordinate group "{group_id}"'
-        running = RunningModernGroup(self._new_group(group_id, epoch), state_ms, replaced=known)
+        running = RunningModernGroup(self._new_group(group_type, group_id, epoch), state_ms, replaced=known)
         shard.groups[group_id] = running
         shard.unstored.discard(group_id)
         self._offsets.cache.load_in_background([group_id])
@@ -220,11 +229,10 @@ class ConsumerGroups:
                 phases.generation, phases.protocol_type, running.state_ms, GroupType.CLASSIC
             )
 
-    def _new_group(self, group_id: str, epoch: int) -> ModernGroup:
-        names = self._config.group_consumer_assignors
-        assignors = {name: CONSUMER_ASSIGNORS[name] for name in names}
-        config = consumer_group_config(self._config, self._settings.of_group(group_id))
-        return ModernGroup(group_id, GroupType.CONSUMER, assignors, self.topics, config, epoch)
+    def _new_group(self, group_type: GroupType, group_id: str, epoch: int) -> ModernGroup:
+        protocol = MODERN_PROTOCOLS[group_type]
+        config = protocol.config_of(self._config, self._settings.of_group(group_id))
+        return ModernGroup(group_id, group_type, protocol.assignors(self._config), self.topics, config, epoch)
 
     # --- topics and settings
 
@@ -257,7 +265,8 @@ class ConsumerGroups:
         shard = self._ownership.get(number)
         for group_id, running in shard.groups.items() if shard is not None else ():
             if isinstance(running, RunningModernGroup):
-                running.group.config = consumer_group_config(self._config, self._settings.of_group(group_id))
+                config_of = MODERN_PROTOCOLS[running.group.group_type].config_of
+                running.group.config = config_of(self._config, self._settings.of_group(group_id))
 
     def _shards_with_groups(self) -> list[int]:
         return [
@@ -321,7 +330,7 @@ class ConsumerGroups:
         group = running.group
         if changes.is_epoch_changed:
             record = GroupRecord(
-                protocol_type=CONSUMER,
+                protocol_type=group.group_type,
                 generation=group.group_epoch,
                 state_ms=running.state_ms,
                 group_type=group.group_type,
@@ -355,7 +364,22 @@ class ConsumerGroups:
         self._flush(running)
 
 
-def failed(request: ConsumerHeartbeat, error: ErrorCode, message: str | None = None) -> HeartbeatResult:
+def check_type(group_type: GroupType, group_id: str, known: HostedGroup | None, request: MemberHeartbeat) -> None:
+    """Raise `GroupError` if a heartbeat's group is, and stays, of another type.
+
+    A share group never becomes a consumer group, nor the reverse. A consumer never gets GROUP_ID_NOT_FOUND: librdkafka
+    before 2.14.3 would repeat the heartbeat forever.
+    """
+    known_type = None if known is None else type_of(known)
+    is_share = group_type is GroupType.SHARE
+    if known_type is None and is_share and request.epoch != JOIN_EPOCH:
+        raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
+    if known_type not in (None, group_type) and (is_share or known_type is GroupType.SHARE):
+        error = ErrorCode.GROUP_ID_NOT_FOUND if is_share else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        raise GroupError(error, f"Group {group_id} is not a {group_type} group.")
+
+
+def failed(request: MemberHeartbeat, error: ErrorCode, message: str | None = None) -> HeartbeatResult:
     """Return the result of a rejected heartbeat."""
     return HeartbeatResult(request.member_id, 0, error=error, message=message)
 

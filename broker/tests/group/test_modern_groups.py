@@ -1,4 +1,4 @@
-"""Consumer groups in the coordinator: durability before responses, restarts, group types, settings, administration."""
+"""Consumer and share groups in the coordinator: durability before responses, restarts, types, settings, deletion."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import inspect
 from uuid import UUID
 
 from penstock.group import admin, settings_refresh
-from penstock.group.modern.consumer import ConsumerHeartbeat, HeartbeatResult
-from penstock.group.modern.group import MAX_INLINE_SIZE
+from penstock.group.modern.consumer import HeartbeatResult, MemberHeartbeat
+from penstock.group.modern.group import MAX_INLINE_SIZE, GroupType
+from penstock.group.modern.share import share_heartbeat
 from penstock.group.offsets import OffsetCommit
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, encode
@@ -19,7 +20,7 @@ REBALANCE_MS = 60_000
 
 
 async def beat(world, member_id: str, epoch: int, group_id: str = "g", **fields) -> HeartbeatResult:
-    result = world.groups.consumers.heartbeat(group_id, ConsumerHeartbeat(member_id, epoch, **fields))
+    result = world.groups.modern.heartbeat(GroupType.CONSUMER, group_id, MemberHeartbeat(member_id, epoch, **fields))
     return await result if inspect.isawaitable(result) else result
 
 
@@ -39,14 +40,14 @@ async def members_in_store(world) -> list[str]:
 def test_a_member_is_durable_before_its_response(run_world):
     async def scene(world):
         topic = world.create_topic("t")
-        result = world.groups.consumers.heartbeat(
-            "g", ConsumerHeartbeat("a", 0, rebalance_timeout_ms=1, topic_names=("t",), owned={})
+        result = world.groups.modern.heartbeat(
+            GroupType.CONSUMER, "g", MemberHeartbeat("a", 0, rebalance_timeout_ms=1, topic_names=("t",), owned={})
         )
         assert inspect.isawaitable(result), "the response does not wait for the write"
         joined = await result
         assert (joined.epoch, joined.assigned) == (1, {topic: frozenset(range(4))})
         assert await members_in_store(world) == ["a"]
-        assert not inspect.isawaitable(world.groups.consumers.heartbeat("g", ConsumerHeartbeat("a", 1)))
+        assert not inspect.isawaitable(world.groups.modern.heartbeat(GroupType.CONSUMER, "g", MemberHeartbeat("a", 1)))
 
     run_world(scene)
 
@@ -205,5 +206,45 @@ def test_a_large_group_is_assigned_in_a_thread(run_world):
         await asyncio.sleep(2)
         reduced = await beat(world, "a", 1)
         assert sum(map(len, reduced.assigned.values())) in (MAX_INLINE_SIZE // 2, MAX_INLINE_SIZE // 2 + 1)
+
+    run_world(scene)
+
+
+async def share_beat(world, member_id: str, epoch: int, topics=None) -> HeartbeatResult:
+    request = share_heartbeat(member_id, epoch, topic_names=topics)
+    result = world.groups.modern.heartbeat(GroupType.SHARE, "g", request)
+    return await result if inspect.isawaitable(result) else result
+
+
+def test_the_members_of_a_share_group_go_on_after_a_restart(run_world):
+    async def scene(world):
+        topic = world.create_topic("t")
+        for member_id in ("a", "b"):
+            await share_beat(world, member_id, 0, ("t",))
+        await asyncio.sleep(1)
+        for member_id, epoch in (("a", 1), ("b", world.groups.find_modern("g").members["b"].epoch)):
+            await share_beat(world, member_id, epoch)
+        before = {m.member_id: m.assigned[topic] for m in world.groups.find_modern("g").members.values()}
+        await world.restart()
+        assert world.groups.find_modern("g").group_type is GroupType.SHARE
+        again = await share_beat(world, "a", 2, ("t",))
+        assert (again.error, again.epoch, again.assigned) == (E.NONE, 2, {topic: before["a"]})
+
+    run_world(scene)
+
+
+def test_an_empty_share_group_stays_after_a_restart_and_never_expires(run_world):
+    async def scene(world):
+        world.create_topic("t")
+        await share_beat(world, "a", 0, ("t",))
+        await share_beat(world, "a", -1)
+        world.config.offsets_retention_minutes = 1
+        await asyncio.sleep(120)
+        world.groups.retention.run()
+        await asyncio.sleep(1)
+        await world.restart()
+        assert admin.list_groups(world.groups, ["empty"], ["share"]) == [("g", "share", "Empty", "share")]
+        assert (await share_beat(world, "a", 1)).error is E.UNKNOWN_MEMBER_ID
+        assert (await share_beat(world, "a", 0, ("t",))).epoch == 3
 
     run_world(scene)
