@@ -17,6 +17,7 @@ from penstock.cli.parameters import MAX_INT32
 from penstock.cli.root import make_app
 from penstock.cli.times import format_time, parse_time_ms
 from penstock.client import Consumer, Record, SkippedBatch, TopicPartition
+from penstock.client.membership import GroupProtocol
 from penstock.client.types import Headers
 from penstock.runtime.clock import SystemClock
 
@@ -42,6 +43,7 @@ class ConsumeOptions:
 
     partitions: list[int]
     group: str | None
+    protocol: GroupProtocol
     count: int | None
     follow: bool
     as_json: bool
@@ -72,6 +74,10 @@ def consume(
         str | None,
         typer.Option("--group", "-g", help="Read as a member of this consumer group, and commit printed messages."),
     ] = None,
+    group_protocol: Annotated[
+        GroupProtocol,
+        typer.Option(help="Protocol of the group: members assign partitions (classic), or the coordinator (consumer)."),
+    ] = "classic",
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after N messages.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new messages until Ctrl-C.")] = False,
     key_separator: Annotated[
@@ -112,12 +118,22 @@ def consume(
             "a group reads all partitions from its committed offsets; change these with `penstock group reset-offsets`",
             param_hint="--group",
         )
+    if group is None and group_protocol != "classic":
+        raise typer.BadParameter("a group protocol needs a group; set --group", param_hint="--group-protocol")
     try:
         time_ms = None if time is None else parse_time_ms(time, SystemClock().wall_ms())
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--time") from None
     options = ConsumeOptions(
-        partition or [], group, count, follow, output == "json", on_damaged_batch == "skip", key_separator, details
+        partition or [],
+        group,
+        group_protocol,
+        count,
+        follow,
+        output == "json",
+        on_damaged_batch == "skip",
+        key_separator,
+        details,
     )
     run(consume_all(connection, topics, StartPosition(from_beginning, offset, time_ms), options, isolation))
 
@@ -130,6 +146,7 @@ async def consume_all(
         connection.bootstrap,
         security=connection.security,
         group_id=options.group,
+        group_protocol=options.protocol,
         offset_reset="earliest",
         isolation=isolation,
         on_damaged_batch="skip" if options.skip_damaged else "error",

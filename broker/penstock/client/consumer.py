@@ -6,7 +6,6 @@ Public API; also used by `penstock consume` and the demo.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
@@ -16,7 +15,7 @@ from penstock.client.assignors import Assignor, find_assignor
 from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import Closed, IllegalState
 from penstock.client.fetcher import FetchOptions
-from penstock.client.membership import GroupOptions
+from penstock.client.membership import GroupOptions, GroupProtocol
 from penstock.client.metadata import MetadataCache
 from penstock.client.polling import Polling
 from penstock.client.rebalancing import RebalanceListener
@@ -36,6 +35,7 @@ OnDamagedBatch = Literal["error", "skip"]
 OffsetReset = Literal["earliest", "latest", "error"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
+DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_HEARTBEAT_INTERVAL_MS = 45_000, 3_000
 
 
 class Consumer:
@@ -50,9 +50,13 @@ class Consumer:
 
     - `group_id`: group for `subscribe` and `commit`. `group_instance_id` makes the member static: it can restart within
       the session timeout without a rebalance (KIP-345).
-    - `assignors`: "range", "roundrobin", "cooperative-sticky", or `Assignor` objects, in order of preference.
+    - `group_protocol`: "classic" (default), in which a member of the group assigns partitions, or "consumer" (KIP-848),
+      in which the coordinator does, and a rebalance stops only partitions that move.
+    - `assignors` (classic): "range", "roundrobin", "cooperative-sticky", or `Assignor` objects, in order of preference.
       Members of a group need a common one. If all are cooperative, partitions that stay assigned are read during a
-      rebalance.
+      rebalance. `session_timeout_ms` (default: 45,000) and `heartbeat_interval_ms` (default: 3,000) are of the classic
+      protocol, too; in the consumer protocol, they are settings of the group.
+    - `remote_assignor` (consumer): the coordinator's assignor that this member prefers, such as "uniform" or "range".
     - `offset_reset`: start position without a committed offset: "earliest", "latest" (default) or "error".
     - `auto_commit`: commit the offsets of records returned by earlier calls every `auto_commit_interval_ms`, before
       partitions are revoked, and on close, unless an exception ends the `async with` block. Requires a group.
@@ -61,7 +65,8 @@ class Consumer:
     - `on_damaged_batch`: handling of a batch that cannot be decoded: "error" (default) raises `ClientError` on each
       call until a seek; "skip" skips the batch, counts it in `skipped_batches` and calls `on_skipped` with a
       `SkippedBatch`.
-    - `rack_id`: rack of this consumer. Leaders redirect it to an in-sync replica in that rack (KIP-392).
+    - `rack_id`: rack of this consumer. Leaders redirect it to an in-sync replica in that rack (KIP-392), and a
+      coordinator prefers partitions with a replica there.
     - `auto_create_topics`: whether to create missing topics, if the brokers' `auto.create.topics.enable` is true
       (Kafka's `allow.auto.create.topics`).
     - `security`: TLS and SASL; by default connections are plain text.
@@ -78,13 +83,15 @@ class Consumer:
         *,
         group_id: str | None = None,
         group_instance_id: str | None = None,
-        assignors: Sequence[str | Assignor] = DEFAULT_ASSIGNORS,
+        group_protocol: GroupProtocol = "classic",
+        assignors: Sequence[str | Assignor] | None = None,
+        remote_assignor: str | None = None,
         offset_reset: OffsetReset = "latest",
         auto_commit: bool = False,
         auto_commit_interval_ms: float = 5_000,
         isolation: Isolation = "read_uncommitted",
-        session_timeout_ms: int = 45_000,
-        heartbeat_interval_ms: int = 3_000,
+        session_timeout_ms: int | None = None,
+        heartbeat_interval_ms: int | None = None,
         max_poll_interval_ms: int = 300_000,
         fetch_min_bytes: int = 1,
         fetch_max_bytes: int = 50 * 1024 * 1024,
@@ -110,7 +117,16 @@ class Consumer:
             raise ValueError("auto_commit needs a group_id; set it")
         if group_instance_id is not None and group_id is None:
             raise ValueError("group_instance_id needs a group_id; set it")
-        if not assignors:
+        check_protocol_options(
+            group_protocol,
+            classic={
+                "assignors": assignors,
+                "session_timeout_ms": session_timeout_ms,
+                "heartbeat_interval_ms": heartbeat_interval_ms,
+            },
+            consumer={"remote_assignor": remote_assignor},
+        )
+        if assignors is not None and not assignors:
             raise ValueError("assignors is empty; set at least one")
         self._offset_reset = offset_reset
         self._auto_commit_s = auto_commit_interval_ms / 1000 if auto_commit else None
@@ -129,11 +145,14 @@ class Consumer:
         if group_id is not None:
             self._group = GroupOptions(
                 group_id,
-                [find_assignor(a) for a in assignors],
+                [find_assignor(a) for a in assignors or DEFAULT_ASSIGNORS],
                 group_instance_id,
-                session_timeout_ms,
-                heartbeat_interval_ms,
+                session_timeout_ms or DEFAULT_SESSION_TIMEOUT_MS,
+                heartbeat_interval_ms or DEFAULT_HEARTBEAT_INTERVAL_MS,
                 max_poll_interval_ms,
+                group_protocol,
+                remote_assignor,
+                rack_id or None,
             )
         self._cluster = ClusterConnections(
             bootstrap,
@@ -192,7 +211,9 @@ class Consumer:
     ) -> None:
         """Join the group for `topics`, or for all topics whose name fully matches `pattern`, including new ones.
 
-        Replaces an earlier subscription. `listener` is called when partitions are assigned and revoked.
+        A pattern is a regular expression: Python's with the classic protocol, RE2's with the consumer protocol, in
+        which a poll raises `BrokerError` for an invalid one. Replaces an earlier subscription. `listener` is called
+        when partitions are assigned and revoked.
         """
         self._check_open()
         if self._group is None:
@@ -200,7 +221,7 @@ class Consumer:
         names = [topics] if isinstance(topics, str) else list(topics)
         if bool(names) == (pattern is not None):
             raise ValueError("subscribe needs either topics or a pattern")
-        self._polling.subscribe(names, re.compile(pattern) if pattern is not None else None, listener)
+        self._polling.subscribe(names, pattern, listener)
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these partitions, without group assignment."""
@@ -225,7 +246,7 @@ class Consumer:
 
     @property
     def generation(self) -> int:
-        """Return the group's generation; -1 outside a group."""
+        """Return the group's generation, or the member epoch of the consumer protocol; -1 outside a group."""
         rebalancing = self._polling.rebalancing if self._started else None
         return rebalancing.membership.generation if rebalancing is not None else -1
 
@@ -415,3 +436,14 @@ class Consumer:
             raise Closed("the consumer is closed")
         if not self._started:
             raise Closed("the consumer is not started; use `async with Consumer(...)`, or await start()")
+
+
+def check_protocol_options(
+    protocol: GroupProtocol, *, classic: Mapping[str, object], consumer: Mapping[str, object]
+) -> None:
+    """Raise ValueError for an unknown protocol, or for an option of the other protocol that is set."""
+    if protocol not in ("classic", "consumer"):
+        raise ValueError(f'invalid group_protocol "{protocol}"; use classic or consumer')
+    for name, value in (consumer if protocol == "classic" else classic).items():
+        if value is not None:
+            raise ValueError(f'{name} has no effect with group_protocol "{protocol}"; remove it')

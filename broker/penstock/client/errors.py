@@ -135,7 +135,9 @@ class CommitFailed(ClientError):
 
 
 class GroupFenced(ClientError):
-    """Another member with the same `group_instance_id` has replaced this one."""
+    """Another member with the same `group_instance_id` has replaced this one, or, with the consumer protocol, has it
+    still.
+    """
 
 
 class IllegalState(ClientError):

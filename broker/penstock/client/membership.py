@@ -1,62 +1,62 @@
-"""A consumer's group membership: join, sync, heartbeats, leave (classic protocol; KIP-62, 345, 394, 429).
+"""What the group protocols of a consumer have in common: the member, and when it must rejoin or leave.
 
-`consumer` decides when to join; this keeps the member alive and signals when a rejoin is needed.
+`classic_membership` and `consumer_membership` implement the protocols; `rebalancing` drives them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from penstock.client import group_protocol
-from penstock.client.assignors import Assignor, AssignorMember
+from penstock.client.assignors import Assignor
 from penstock.client.cluster import COORDINATOR, ClusterConnections
-from penstock.client.errors import BrokerError, ClientError, GroupFenced, error_code
-from penstock.client.offsets import COORDINATOR_MOVED
-from penstock.client.types import TopicPartition
-from penstock.wire.errors import ErrorCode
-from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from penstock.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from penstock.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from penstock.wire.schema import MalformedMessage, Payload
+from penstock.client.errors import ClientError, GroupFenced
+from penstock.wire.schema import Payload
 
 R = TypeVar("R", bound=Payload)
 
-JOIN = "join"
-"""Purpose of a separate connection: JoinGroup is answered only when all members have joined."""
+GroupProtocol = Literal["classic", "consumer"]
+"""The protocol in which the group's leader assigns partitions, or that in which the coordinator does (KIP-848)."""
 LEAVE_TIMEOUT_MS = 3_000
-JOIN_MARGIN_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """A member's settings. Times are in ms, with the meaning of Kafka's settings of the same names."""
+    """A member's settings. Times are in ms, with the meaning of Kafka's settings of the same names.
+
+    `assignors`, `session_timeout_ms` and `heartbeat_interval_ms` are of the classic protocol; `remote_assignor` and
+    `rack_id` are of the consumer protocol, whose timeouts are settings of the group.
+    """
 
     group_id: str
-    assignors: Sequence[Assignor]
+    assignors: Sequence[Assignor] = ()
     instance_id: str | None = None
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
+    protocol: GroupProtocol = "classic"
+    remote_assignor: str | None = None
+    rack_id: str | None = None
 
     @property
     def cooperative(self) -> bool:
         """Return whether members keep reading through a rebalance, which every assignor must support."""
-        return all(assignor.cooperative for assignor in self.assignors)
+        return self.protocol == "consumer" or all(assignor.cooperative for assignor in self.assignors)
 
 
 class MembershipLost(Exception):
     """The group has continued without this member: its partitions have other owners."""
 
 
-class GroupMembership:
+class GroupMembership(ABC):
     """`wake` is called when a heartbeat sets `rejoin_needed` or `fatal`.
 
-    `generation` is -1 outside the group. `lost` means that the partitions were lost without being revoked. `polled` is
-    set for each record that the user reads; heartbeats update `last_poll` (loop time in seconds) from it.
+    `generation` is the generation or the member epoch, and -1 outside the group. `lost` means that the partitions were
+    lost without being revoked. `polled` is set for each record that the user reads; heartbeats update `last_poll` (loop
+    time in seconds) from it.
     """
 
     def __init__(self, cluster: ClusterConnections, options: GroupOptions, wake: Callable[[], None]) -> None:
@@ -65,15 +65,24 @@ class GroupMembership:
         self._loop = asyncio.get_running_loop()
         self.member_id = ""
         self.generation = -1
-        self.is_leader = False
         self.rejoin_needed = True
         self.lost = False
         self.fatal: ClientError | None = None
         self.last_poll = self._loop.time()
         self.polling = self.polled = False
         self._heartbeats: asyncio.Task[None] | None = None
-        self._assigned_counts: dict[str, int] = {}
-        self._all_topics: frozenset[str] = frozenset()
+
+    @abstractmethod
+    async def close(self, *, leave: bool) -> None:
+        """Stop heartbeats and, if `leave`, leave the group as the protocol requires of the member."""
+
+    @abstractmethod
+    async def leave(self, reason: str) -> None:
+        """Leave, so that the group need not wait for the session timeout. Never raises."""
+
+    @abstractmethod
+    async def has_new_generation(self, generation: int) -> bool:
+        """Return whether a commit that was rejected as of an older `generation` can be repeated with a newer one."""
 
     @property
     def joined(self) -> bool:
@@ -81,195 +90,39 @@ class GroupMembership:
         return self.generation >= 0
 
     def request_rejoin(self) -> None:
-        """Join again with the next poll."""
+        """Rebalance with the next poll."""
         self.rejoin_needed = True
         self._wake()
 
-    def metadata_changed(self) -> None:
-        """As leader, rebalance if subscribed topics gained or lost partitions."""
-        if self.is_leader and self.joined and self._partition_counts() != self._assigned_counts:
-            self.request_rejoin()
+    @property
+    def idle_ms(self) -> float:
+        """Return the time since the last poll; 0 during one."""
+        if self.polled:
+            self.polled, self.last_poll = False, self._loop.time()
+        return 0.0 if self.polling else (self._loop.time() - self.last_poll) * 1000
 
-    def _partition_counts(self) -> dict[str, int]:
-        counts = {topic: self.cluster.metadata.partition_count(topic) for topic in self._all_topics}
-        return {topic: count for topic, count in counts.items() if count}
+    async def leave_if_idle(self) -> bool:
+        """Leave the group if `max_poll_interval_ms` has passed without a poll. Returns whether it has."""
+        idle_ms = self.idle_ms
+        if idle_ms <= self.options.max_poll_interval_ms:
+            return False
+        await self.leave(f"no poll for {idle_ms:.0f} ms (max_poll_interval_ms)")
+        self.lost = True
+        self.request_rejoin()
+        return True
 
-    async def join(self, topics: Iterable[str], owned: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Join or rejoin, and return the assignment. Retries retriable errors.
-
-        Raises `MembershipLost` if partitions are owned and the group has not waited for this member; `GroupFenced`, or
-        `BrokerError` for a fatal error.
-        """
-        await self._stop_heartbeats()
-        topics, owned = list(topics), list(owned)
-        attempt = 0
-        while True:
-            self.rejoin_needed = False
-            try:
-                assigned = await self._join_once(topics, owned)
-                self._heartbeats = self._loop.create_task(self._send_heartbeats(), name="penstock-heartbeat")
-                return assigned
-            except ClientError as e:
-                code = e.code if isinstance(e, BrokerError) else None
-                if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
-                    self.reset(keep_id=code == ErrorCode.ILLEGAL_GENERATION)
-                    if owned:
-                        raise MembershipLost from None
-                elif code in COORDINATOR_MOVED:
-                    self.cluster.forget_coordinator(self.options.group_id)
-                elif code == ErrorCode.FENCED_INSTANCE_ID:
-                    raise self._fenced() from None
-                elif code not in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER_ID_REQUIRED) and not e.retriable:
-                    raise
-                if code in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER_ID_REQUIRED):
-                    continue
-                await asyncio.sleep(self.cluster.backoff.delay_s(attempt))
-                attempt += 1
-
-    async def _join_once(self, topics: list[str], owned: list[TopicPartition]) -> list[TopicPartition]:
-        options = self.options
-        subscription = group_protocol.write_subscription(topics, owned, self.generation)
-        request = JoinGroupRequest(
-            group_id=options.group_id,
-            session_timeout_ms=options.session_timeout_ms,
-            rebalance_timeout_ms=options.max_poll_interval_ms,
-            member_id=self.member_id,
-            group_instance_id=options.instance_id,
-            protocol_type=group_protocol.PROTOCOL_TYPE,
-            protocols=[JoinGroupRequestProtocol(name=a.name, metadata=subscription) for a in options.assignors],
-        )
-        response = await self._call(request, JoinGroupResponse, JOIN, options.max_poll_interval_ms + JOIN_MARGIN_MS)
-        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = response.member_id
-        self._check(response.error_code, "joining")
-        self.member_id, self.generation = response.member_id, response.generation_id
-        self.is_leader = response.leader == response.member_id
-        assignments: list[SyncGroupRequestAssignment] = []
-        if self.is_leader and not response.skip_assignment:
-            members = [self._read_member(m.member_id, m.group_instance_id, m.metadata) for m in response.members]
-            assignments = await self._assign(response.protocol_name or "", members)
-        sync = SyncGroupRequest(
-            group_id=options.group_id,
-            generation_id=self.generation,
-            member_id=self.member_id,
-            group_instance_id=options.instance_id,
-            protocol_type=group_protocol.PROTOCOL_TYPE,
-            protocol_name=response.protocol_name,
-            assignments=assignments,
-        )
-        sync_response = await self._call(sync, SyncGroupResponse, JOIN, options.session_timeout_ms + JOIN_MARGIN_MS)
-        self._check(sync_response.error_code, "syncing")
-        try:
-            return group_protocol.read_assignment(sync_response.assignment)
-        except MalformedMessage as e:
-            raise ClientError(f'cannot decode the assignment of group "{options.group_id}": {e}') from None
-
-    def _read_member(self, member_id: str, instance_id: str | None, metadata: bytes) -> AssignorMember:
-        try:
-            return group_protocol.read_member(member_id, instance_id, metadata)
-        except MalformedMessage as e:
-            raise ClientError(f'cannot decode the subscription of member "{member_id}": {e}') from None
-
-    async def _assign(self, protocol: str, members: Sequence[AssignorMember]) -> list[SyncGroupRequestAssignment]:
-        """As leader, assign partitions with the assignor that the coordinator selected."""
-        assignor = next((a for a in self.options.assignors if a.name == protocol), None)
-        if assignor is None:
-            raise ClientError(
-                f'group "{self.options.group_id}" selected assignor "{protocol}", which this member did not offer'
-            )
-        self._all_topics = frozenset(topic for member in members for topic in member.topics)
-        if any(not self.cluster.metadata.partition_count(topic) for topic in self._all_topics):
-            self.cluster.follow(self._all_topics)
-            await self.cluster.refresh()
-        self.cluster.follow(self._all_topics)
-        self._assigned_counts = self._partition_counts()
-        shares = assignor.assign(group_protocol.subscribed_partitions(members, self._assigned_counts), members)
-        return [
-            SyncGroupRequestAssignment(member_id=member, assignment=group_protocol.write_assignment(share))
-            for member, share in shares.items()
-        ]
-
-    async def _call(self, request: Payload, response: type[R], purpose: str, timeout_ms: float) -> R:
+    async def _call(
+        self, request: Payload, response: type[R], purpose: str = COORDINATOR, timeout_ms: float | None = None
+    ) -> R:
         return await self.cluster.call_coordinator(
             self.options.group_id, request, response, purpose=purpose, timeout_ms=timeout_ms
         )
-
-    async def _send_heartbeats(self) -> None:
-        """Send heartbeats until a rejoin is needed, the member was removed, or `max_poll_interval_ms` has passed."""
-        interval_s = self.options.heartbeat_interval_ms / 1000
-        while True:
-            await asyncio.sleep(interval_s)
-            if self.polled:
-                self.polled, self.last_poll = False, self._loop.time()
-            idle_ms = (self._loop.time() - self.last_poll) * 1000
-            if not self.polling and idle_ms > self.options.max_poll_interval_ms:
-                await self.leave(f"no poll for {idle_ms:.0f} ms (max_poll_interval_ms)")
-                self.lost = True
-                self.request_rejoin()
-                return
-            request = HeartbeatRequest(
-                group_id=self.options.group_id, generation_id=self.generation, member_id=self.member_id,
-                group_instance_id=self.options.instance_id,
-            )  # fmt: skip
-            try:
-                response = await self._call(request, HeartbeatResponse, COORDINATOR, self.options.session_timeout_ms)
-            except ClientError:
-                continue
-            if not self._handle_heartbeat(error_code(response.error_code)):
-                return
-
-    def _handle_heartbeat(self, code: ErrorCode) -> bool:
-        """Handle a heartbeat response. Returns False if heartbeats must stop."""
-        if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self.request_rejoin()
-        elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
-            self.reset(keep_id=code == ErrorCode.ILLEGAL_GENERATION)
-            self.lost = True
-            self.request_rejoin()
-            return False
-        elif code == ErrorCode.FENCED_INSTANCE_ID:
-            self.fatal, self.lost = self._fenced(), True
-            self.reset()
-            self._wake()
-            return False
-        elif code in COORDINATOR_MOVED:
-            self.cluster.forget_coordinator(self.options.group_id)
-        return True
-
-    def reset(self, keep_id: bool = False) -> None:
-        """Discard the membership; `keep_id` keeps the member id for a rejoin."""
-        self.generation = -1
-        self.is_leader = False
-        if not keep_id:
-            self.member_id = ""
-
-    async def close(self, *, leave: bool) -> None:
-        """Stop heartbeats and, if `leave` and the member is not static, leave the group."""
-        await self._stop_heartbeats()
-        if leave and self.options.instance_id is None:
-            await self.leave("the consumer is closing")
-
-    async def leave(self, reason: str) -> None:
-        """Send LeaveGroup, so that the group need not wait for the session timeout. Never raises."""
-        if not self.member_id:
-            return
-        identity = MemberIdentity(member_id=self.member_id, group_instance_id=self.options.instance_id, reason=reason)
-        request = LeaveGroupRequest(group_id=self.options.group_id, member_id=self.member_id, members=[identity])
-        self.reset()
-        try:
-            await self._call(request, LeaveGroupResponse, COORDINATOR, LEAVE_TIMEOUT_MS)
-        except ClientError:
-            return  # the session will time out
 
     async def _stop_heartbeats(self) -> None:
         task, self._heartbeats = self._heartbeats, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-
-    def _check(self, code: int, action: str) -> None:
-        if code:
-            raise BrokerError(code, f'{action} group "{self.options.group_id}"')
 
     def _fenced(self) -> GroupFenced:
         return GroupFenced(

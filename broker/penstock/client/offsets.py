@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import BrokerError, ClientError, check
@@ -22,8 +22,17 @@ from penstock.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from penstock.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from penstock.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
 
+MEMBER_EPOCH_VERSION = 9
+"""The version of OffsetFetch from which members report their epochs (KIP-848)."""
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 """Special timestamps for `list_offsets`. MAX_TIMESTAMP finds the record with the largest timestamp (KIP-734)."""
 
@@ -122,19 +131,31 @@ async def fetch_committed(
     group: str,
     partitions: Iterable[TopicPartition] | None,
     *,
+    member_id: str | None = None,
+    member_epoch: int = -1,
     timeout_ms: float | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return a group's committed offsets for these partitions, or all (None); others are omitted."""
-    topics = None
-    if partitions is not None:
-        topics = [OffsetFetchRequestTopic(name=t, partition_indexes=p) for t, p in by_topic(partitions).items()]
-    request = OffsetFetchRequest(group_id=group, topics=topics, require_stable=True)
+    """Return a group's committed offsets for these partitions, or all (None); others are omitted.
+
+    With a member of the consumer protocol, raises `BrokerError` if the member has another epoch (KIP-848).
+    """
+    request, newest = OffsetFetchRequest(group_id=group, require_stable=True), None
+    topics = None if partitions is None else by_topic(partitions).items()
+    if topics is not None:
+        request.topics = [OffsetFetchRequestTopic(name=t, partition_indexes=p) for t, p in topics]
+    if member_id is not None:
+        newest = MEMBER_EPOCH_VERSION
+        named = None if topics is None else [OffsetFetchRequestTopics(name=t, partition_indexes=p) for t, p in topics]
+        request.groups = [
+            OffsetFetchRequestGroup(group_id=group, member_id=member_id, member_epoch=member_epoch, topics=named)
+        ]
 
     async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
-        response = await cluster.call_coordinator(group, request, OffsetFetchResponse)
-        check_group(cluster, group, response.error_code)
+        response = await cluster.call_coordinator(group, request, OffsetFetchResponse, newest=newest)
+        results: Sequence[OffsetFetchResponse | OffsetFetchResponseGroup] = response.groups or [response]
+        check_group(cluster, group, results[0].error_code)
         found = {}
-        for topic in response.topics:
+        for topic in results[0].topics:
             for p in topic.partitions:
                 tp = TopicPartition(topic.name, p.partition_index)
                 check_group(cluster, group, p.error_code, str(tp))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Coroutine, Mapping
 
 from penstock.client import offsets as requests
+from penstock.client.classic_rebalancing import ClassicRebalancing
 from penstock.client.cluster import ClusterConnections
+from penstock.client.consumer_rebalancing import ConsumerRebalancing
 from penstock.client.errors import BrokerError, ClientError, Closed, CommitFailed, IllegalState, NoOffset
 from penstock.client.fetcher import RESET_POLICIES, Fetcher, FetchOptions, OutOfRange
-from penstock.client.membership import GroupOptions
+from penstock.client.membership import GroupMembership, GroupOptions
 from penstock.client.metadata import MetadataCache
 from penstock.client.positions import PartitionState, Positions, SkipHandler
 from penstock.client.rebalancing import RebalanceListener, Rebalancing
@@ -28,6 +29,7 @@ LOST_MEMBERSHIP = frozenset(
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.FENCED_INSTANCE_ID,
         ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
 LAST_COMMIT_TIMEOUT_MS = 5_000
@@ -84,15 +86,19 @@ class Polling:
             if self.rebalancing is not None:
                 await self.rebalancing.close(leave=leave)
 
-    def subscribe(self, topics: list[str], pattern: re.Pattern[str] | None, listener: RebalanceListener | None) -> None:
+    def subscribe(self, topics: list[str], pattern: str | None, listener: RebalanceListener | None) -> None:
         """Replace the subscription and join the group."""
         assert self.group is not None, "a subscription needs a group"
-        if self.rebalancing is None:
-            self.positions.assign([])
-            self.rebalancing = Rebalancing(
+        rebalancing = self.rebalancing
+        if rebalancing is None:
+            implementation = ConsumerRebalancing if self.group.protocol == "consumer" else ClassicRebalancing
+            rebalancing = implementation(
                 self.cluster, self.group, self.positions, self._event.set, self._commit_before_revoking
             )
-        self.rebalancing.subscribe(topics, pattern, listener)
+        rebalancing.subscribe(topics, pattern, listener)
+        if self.rebalancing is None:
+            self.positions.assign([])
+            self.rebalancing = rebalancing
 
     async def unsubscribe(self) -> None:
         """Leave the group and clear the assignment."""
@@ -256,7 +262,10 @@ class Polling:
         without_reset = [state.tp for state in unknown if state.reset_to is None]
         committed: Offsets = {}
         if without_reset and self.group is not None:
-            committed = await requests.fetch_committed(self.cluster, self.group.group_id, without_reset)
+            found = await self._fetch_committed(self.group, without_reset)
+            if found is None:
+                return
+            committed = found
         timestamps: dict[TopicPartition, int] = {}
         for state in unknown:
             if state.version != versions[state.tp]:
@@ -273,6 +282,25 @@ class Polling:
                 timestamps[state.tp] = RESET_POLICIES[self.offset_reset]
         await self._seek_to_timestamps(timestamps, versions)
         self.poke()
+
+    async def _fetch_committed(self, group: GroupOptions, partitions: list[TopicPartition]) -> Offsets | None:
+        """Return committed offsets; None if this is no longer a member of its epoch. Then a response to a heartbeat
+        follows, with which the poll starts over.
+        """
+        member = self.rebalancing.membership if self.rebalancing is not None else None
+        if member is None or group.protocol == "classic":
+            return await requests.fetch_committed(self.cluster, group.group_id, partitions)
+        epoch = member.generation
+        try:
+            return await requests.fetch_committed(
+                self.cluster, group.group_id, partitions, member_id=member.member_id, member_epoch=epoch
+            )
+        except BrokerError as e:
+            if e.code not in LOST_MEMBERSHIP:
+                raise
+            await member.has_new_generation(epoch)
+            self._event.set()
+            return None
 
     async def _seek_to_timestamps(
         self, timestamps: dict[TopicPartition, int], versions: Mapping[TopicPartition, int]
@@ -319,21 +347,34 @@ class Polling:
                 raise CommitFailed(
                     f'cannot commit: not a member of group "{self.group.group_id}", whose partitions have other owners'
                 )
+            await self._commit_as(member, self.group, to_commit, timeout_ms)
+            return to_commit
+
+    async def _commit_as(
+        self, member: GroupMembership | None, group: GroupOptions, offsets: Offsets, timeout_ms: float | None
+    ) -> None:
+        """Commit as a member, or for a group without members. Raises `CommitFailed` for a membership that is over."""
+        while True:
+            generation = member.generation if member is not None else -1
             try:
                 await requests.commit_offsets(
                     self.cluster,
-                    self.group.group_id,
-                    to_commit,
-                    generation=member.generation if member is not None else -1,
+                    group.group_id,
+                    offsets,
+                    generation=generation,
                     member_id=member.member_id if member is not None else "",
-                    instance_id=self.group.instance_id if member is not None else None,
+                    instance_id=group.instance_id if member is not None else None,
                     timeout_ms=timeout_ms,
                 )
+                return
             except BrokerError as e:
                 if e.code not in LOST_MEMBERSHIP:
                     raise
-                raise CommitFailed(f"{e}: the group has rebalanced, and the records will be delivered again") from None
-            return to_commit
+                is_stale = e.code == ErrorCode.STALE_MEMBER_EPOCH
+                if not is_stale or member is None or not await member.has_new_generation(generation):
+                    raise CommitFailed(
+                        f"{e}: the group has rebalanced, and the records will be delivered again"
+                    ) from None
 
     def run_in_background(self, work: Coroutine[object, object, Offsets]) -> asyncio.Task[Offsets]:
         """Run a commit in a background task."""

@@ -1,5 +1,7 @@
 """Runs a subscribed consumer's rebalances in steps, as the user's polls allow. Owned by `polling`.
 
+`classic_rebalancing` and `consumer_rebalancing` implement the group protocols.
+
 A rebalance runs in its own task, so that a short or cancelled poll does not interrupt it. Partitions are revoked only
 during a poll: the records returned before have been processed by then.
 """
@@ -7,11 +9,11 @@ during a poll: the records returned before have been processed by then.
 from __future__ import annotations
 
 import asyncio
-import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 
 from penstock.client.cluster import ClusterConnections
-from penstock.client.membership import GroupMembership, GroupOptions, MembershipLost
+from penstock.client.membership import GroupMembership, GroupOptions
 from penstock.client.metadata import MetadataCache
 from penstock.client.positions import Positions
 from penstock.client.types import TopicPartition
@@ -30,8 +32,10 @@ class RebalanceListener:
         """Partitions were lost: other members may read them, and commits for them would fail."""
 
 
-class Rebalancing:
+class Rebalancing(ABC):
     """`may_return_records` tells whether a poll may return records now. `before_revoking` commits with auto-commit."""
+
+    membership: GroupMembership
 
     def __init__(
         self,
@@ -42,11 +46,8 @@ class Rebalancing:
         before_revoking: Callable[[], Awaitable[None]],
     ) -> None:
         self.cluster, self.group, self.positions = cluster, group, positions
-        self.membership = GroupMembership(cluster, group, wake)
         self.may_return_records = True
-        self.topics: list[str] = []
         self._listener = RebalanceListener()
-        self._pattern: re.Pattern[str] | None = None
         self._wake = wake
         self._before_revoking = before_revoking
         self._loop = asyncio.get_running_loop()
@@ -54,21 +55,13 @@ class Rebalancing:
         self._due = False
         self._polled = asyncio.Event()
 
-    def subscribe(self, topics: list[str], pattern: re.Pattern[str] | None, listener: RebalanceListener | None) -> None:
-        """Replace the subscription; the next poll rejoins the group."""
-        self.topics, self._pattern = topics, pattern
-        self._listener = listener or RebalanceListener()
-        self.cluster.wants_all_topics = pattern is not None
-        self.cluster.follow(topics)
-        self.cluster.invalidate()
-        self.membership.request_rejoin()
+    @abstractmethod
+    def subscribe(self, topics: list[str], pattern: str | None, listener: RebalanceListener | None) -> None:
+        """Replace the subscription. Raises `re.error` or ValueError for an invalid pattern that is matched here."""
 
-    def metadata_changed(self, _: MetadataCache) -> None:
-        """Rejoin if other topics match the pattern; as leader, also if partition counts changed."""
-        if self._pattern is not None and set(self._matching()) != set(self.topics):
-            self.topics = self._matching()
-            self.membership.request_rejoin()
-        self.membership.metadata_changed()
+    @abstractmethod
+    def metadata_changed(self, metadata: MetadataCache) -> None:
+        """Rebalance if new metadata requires it."""
 
     def record_poll(self, polling: bool) -> None:
         """Record that a poll starts or ends."""
@@ -127,40 +120,9 @@ class Rebalancing:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    def _matching(self) -> list[str]:
-        assert self._pattern is not None, "no pattern to match"
-        known = self.cluster.metadata.topics.values()
-        return sorted(info.name for info in known if not info.is_internal and self._pattern.fullmatch(info.name))
-
+    @abstractmethod
     async def _rebalance(self, lost: bool) -> None:
-        """Run one rejoin."""
-        membership = self.membership
-        if lost:
-            await self._revoke(set(self.positions.states), lost=True)
-        elif not self.group.cooperative:
-            await self._revoke(set(self.positions.states), lost=False)
-        owned = set(self.positions.states)
-        if self._pattern is not None:
-            await self.cluster.refresh()
-            self.topics = self._matching()
-        try:
-            assigned = set(await membership.join(self.topics, owned))
-            if owned:
-                await self._wait_for_poll()
-        except MembershipLost:
-            await self._wait_for_poll()
-            self.may_return_records = False
-            await self._revoke(owned, lost=True)
-            assigned = set(await membership.join(self.topics, ()))
-        self._wake()
-        self.may_return_records = False
-        revoked = set(self.positions.states) - assigned
-        await self._revoke(revoked, lost=False)
-        new = self.positions.assign(assigned)
-        self.cluster.follow({tp.topic for tp in assigned})
-        await self._listener.on_partitions_assigned(new)
-        if revoked and self.group.cooperative:
-            membership.request_rejoin()  # so that the revoked partitions are assigned to others (KIP-429)
+        """Run one rebalance. `lost` tells that the partitions have other owners already."""
 
     async def _wait_for_poll(self) -> None:
         """Wait for the user's next poll; return at once during one."""

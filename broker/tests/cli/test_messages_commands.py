@@ -193,13 +193,20 @@ def test_reading_begins_where_it_is_told_to(cli: Cli, topic: str) -> None:
     assert cli("consume", topic, "--details", "--count", "1").out == f"{topic} 0 0 1970-01-01T00:00:01.000Z 0\n"
 
 
-def test_a_group_goes_on_where_it_was(cli: Cli, topic: str, name: str) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_goes_on_where_it_was(cli: Cli, topic: str, name: str, protocol: str) -> None:
     cli("produce", topic, stdin="".join(f"{n}\n" for n in range(6)))
-    first = cli("consume", topic, "--group", name, "--count", "4").lines
-    second = cli("consume", topic, "--group", name).lines
+    first = cli("consume", topic, "--group", name, "--group-protocol", protocol, "--count", "4").lines
+    second = cli("consume", topic, "--group", name, "--group-protocol", protocol).lines
     assert len(first) == 4
     assert sorted(first + second) == [str(n) for n in range(6)]
     assert cli("group", "describe", name, "--output", "json").json["lag"] == 0
+
+
+def test_a_group_protocol_needs_a_group(cli: Cli, topic: str) -> None:
+    outcome = cli("consume", topic, "--group-protocol", "consumer")
+    assert outcome.code == 2
+    assert "set --group" in outcome.err
 
 
 def test_follow_shows_what_comes(cli: Cli, topic: str) -> None:
@@ -305,7 +312,7 @@ def test_a_member_has_not_finished_while_its_group_is_divided_anew(bootstrap: st
                 await reader.getmany(timeout_ms=50)
             # The member that does not poll has not rejoined, so the rebalance cannot complete.
             assert not await ConsumeRun(
-                reader, ConsumeOptions([], "readers", None, False, False, False, None, False)
+                reader, ConsumeOptions([], "readers", "classic", None, False, False, False, None, False)
             ).has_reached_ends()
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)

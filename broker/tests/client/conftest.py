@@ -20,6 +20,10 @@ from session_broker import address_of_broker
 SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     "group.min.session.timeout.ms=500",
+    "group.consumer.min.session.timeout.ms=500",
+    "group.consumer.min.heartbeat.interval.ms=100",
+    "group.consumer.heartbeat.interval.ms=100",
+    "group.consumer.assignment.interval.ms=0",
     # Retention would delete the records that tests write with old timestamps.
     "log.retention.check.interval.ms=2147483647",
 )

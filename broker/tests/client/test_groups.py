@@ -3,103 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 
 import pytest
+from group_readers import Notes, Reader, consumer_of, reading, shared, until
 
 from penstock.client import (
     Admin,
     CommitFailed,
-    Consumer,
     GroupFenced,
     NewTopic,
     Producer,
-    RebalanceListener,
     TopicPartition,
 )
 from penstock.client.assignors import find_assignor
+from penstock.client.classic_rebalancing import ClassicRebalancing
 from penstock.client.cluster import ClusterConnections
 from penstock.client.membership import GroupOptions
 from penstock.client.positions import Positions
-from penstock.client.rebalancing import Rebalancing
 
 pytestmark = pytest.mark.integration
-
-SESSION_MS = 60_000
-"""Longer than the pauses of a busy machine, so that no live member is removed."""
-
-
-def consumer_of(bootstrap: str, group: str, **options: object) -> Consumer:
-    settings: dict[str, object] = {
-        "offset_reset": "earliest",
-        "session_timeout_ms": SESSION_MS,
-        "heartbeat_interval_ms": 100,
-        "metadata_max_age_ms": 100,
-        **options,
-    }
-    return Consumer(bootstrap, group_id=group, **settings)  # type: ignore[arg-type]
-
-
-class Reader:
-    """A member that polls continuously, and the records that it reads."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self.consumer = consumer
-        self.read: list[tuple[int, int]] = []
-        self.task: asyncio.Task[None] | None = None
-
-    async def run(self) -> None:
-        while True:
-            for tp, records in (await self.consumer.getmany(timeout_ms=100)).items():
-                self.read += [(tp.partition, r.offset) for r in records]
-
-    async def stop(self) -> None:
-        assert self.task is not None
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-
-    @property
-    def partitions(self) -> set[int]:
-        return {tp.partition for tp in self.consumer.assignment}
-
-
-@asynccontextmanager
-async def reading(consumer: Consumer, topic: str, listener: RebalanceListener | None = None) -> AsyncIterator[Reader]:
-    async with consumer:
-        consumer.subscribe([topic], listener=listener)
-        reader = Reader(consumer)
-        reader.task = asyncio.create_task(reader.run())
-        try:
-            yield reader
-        finally:
-            await reader.stop()
-
-
-class Notes(RebalanceListener):
-    """Records the partitions of each revocation."""
-
-    def __init__(self) -> None:
-        self.revoked: list[set[TopicPartition]] = []
-
-    async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
-        self.revoked.append(partitions)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait without a deadline; the test's timeout ends the wait."""
-    while not condition():
-        await asyncio.sleep(0.01)
-
-
-def shared(readers: Sequence[Reader], count: int = 4) -> Callable[[], bool]:
-    """Return a predicate: each reader has at least one of the `count` partitions, and together they have all."""
-
-    def holds() -> bool:
-        found = [p for reader in readers for p in reader.partitions]
-        return sorted(found) == list(range(count)) and all(reader.partitions for reader in readers)
-
-    return holds
 
 
 @pytest.mark.parametrize(
@@ -176,7 +98,7 @@ async def test_a_second_rebalance_that_is_wanted_during_the_first_stops_no_recor
         return None
 
     group = GroupOptions("g", [find_assignor("cooperative-sticky")])
-    rebalancing = Rebalancing(ClusterConnections("127.0.0.1:1"), group, Positions(), lambda: None, nothing)
+    rebalancing = ClassicRebalancing(ClusterConnections("127.0.0.1:1"), group, Positions(), lambda: None, nothing)
     assert rebalancing.must_step, "a member joins first"
     rebalancing._task = asyncio.create_task(asyncio.sleep(0))
     rebalancing.membership.request_rejoin()

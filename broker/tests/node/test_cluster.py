@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from typing import Any
 
 import pytest
 from cluster_processes import Cluster, in_sync, partitions, read_all, until, write
 from node_kit import Process
 
-from penstock.client import Admin, AlterConfig, NewTopic, Producer
+from penstock.client import Admin, AlterConfig, ClusterConnections, Consumer, NewTopic, Producer, TopicPartition
+from penstock.client.membership import GroupProtocol
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -52,6 +55,41 @@ async def test_what_each_broker_has_to_tell_is_not_asked_of_one_that_died(cluste
         await in_sync(admin, "t", 1, 3)
         assert {directory.broker_id for directory in await admin.log_dirs()} == {1, 3}
         assert await admin.list_groups() == []
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_the_members_of_a_group_go_on_when_its_coordinator_is_killed(
+    cluster: Cluster, protocol: GroupProtocol
+) -> None:
+    found: list[tuple[TopicPartition, int]] = []
+
+    async def read() -> None:
+        options: dict[str, Any] = {"offset_reset": "earliest", "auto_commit": True, "group_protocol": protocol}
+        async with Consumer(cluster.bootstrap, group_id="g", auto_commit_interval_ms=50, **options) as consumer:
+            consumer.subscribe(["t"])
+            while True:
+                for tp, records in (await consumer.getmany()).items():
+                    found.extend((tp, record.offset) for record in records)
+
+    async with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer, asyncio.TaskGroup() as tasks:
+        await admin.create_topics([NewTopic("t", 4)])
+        readers = [tasks.create_task(read()) for _ in range(2)]
+        for number in range(40):
+            await producer.send("t", b"%d" % number, partition=number % 4)
+        await until(lambda: has_read(found, 10), "all records")
+        connections = ClusterConnections(cluster.bootstrap)
+        await connections.start()
+        cluster.brokers[await connections.coordinator("g")].kill()
+        await connections.close()
+        for number in range(40, 80):
+            await producer.send("t", b"%d" % number, partition=number % 4)
+        await until(lambda: has_read(found, 20), "all records after the failover")
+        for reader in readers:
+            reader.cancel()
+
+
+async def has_read(found: list[tuple[TopicPartition, int]], end: int) -> bool:
+    return set(found) == {(TopicPartition("t", p), offset) for p in range(4) for offset in range(end)}
 
 
 async def test_a_broker_that_is_told_to_end_hands_its_leaderships_over_first(cluster: Cluster) -> None:
