@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.api.routes import RequestContext, Route
 from penstock.control.client_quotas import ClientQuotaService, QuotaAlteration, QuotaFilter
 from penstock.control.results import AdminError
@@ -42,7 +44,7 @@ class ClientQuotasApi:
         outcomes = await self.quotas.alter(alterations, request.validate_only)
         return alter.AlterClientQuotasResponse(
             entries=[
-                alter.AlterClientQuotasResponseEntryData(outcome.error, outcome.message, entry.entity)
+                alter.AlterClientQuotasResponseEntryData(outcome.error, outcome.message, in_order(entry.entity))
                 for entry, outcome in zip(request.entries, outcomes, strict=True)
             ]
         )
@@ -51,9 +53,14 @@ class ClientQuotasApi:
 def described(record: ClientQuotaRecord) -> describe.EntryData:
     """Return a record as an entry of the response."""
     return describe.EntryData(
-        entity=[describe.EntityData(entity_type, name) for entity_type, name in record.entity.items()],
+        entity=[describe.EntityData(entity_type, name) for entity_type, name in sorted(record.entity.items())],
         values=[describe.ValueData(key, value) for key, value in record.quotas.items()],
     )
+
+
+def in_order(entity: Sequence[alter.EntityData]) -> list[alter.EntityData]:
+    """Return an entity's parts by type: `client-id` before `user`, the order of Kafka's responses."""
+    return sorted(entity, key=lambda part: part.entity_type)
 
 
 def alteration(entry: alter.EntryData) -> QuotaAlteration:
@@ -71,5 +78,7 @@ def failed_describe(request: describe.DescribeClientQuotasRequest, error: int) -
 
 def failed_alter(request: alter.AlterClientQuotasRequest, error: int) -> alter.AlterClientQuotasResponse:
     """Return the response to AlterClientQuotas with an error for each entity."""
-    entries = [alter.AlterClientQuotasResponseEntryData(error_code=error, entity=e.entity) for e in request.entries]
+    entries = [
+        alter.AlterClientQuotasResponseEntryData(error_code=error, entity=in_order(e.entity)) for e in request.entries
+    ]
     return alter.AlterClientQuotasResponse(entries=entries)

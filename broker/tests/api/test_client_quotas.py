@@ -32,7 +32,8 @@ async def altered(
 ) -> list[alter.AlterClientQuotasResponseEntryData]:
     request = alter.AlterClientQuotasRequest(entries=list(entries), validate_only=validate_only)
     response = await broker.ask(request, version)
-    assert [each.entity for each in response.entries] == [each.entity for each in entries]
+    by_type = [sorted(each.entity, key=lambda part: part.entity_type) for each in entries]
+    assert [each.entity for each in response.entries] == by_type
     found: list[alter.AlterClientQuotasResponseEntryData] = response.entries
     return found
 
@@ -77,6 +78,14 @@ async def test_a_quota_is_visible_once_it_is_acknowledged_and_gone_once_it_is_re
     await altered(broker, entry({"user": "ana"}, {"request_percentage": None, "consumer_byte_rate": None}))
     assert broker.view.security.quotas == {}
     assert (await broker.store.range(keys.CLIENT_QUOTAS)).entries == [], "an entity without quotas leaves no record"
+
+
+async def test_a_client_id_precedes_its_user_in_responses_in_whatever_order_the_request_names_them(broker: Any) -> None:
+    both = {"user": "ana", "client-id": "app"}
+    (result,) = await altered(broker, entry(both, RATE))
+    ((found,),) = [(await described(broker)).entries]
+    for parts in (result.entity, found.entity):
+        assert [(part.entity_type, part.entity_name) for part in parts] == [("client-id", "app"), ("user", "ana")]
 
 
 async def test_entities_are_changed_independently_of_each_other(broker: Any) -> None:
