@@ -82,7 +82,9 @@ KAFKA_HEAD = """
 
 Brokers and groups know these settings of Apache Kafka 4.3 by name. DescribeConfigs returns them with the value in
 effect in Penstock, or with Kafka's default if Penstock has no such function; those of brokers are read-only. A request
-or a configuration file may set them to that value. Any other value is rejected with the reason below.
+or a configuration file may set them to that value. Any other value is rejected with the reason below, except for
+settings with "any" in the second column: they tune work that Penstock never does, and take any value that Kafka
+accepts.
 
 DescribeConfigs returns `broker.id`, `log.dir`, `log.dirs` and `listener.security.protocol.map` as they follow from the
 broker's options.
@@ -286,7 +288,8 @@ def settings() -> str:
 
 def kafka_row(setting: Setting) -> str:
     value = "" if setting.default is None else f"`{setting.default}`" if setting.default else "empty"
-    return f"| `{setting.name}` | {value} | {setting.reason} |"
+    others = "" if setting.is_fixed else ", or any"
+    return f"| `{setting.name}` | {value}{others} | {setting.reason} |"
 
 
 def row(name: str, setting: Setting, extra: str | None) -> str:

@@ -1,12 +1,14 @@
-"""Settings of Apache Kafka 4.3 that Penstock accepts by name but ignores, with their fixed values.
+"""Settings of Apache Kafka 4.3 that Penstock accepts by name but ignores.
 
-Tools and manifests set them. They are described as read-only, and can be set only to their fixed value; any other value
-is rejected with the reason. Used by `config.broker` and `config.group`, for which these are settings with `is_fixed`.
+Tools and manifests set them. Most are described as read-only, and can be set only to a fixed value; any other value is
+rejected with the reason. Used by `config.broker` and `config.group`, for which these are settings with `is_fixed`. The
+settings of `UNUSED_ROWS` take any value that Kafka accepts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from penstock.config.definition import Setting, SettingSynonym, SettingType
 
@@ -58,19 +60,12 @@ BROKER_ROWS = (
         principal.builder.class class*
         sasl.client.callback.handler.class class
         sasl.kerberos.kinit.cmd string* /usr/bin/kinit
-        sasl.kerberos.min.time.before.relogin long* 60000
         sasl.kerberos.principal.to.local.rules list* DEFAULT
         sasl.kerberos.service.name string*
-        sasl.kerberos.ticket.renew.jitter double* 0.05
-        sasl.kerberos.ticket.renew.window.factor double* 0.8
         sasl.login.callback.handler.class class
         sasl.login.class class
         sasl.login.connect.timeout.ms int
         sasl.login.read.timeout.ms int
-        sasl.login.refresh.buffer.seconds short* 300
-        sasl.login.refresh.min.period.seconds short* 60
-        sasl.login.refresh.window.factor double* 0.8
-        sasl.login.refresh.window.jitter double* 0.05
         sasl.login.retry.backoff.max.ms long 10000
         sasl.login.retry.backoff.ms long 100
         sasl.mechanism.controller.protocol string
@@ -232,7 +227,6 @@ BROKER_ROWS = (
     (
         "compaction, flushing and recovery of logs work differently",
         """
-        log.cleaner.backoff.ms long* 15000
         log.cleaner.dedupe.buffer.size long* 134217728
         log.cleaner.enable boolean true
         log.cleaner.io.buffer.load.factor double* 0.9
@@ -278,8 +272,6 @@ BROKER_ROWS = (
         "one event loop serves all requests, so there are no thread pools, request queues or purgatories to size",
         """
         background.threads int* 10
-        delete.records.purgatory.purge.interval.requests int 1
-        fetch.purgatory.purge.interval.requests int 1000
         group.coordinator.append.linger.ms int -1
         group.coordinator.background.threads int 2
         group.coordinator.cached.buffer.max.bytes int* 1048588
@@ -289,12 +281,49 @@ BROKER_ROWS = (
         num.io.threads int* 1
         num.network.threads int* 1
         num.replica.fetchers int* 1
-        producer.purgatory.purge.interval.requests int 1000
         queued.max.requests int 500
         """,
     ),
 )
 """(reason, rows). Each row is a name, its type with `*` if Kafka can change it at run time, and its value unless unset.
+"""
+
+UNUSED_ROWS = (
+    (
+        "an idle log cleaner waits for events and does not poll",
+        """
+        log.cleaner.backoff.ms long* 15000 0
+        """,
+    ),
+    (
+        "only Kerberos uses it, which is not supported",
+        """
+        sasl.kerberos.min.time.before.relogin long* 60000
+        sasl.kerberos.ticket.renew.jitter double* 0.05
+        sasl.kerberos.ticket.renew.window.factor double* 0.8
+        """,
+    ),
+    (
+        "only a broker that logs in with a token uses it, which is not supported",
+        """
+        sasl.login.refresh.buffer.seconds short* 300 0 3600
+        sasl.login.refresh.min.period.seconds short* 60 0 900
+        sasl.login.refresh.window.factor double* 0.8 0.5 1
+        sasl.login.refresh.window.jitter double* 0.05 0 0.25
+        """,
+    ),
+    (
+        "a request that waits is removed at once when it completes, so there is nothing to purge",
+        """
+        delete.records.purgatory.purge.interval.requests int 1
+        fetch.purgatory.purge.interval.requests int 1000
+        producer.purgatory.purge.interval.requests int 1000
+        """,
+    ),
+)
+"""Broker settings whose purpose is met whatever their value: they tune work that Penstock never does.
+
+Same format as `BROKER_ROWS`, followed by the lowest and the highest number that Kafka accepts, unless any is.
 """
 
 GROUP_ROWS = (
@@ -318,25 +347,37 @@ EMPTY = "''"
 
 
 def parse_rows(groups: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, Setting]]:
-    """Yield the name and definition of each row."""
+    """Yield the name and definition of each row of settings with a fixed value."""
+    for known, rest in parse_columns(groups):
+        yield known.name, replace(known, synonyms=tuple(map(SettingSynonym, rest)), is_fixed=True)
+
+
+def parse_unused_rows(groups: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, Setting]]:
+    """Yield the name and definition of each row of settings that take any value."""
+    for known, bounds in parse_columns(groups):
+        number = float if known.kind is SettingType.DOUBLE else int
+        minimum, maximum = [*map(number, bounds), None, None][:2]
+        yield known.name, replace(known, minimum=minimum, maximum=maximum)
+
+
+def parse_columns(groups: tuple[tuple[str, str], ...]) -> Iterator[tuple[Setting, list[str]]]:
+    """Yield the definition of each row by its first columns, and the text of its further columns."""
     for reason, rows in groups:
         for line in rows.strip().splitlines():
             name, kind, *rest = line.split()
-            yield (
+            default = None if not rest else "" if rest[0] == EMPTY else rest[0]
+            known = Setting(
                 name,
-                Setting(
-                    name,
-                    SettingType[kind.rstrip("*").upper()],
-                    None if not rest else "" if rest[0] == EMPTY else rest[0],
-                    f"No effect: {reason}.",
-                    dynamic=kind.endswith("*"),
-                    reason=reason,
-                    synonyms=tuple(map(SettingSynonym, rest[1:])),
-                    is_fixed=True,
-                ),
+                SettingType[kind.rstrip("*").upper()],
+                default,
+                f"No effect: {reason}.",
+                dynamic=kind.endswith("*"),
+                reason=reason,
             )
+            yield known, rest[1:]
 
 
-KAFKA_BROKER_SETTINGS = dict(parse_rows(BROKER_ROWS))
+UNUSED_BROKER_SETTINGS = dict(parse_unused_rows(UNUSED_ROWS))
+KAFKA_BROKER_SETTINGS = dict(parse_rows(BROKER_ROWS)) | UNUSED_BROKER_SETTINGS
 KAFKA_GROUP_SETTINGS = dict(parse_rows(GROUP_ROWS))
 CLIENT_METRICS_SETTINGS = dict(parse_rows(METRICS_ROWS))

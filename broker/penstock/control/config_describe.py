@@ -109,9 +109,11 @@ def describe_topic_setting(setting: Setting, overrides: Mapping[str, str], confi
 
 def describe_broker(config: BrokerConfig) -> list[ConfigDescription]:
     """Describe all settings of this broker and the Kafka settings that it knows by name."""
-    known_names = [*BROKER_SETTINGS, *prefixed_names(config)]
-    found = [describe_broker_setting(known, config, not known.dynamic) for known in map(broker_setting, known_names)]
-    return found + [describe_broker_setting(known, config, True) for known in KAFKA_BROKER_SETTINGS.values()]
+    names = [*BROKER_SETTINGS, *prefixed_names(config), *KAFKA_BROKER_SETTINGS]
+    return [
+        describe_broker_setting(known, config, known.is_fixed or not known.dynamic)
+        for known in map(broker_setting, names)
+    ]
 
 
 def prefixed_names(config: BrokerConfig) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.config.definition import SettingSource, SettingType
-from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS, KAFKA_GROUP_SETTINGS
+from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS, KAFKA_GROUP_SETTINGS, UNUSED_BROKER_SETTINGS
 from penstock.control.results import TopicRequest
 from penstock.runtime import logging
 from penstock.wire.errors import ErrorCode
@@ -13,6 +13,7 @@ from penstock.wire.messages import alter_configs as alter
 from penstock.wire.messages import incremental_alter_configs as incremental
 from penstock.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
+FIXED = [name for name, known in KAFKA_BROKER_SETTINGS.items() if known.is_fixed]
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND = 0, 1, 2
 
@@ -37,7 +38,7 @@ async def change(broker, kind: int, name: str, *changes: tuple[str, int, str | N
 async def test_a_broker_describes_what_holds_for_settings_that_it_has_no_use_for(broker) -> None:
     """Dashboards and client test suites read these settings."""
     expected = {
-        "log.cleaner.backoff.ms": ("15000", SettingType.LONG),
+        "log.dir.failure.timeout.ms": ("30000", SettingType.LONG),
         "offsets.topic.num.partitions": ("64", SettingType.INT),
         "offsets.topic.replication.factor": ("3", SettingType.SHORT),
         "num.io.threads": ("1", SettingType.INT),
@@ -55,7 +56,7 @@ async def test_a_broker_describes_what_holds_for_settings_that_it_has_no_use_for
     assert all(c.documentation.startswith("No effect: ") for c in result.configs)
 
 
-@pytest.mark.parametrize("name", KAFKA_BROKER_SETTINGS)
+@pytest.mark.parametrize("name", FIXED)
 async def test_a_setting_without_effect_takes_the_value_that_holds_and_is_refused_any_other(broker, name: str) -> None:
     setting = KAFKA_BROKER_SETTINGS[name]
     held, other = setting.default, {SettingType.BOOLEAN: "true", SettingType.LIST: "a,b"}.get(setting.kind, "7")
@@ -69,6 +70,46 @@ async def test_a_setting_without_effect_takes_the_value_that_holds_and_is_refuse
         expected = 0 if setting.dynamic else ErrorCode.INVALID_REQUEST
         assert (await change(broker, BROKER, "0", (name, SET, f" {held} ")))[0] == expected
     assert (await change(broker, BROKER, "0", (name, DELETE, None)))[0] == 0
+
+
+@pytest.mark.parametrize("resource", ["", "0"])
+@pytest.mark.parametrize("name", [name for name, known in UNUSED_BROKER_SETTINGS.items() if known.dynamic])
+async def test_a_setting_that_tunes_what_the_broker_never_does_takes_any_value_of_its_range(
+    broker, name: str, resource: str
+) -> None:
+    value = "0.51" if UNUSED_BROKER_SETTINGS[name].kind is SettingType.DOUBLE else "59"
+    if name == "sasl.login.refresh.window.jitter":
+        value = "0.25"
+    assert (await change(broker, BROKER, resource, (name, SET, value)))[0] == 0
+    (described,) = (await describe(broker, BROKER, "0", name, include_documentation=True)).configs
+    assert (described.value, described.read_only) == (value, False)
+    assert described.config_source == (SettingSource.BROKER if resource else SettingSource.ALL_BROKERS)
+    assert described.documentation.startswith("No effect: ")
+    assert (await change(broker, BROKER, resource, (name, SET, "a")))[0] == ErrorCode.INVALID_REQUEST
+    assert (await change(broker, BROKER, resource, (name, DELETE, None)))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "range_"),
+    [
+        ("log.cleaner.backoff.ms", "-1", "a whole number from 0 to 9223372036854775807"),
+        ("sasl.login.refresh.buffer.seconds", "3601", "a whole number from 0 to 3600"),
+        ("sasl.login.refresh.window.factor", "0.4", "a number from 0.5 to 1.0"),
+    ],
+)
+async def test_a_setting_that_tunes_what_the_broker_never_does_has_kafkas_range(
+    broker, name: str, value: str, range_: str
+) -> None:
+    error, message = await change(broker, BROKER, "0", (name, SET, value))
+    assert error == ErrorCode.INVALID_REQUEST
+    assert f"it must be {range_}" in message
+
+
+@pytest.mark.parametrize("settings", [{"fetch.purgatory.purge.interval.requests": "7"}])
+async def test_a_broker_starts_with_the_intervals_at_which_kafka_purges_what_waits(broker) -> None:
+    (described,) = (await describe(broker, BROKER, "0", "fetch.purgatory.purge.interval.requests")).configs
+    assert (described.value, described.config_source) == ("7", SettingSource.STATIC)
+    assert described.read_only
 
 
 async def test_a_topic_is_created_and_altered_with_what_kafkas_manifests_hold(broker) -> None:
