@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol, TypeVar
 
 from penstock.client.errors import AuthenticationFailed, BrokerError
-from penstock.client.sasl import start_exchange
+from penstock.client.sasl import SaslExchange, start_exchange
 from penstock.client.security import Sasl
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -55,12 +56,20 @@ async def authenticate(connection: SaslTransport, sasl: Sasl) -> int:
             if response.error_code:
                 raise AuthenticationFailed(_reason(response, sasl))
             lifetime_ms = response.session_lifetime_ms
-            token = exchange.respond(response.auth_bytes)
+            token = await _respond(exchange, response.auth_bytes)
     except AuthenticationFailed as e:
         raise AuthenticationFailed(f"{address}: {e}") from None
     if not exchange.finished:
         raise AuthenticationFailed(f"{address}: {sasl.mechanism} did not finish within {MAX_TOKENS} messages")
     return max(lifetime_ms, 0)
+
+
+async def _respond(exchange: SaslExchange, challenge: bytes) -> bytes | None:
+    """Return the response to a challenge, computed in a thread if that takes long: brokers log in to each other, and
+    the server chooses the number of iterations of SCRAM."""
+    if exchange.is_slow:
+        return await asyncio.to_thread(exchange.respond, challenge)
+    return exchange.respond(challenge)
 
 
 async def _select_mechanism(connection: SaslTransport, sasl: Sasl) -> None:

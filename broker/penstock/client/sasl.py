@@ -33,6 +33,10 @@ class SaslExchange(Protocol):
     def finished(self) -> bool:
         """Return whether the exchange is complete and verified."""
 
+    @property
+    def is_slow(self) -> bool:
+        """Return whether the next `respond` takes milliseconds of CPU time, and should not run on an event loop."""
+
     def first_message(self) -> bytes:
         """Return the first message."""
 
@@ -51,6 +55,8 @@ def start_exchange(sasl: Sasl, token: str = "") -> SaslExchange:
 
 class Plain:
     """The PLAIN mechanism (RFC 4616). The server's response has no content."""
+
+    is_slow = False
 
     def __init__(self, sasl: Sasl) -> None:
         self._sasl = sasl
@@ -71,6 +77,8 @@ class Plain:
 
 class OauthBearer:
     """The OAUTHBEARER mechanism (RFC 7628). A response with content is an error."""
+
+    is_slow = False
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -97,6 +105,11 @@ class Scram:
         self._first = f"n={escape_name(sasl.username)},r={self._nonce}"
         self._server_signature: bytes | None = None
         self.finished = False
+
+    @property
+    def is_slow(self) -> bool:
+        """Return whether the password is not salted yet."""
+        return self._server_signature is None
 
     def first_message(self) -> bytes:
         """Return the client-first message."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,13 @@ from penstock.client import (
 )
 from penstock.client.cluster import ClusterConnections
 from penstock.client.connection import ClientConnection
+from penstock.client.sasl import Scram
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from penstock.wire.records import build_batch
 
 pytestmark = pytest.mark.integration
 
+ALICE = Sasl("SCRAM-SHA-512", "alice", "secret")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -160,6 +163,22 @@ async def test_who_knows_the_password_gets_in(mechanism: str) -> None:
     async with GuardedBroker(mechanisms=MECHANISMS) as broker:
         await round_trip(broker.address, Security(sasl=Sasl(mechanism, "alice", "secret")))
         assert broker.authentications >= 1
+
+
+async def test_the_event_loop_does_not_wait_for_the_password_to_be_salted(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    respond = Scram.respond
+
+    def respond_and_record(scram: Scram, challenge: bytes) -> bytes | None:
+        threads.append(threading.get_ident())
+        return respond(scram, challenge)
+
+    monkeypatch.setattr(Scram, "respond", respond_and_record)
+    async with GuardedBroker(mechanisms=MECHANISMS) as broker:
+        host, _, port = broker.address.partition(":")
+        await (await ClientConnection.open(host, int(port), sasl=ALICE)).close()
+    salting, verifying = threads
+    assert salting != threading.get_ident() == verifying
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
