@@ -1,7 +1,7 @@
 """Serves the requests of clients with quotas (KIP-219). Used by `dispatch`, only while there are quotas.
 
 A request is charged when it arrives, before it is served. Its response reports the throttle time; the connection is not
-read for that time, while its responses are still sent. Requests that only brokers send are exempt.
+read for that time, while its responses are still sent. Brokers have no quotas.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from penstock.security.quotas.request_meter import RequestMeter
 from penstock.wire.apis import ApiKey
 from penstock.wire.frame import FIXED, FIXED_SIZE, MAX_CLIENT_ID_BYTES
 
-MIN_BROKER_ADD_PARTITIONS = 4
-"""The AddPartitionsToTxn version from which only brokers send it (KIP-890)."""
 BROKER_CLIENT_IDS = (b"penstock-broker-", b"penstock-fetch-", b"penstock-metrics-")
 """Starts of the client ids of brokers (`node.peers`). Others could claim them, so the rights count as well."""
 
@@ -48,14 +46,10 @@ class RequestMetering:
             connection.throttle(meter.throttle_ms)
 
     def client_of(self, connection: PeerConnection, frame: memoryview) -> ClientUsage | None:
-        """Return the client that sent a request; None if it has no quota, or if the request is exempt or malformed."""
+        """Return the client that sent a request; None if it has no quota or is a broker, or for a malformed request."""
         if len(frame) < FIXED_SIZE:
             return None
-        api_key, version, _, size = FIXED.unpack_from(frame)
-        if api_key == ApiKey.WRITE_TXN_MARKERS:
-            return None
-        if api_key == ApiKey.ADD_PARTITIONS_TO_TXN and version >= MIN_BROKER_ADD_PARTITIONS:
-            return None
+        size = FIXED.unpack_from(frame)[3]
         client_id = frame[FIXED_SIZE : FIXED_SIZE + min(max(size, 0), MAX_CLIENT_ID_BYTES)].tobytes()
         if client_id.startswith(BROKER_CLIENT_IDS) and self.may_be_broker(connection.peer):
             return None

@@ -288,16 +288,17 @@ async def test_a_throttled_producer_is_told_the_longer_of_its_throttle_times(wir
     assert wire.connection.throttles_ms == [10_000]
 
 
+@pytest.mark.parametrize(("client_id", "is_exempt"), [("tester", False), ("penstock-broker-2", True)])
 @pytest.mark.parametrize(
-    ("request_type", "response_type", "version", "is_exempt"),
+    ("request_type", "response_type", "version"),
     [
-        (WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1, True),
-        (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 4, True),
-        (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 3, False),
+        (WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1),
+        (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 4),
+        (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 3),
     ],
 )
-async def test_requests_that_only_brokers_send_are_exempt(
-    wire: Wire, request_type: Any, response_type: Any, version: int, is_exempt: bool
+async def test_no_api_is_exempt_by_itself_although_brokers_use_it(
+    wire: Wire, request_type: Any, response_type: Any, version: int, client_id: str, is_exempt: bool
 ) -> None:
     def handler(request: Any, context: RequestContext) -> Any:
         wire.timer_s += 10
@@ -305,6 +306,7 @@ async def test_requests_that_only_brokers_send_are_exempt(
 
     serve(wire, request_type, handler)
     limit(wire, {"user": None}, request_percentage=1)
+    wire.client_id = client_id
     for _ in range(2):
         await wire.ask(request_type(), response_type, version)
     assert wire.connection.throttles_ms == ([] if is_exempt else [1000])
