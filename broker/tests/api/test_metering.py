@@ -313,17 +313,24 @@ async def test_no_api_is_exempt_by_itself_although_brokers_use_it(
 
 
 @pytest.mark.parametrize(
-    ("client_id", "is_exempt"),
-    [("penstock-broker-2", True), ("penstock-fetch-2", True), ("penstock-metrics-2", True), ("penstock-x-2", False)],
+    ("client_id", "has_right", "is_exempt"),
+    [
+        ("penstock-broker-2", True, True),
+        ("penstock-fetch-2", True, True),
+        ("penstock-metrics-2", True, True),
+        ("penstock-x-2", True, False),
+        ("penstock-broker-2", False, False),
+    ],
 )
 async def test_a_default_quota_does_not_throttle_the_connections_of_brokers(
-    wire: Wire, client_id: str, is_exempt: bool
+    wire: Wire, client_id: str, has_right: bool, is_exempt: bool
 ) -> None:
     def handler(request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
         wire.timer_s += 10
         return HeartbeatResponse()
 
     serve(wire, HeartbeatRequest, handler)
+    wire.dispatcher.metering.may_be_broker = lambda peer: has_right
     limit(wire, {"user": None}, request_percentage=1)
     wire.client_id = client_id
     for _ in range(2):

@@ -187,6 +187,25 @@ def test_a_denial_takes_precedence_over_any_permission() -> None:
     assert cluster.may(AclOperation.WRITE, "orders")
 
 
+def test_an_acl_for_a_host_applies_to_clients_of_this_host_only() -> None:
+    cluster = SecuredCluster(
+        acl("READ", "t", host="10.0.0.0/29"), acl("WRITE", "t"), acl("WRITE", "t", "DENY", host="::1")
+    )
+    assert cluster.may(AclOperation.READ, "t", host="10.0.0.1")
+    assert not cluster.may(AclOperation.READ, "t", host="10.0.0.9")
+    assert cluster.may(AclOperation.WRITE, "t", host="10.0.0.9")
+    assert not cluster.may(AclOperation.WRITE, "t", host="::1")
+
+
+@pytest.mark.parametrize(
+    "principal", [Principal("User", "root2"), Principal("User", "roo"), Principal("Group", "root")]
+)
+def test_only_the_whole_principal_is_that_of_a_super_user(principal: Principal) -> None:
+    cluster = SecuredCluster()
+    assert cluster.may(AclOperation.READ, "t", ROOT)
+    assert not cluster.may(AclOperation.READ, "t", principal)
+
+
 def test_acls_of_one_type_of_resource_do_not_apply_to_another() -> None:
     cluster = SecuredCluster(acl("READ", "t"))
     assert not cluster.may(AclOperation.READ, "t", resource=GROUP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock_faults.planting import Fault
 from penstock_faults.reported import REPORTED
+from penstock_faults.security import SECURITY
 
 GUARDS = "tests/faults/test_guards.py::"
 IMAGES = "broker/tests/log/test_crash_images.py::"
@@ -258,7 +259,7 @@ MORE = (
     ),
 )
 
-FAULTS = (*CORE, *MORE, *REPORTED)
+FAULTS = (*CORE, *MORE, *REPORTED, *SECURITY)
 
 
 def table() -> str:
