@@ -126,6 +126,8 @@ class Dispatcher:
                     self.reply(admission.response, header, context.exchange, started)
                     return
             result = route.handler(request, context)
+            if result is None:
+                return
             if isinstance(result, Payload):
                 self.reply(result, header, context.exchange, started, admission)
                 return

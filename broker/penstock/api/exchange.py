@@ -50,6 +50,9 @@ class RequestExchange(Protocol):
     def on_disconnect(self, callback: Callback) -> None:
         """Call `callback` once if the connection is lost before the response; at once if it is lost already."""
 
+    def on_connection_lost(self, callback: Callback) -> None:
+        """Call `callback` once when the connection is lost, even after the response; at once if it is lost already."""
+
 
 class Callback(Protocol):
     """A function to call when a connection is lost."""

@@ -27,7 +27,8 @@ class RequestContext:
     client_id: str | None
     peer: PeerInfo
     exchange: RequestExchange
-    """For handlers that wait: `is_disconnected` and `on_disconnect`. Only the dispatcher replies."""
+    """For handlers that wait: `is_disconnected` and `on_disconnect`. The dispatcher replies, unless the handler returns
+    None."""
     meter: RequestMeter | None = None
     """Measures the request; None if its client has no quota."""
 
@@ -36,8 +37,9 @@ class RequestContext:
         return None if self.meter is None else self.meter.mutations(is_strict)
 
 
-Handler = Callable[[Any, RequestContext], Payload | Awaitable[Payload]]
-"""(request, context) → response, or a coroutine of it. Errors belong in the response. An exception that escapes is
+Handler = Callable[[Any, RequestContext], Payload | Awaitable[Payload] | None]
+"""(request, context) → response, or a coroutine of it; None if the handler replies through the exchange, as it must for
+a response with slices of log files. Errors belong in the response. An exception that escapes is
 logged and becomes UNKNOWN_SERVER_ERROR if the response can carry it; otherwise the connection is closed.
 """
 

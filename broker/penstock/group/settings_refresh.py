@@ -53,15 +53,7 @@ class GroupSettingsRefresh:
 
     def load(self, number: int, entries: Iterable[StoreEntry]) -> None:
         """Replace the settings of a shard's groups; unreadable and invalid ones are left out."""
-        found: dict[str, Mapping[str, str]] = {}
-        for entry in entries:
-            try:
-                stored = decode(GroupSettingsRecord, entry.key, entry.value).settings
-            except BadRecord as e:
-                log.warning("skipping unreadable settings of a group", key=entry.key, error=str(e))
-                continue
-            found[keys.group_of_settings(entry.key)], _ = accept_stored(stored, group_setting)
-        self._settings[number] = found
+        self._settings[number] = {keys.group_of_settings(entry.key): decode_settings(entry) for entry in entries}
 
     async def _run(self) -> None:
         while True:
@@ -78,3 +70,13 @@ class GroupSettingsRefresh:
                     continue
                 self.load(number, entries)
                 self._apply(number)
+
+
+def decode_settings(entry: StoreEntry) -> Mapping[str, str]:
+    """Return the valid settings of a group; none if the record is unreadable."""
+    try:
+        stored = decode(GroupSettingsRecord, entry.key, entry.value).settings
+    except BadRecord as e:
+        log.warning("skipping unreadable settings of a group", key=entry.key, error=str(e))
+        return {}
+    return accept_stored(stored, group_setting)[0]

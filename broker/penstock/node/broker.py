@@ -59,6 +59,8 @@ from penstock.runtime.stats import RequestStats
 from penstock.security.audit import AuditLog
 from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.server.listener import ListenError, Server
+from penstock.share.coordinator import ShareStates
+from penstock.share.leaders import ShareLeaders
 from penstock.state.store import StoreError
 from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.txn.producer_ids import ProducerIds
@@ -300,13 +302,16 @@ class BrokerNode:
             composition.make_loader
         )  # fmt: skip
         self.close_in_time("groups", groups.close)
+        share = ShareLeaders(ShareStates(store, groups), store, clock, config)
+        self.close_in_time("share groups", share.close)
         ids = ProducerIds(store)
         transactions = TransactionService(store, view, clock, config, ids, replicas, groups, peers, peers)
         self.close_in_time("transactions", transactions.close)
         await groups.start()
         return BrokerServices(
             store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas,
-            composition.make_leaderships(store, replicas), topics, groups, ids, transactions,
+            composition.make_leaderships(store, replicas), topics, groups, share, ids,
+            transactions,
             ClientQuotas(view, quota_windows(config), asyncio.get_running_loop().time),
             make_authorizer(config, view, composition.has_confirmed_acls), AuditLog(asyncio.get_running_loop().time),
             self.all_tls

@@ -34,7 +34,11 @@ from penstock.api.replica_fetch import ReplicaFetchApi
 from penstock.api.routes import Route
 from penstock.api.sasl import UnexpectedSaslApi
 from penstock.api.scram_credentials import ScramCredentialsApi
+from penstock.api.share_acknowledge import ShareAcknowledgeApi
+from penstock.api.share_acks import ShareAcks
+from penstock.api.share_fetch import ShareFetchApi
 from penstock.api.share_groups import ShareGroupsApi
+from penstock.api.share_members import ShareMembers
 from penstock.api.topics import TopicsApi
 from penstock.api.transaction_parts import TransactionPartsApi
 from penstock.api.transactions import TransactionsApi
@@ -57,6 +61,8 @@ from penstock.runtime.stats import RequestStats
 from penstock.security.audit import AuditLog
 from penstock.security.authorizer import Authorizer
 from penstock.security.quotas.client_quotas import ClientQuotas
+from penstock.share.leaders import ShareLeaders
+from penstock.share.sessions import ShareSessions
 from penstock.state.store import Store
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
@@ -87,6 +93,7 @@ class BrokerServices:
     leaderships: Leaderships
     topics: TopicService
     groups: GroupCoordinator
+    share: ShareLeaders
     ids: ProducerIds
     transactions: TransactionService
     quotas: ClientQuotas
@@ -99,8 +106,6 @@ def make_dispatcher(services: BrokerServices, now_s: Callable[[], float]) -> Dis
     """Return the dispatcher of all requests; `now_s` is the event loop's clock."""
     config, replicas, stats, authorizer = services.config, services.replicas, services.stats, services.authorizer
     features = Features(services.store, services.view, services.watcher, FEATURE_LEVEL)
-    apis = [*make_apis(services), FeaturesApi(features)]
-    routes = [route for api in apis for route in api.routes()]
     sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, now_s, services.random)
     followers = ReplicaFetchApi(replicas, config.replica_fetch_response_max_bytes, services.random)
     limits = FetchLimits(config.fetch_max_bytes)
@@ -108,10 +113,22 @@ def make_dispatcher(services: BrokerServices, now_s: Callable[[], float]) -> Dis
     if authorizer.is_enabled:
         access = DataAccess(authorizer, services.view, services.audit)
         enforcement = Enforcement(authorizer, services.view, config, services.audit)
+    apis = [*make_apis(services), *make_share_apis(services, limits, access), FeaturesApi(features)]
+    routes = [route for api in apis for route in api.routes()]
     fetch = FetchApi(replicas, sessions, limits, stats, followers, services.leaderships, access)
     produce = ProduceApi(replicas, stats, services.transactions.verifier, services.leaderships, access)
     versions = ApiVersionsApi(routes, features)
     return Dispatcher(produce, fetch, versions, routes, stats, services.quotas, enforcement)
+
+
+def make_share_apis(services: BrokerServices, limits: FetchLimits, access: DataAccess | None) -> list[ApiHandler]:
+    """Return the handlers that give records to share groups; they share the sessions of members."""
+    members = ShareMembers(ShareSessions(services.config.group_share_max_share_sessions), services.share)
+    acks = ShareAcks(services.replicas, services.share, access)
+    return [
+        ShareFetchApi(services.replicas, members, acks, limits, services.stats, access),
+        ShareAcknowledgeApi(members, acks),
+    ]
 
 
 def make_apis(services: BrokerServices) -> list[ApiHandler]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from penstock.api.exchange import FrameHandler, PeerInfo, ProtocolViolation, ResponsePart
+from penstock.api.exchange import Callback, FrameHandler, PeerInfo, ProtocolViolation, ResponsePart
 from penstock.log.types import LogSlice
 from penstock.runtime.logging import get_logger
 from penstock.security.quotas.request_meter import RequestMeter
@@ -122,6 +122,7 @@ class ConnectionCore:
         "hub",
         "last_active",
         "lost",
+        "lost_callbacks",
         "meter",
         "open_bytes",
         "open_exchanges",
@@ -159,6 +160,7 @@ class ConnectionCore:
         self.reason: CloseReason | None = None
         self.produce_template: ProduceTemplate | None = None
         self.meter: RequestMeter | None = None
+        self.lost_callbacks: list[Callback] | None = None
         self.last_active = self.activity_stale_at = 0.0
         """When the peer last received or sent bytes, and until when that is precise enough."""
 
@@ -424,9 +426,21 @@ class ConnectionCore:
         exchange, self.head, self.tail = self.head, None, None
         while exchange is not None:
             next_exchange = exchange.next_exchange
-            for callback in exchange.on_connection_lost():
-                try:
-                    callback()
-                except Exception as e:
-                    log.error("disconnect callback failed", peer=str(self.peer), exc_info=e)
+            self.run_lost_callbacks(exchange.disconnect())
             exchange = next_exchange
+        callbacks, self.lost_callbacks = self.lost_callbacks, None
+        self.run_lost_callbacks(callbacks or [])
+
+    def add_lost_callback(self, callback: Callback) -> None:
+        """Call `callback` when the connection is lost, after those of its pending requests."""
+        if self.lost_callbacks is None:
+            self.lost_callbacks = []
+        self.lost_callbacks.append(callback)
+
+    def run_lost_callbacks(self, callbacks: list[Callback]) -> None:
+        """Run callbacks of a lost connection; one that fails does not prevent the others."""
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception as e:
+                log.error("disconnect callback failed", peer=str(self.peer), exc_info=e)

@@ -21,6 +21,9 @@ class ExchangeConnection(Protocol):
     def abort(self, reason: str) -> None:
         """Close the connection behind the completed responses."""
 
+    def add_lost_callback(self, callback: Callback) -> None:
+        """Call `callback` when the connection is lost."""
+
 
 class PendingExchange:
     """Implements `api.exchange.RequestExchange`. A connection's exchanges form a linked list in request order."""
@@ -86,8 +89,15 @@ class PendingExchange:
         else:
             self.callbacks.append(callback)
 
-    def on_connection_lost(self) -> list[Callback]:
-        """Release an unsent response and return the callbacks to run."""
+    def on_connection_lost(self, callback: Callback) -> None:
+        """Register a callback for the loss of the connection, even after the response."""
+        if self.connection is None:
+            callback()
+        else:
+            self.connection.add_lost_callback(callback)
+
+    def disconnect(self) -> list[Callback]:
+        """Release an unsent response of a lost connection, and return the callbacks to run."""
         self.connection = None
         self.next_exchange = None
         parts, self.parts = self.parts, ()

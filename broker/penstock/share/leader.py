@@ -32,7 +32,7 @@ FENCED = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH}
 
 
 class SharePartitionLeader:
-    """A claimed share-partition. `on_available` is called when records become available again.
+    """A claimed share-partition. `on_available` is called when records become available again, and if it is fenced.
 
     After `is_fenced`, every call returns NOT_LEADER_OR_FOLLOWER or nothing.
     """
@@ -138,6 +138,7 @@ class SharePartitionLeader:
                 if error in FENCED:
                     log.info("a share-partition continues elsewhere", partition=self.key, error=error.name)
                     self._fence()
+                    self._on_available()
                     return
                 if error:
                     await asyncio.sleep(RETRY_S)
@@ -148,6 +149,7 @@ class SharePartitionLeader:
         except Exception:  # the waiting requests must be answered, and nothing may be acquired from a state in doubt
             log.exception("a share-partition stops", partition=self.key)
             self._fence()
+            self._on_available()
         finally:
             self._task = None
 

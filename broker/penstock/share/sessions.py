@@ -38,6 +38,8 @@ class ShareSession:
     connection_id: int
     epoch: int = 1
     partitions: dict[TopicPartition, None] = field(default_factory=dict)
+    reported: dict[TopicPartition, int] = field(default_factory=dict)
+    """The errors of partitions that the last response had."""
 
     def move_to_back(self, partitions: Iterable[TopicPartition]) -> None:
         """Serve partitions that have just given records after the others."""
@@ -98,6 +100,10 @@ class ShareSessions:
             session.partitions.pop(partition, None)
         self._partitions += len(session.partitions)
         return found
+
+    def is_open(self, session: ShareSession) -> bool:
+        """Return whether a session has neither ended nor been opened again."""
+        return self._sessions.get(session.key) is session
 
     def check(self, request: SessionRequest, connection_id: int) -> SessionResult:
         """Return the session of a ShareAcknowledge, and count the request; epoch -1 closes the session."""

@@ -90,6 +90,9 @@ class RecordedExchange:
     def on_disconnect(self, callback: Callback) -> None:
         self.callbacks.append(callback)
 
+    def on_connection_lost(self, callback: Callback) -> None:
+        self.connection.lost_callbacks.append(callback)
+
     def throttle(self, throttle_ms: int) -> None:
         self.connection.throttle(throttle_ms)
 
@@ -108,6 +111,15 @@ class RecordedConnection:
         self.meter: RequestMeter | None = None
         self.throttles_ms: list[int] = []
         self.exchanges: list[RecordedExchange] = []
+        self.lost_callbacks: list[Callback] = []
+
+    def lose(self) -> None:
+        """Lose the connection, with all requests that wait."""
+        for exchange in self.exchanges:
+            if not exchange.completed:
+                exchange.lose()
+        for callback in self.lost_callbacks:
+            callback()
 
     def open_exchange(self) -> RecordedExchange:
         exchange = RecordedExchange(self)

@@ -50,6 +50,23 @@ class NamedOrId:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicById:
+    """Elements that have the `topic_id` of a topic. Unknown ids require nothing: handlers reject them."""
+
+    right: Right
+
+    @property
+    def rights(self) -> tuple[Right, ...]:
+        """See `rules.Subject`."""
+        return (self.right,)
+
+    def find(self, element: Any, request: Any, facts: Facts) -> tuple[Right, str] | None:
+        """See `rules.Subject`."""
+        known = facts.view.topics_by_id.get(element.topic_id)
+        return (self.right, known.name) if known is not None else None
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerTopic:
     """Topics of OffsetForLeaderEpoch: by name, as clients send them, or by id, as only brokers do."""
 

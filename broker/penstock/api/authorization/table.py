@@ -19,7 +19,15 @@ from penstock.api.authorization.rules import (
     Right,
     VisibilityRule,
 )
-from penstock.api.authorization.subjects import BrokerTopic, DeletedTopic, MissingTopic, Named, NamedOrId, Settings
+from penstock.api.authorization.subjects import (
+    BrokerTopic,
+    DeletedTopic,
+    MissingTopic,
+    Named,
+    NamedOrId,
+    Settings,
+    TopicById,
+)
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
@@ -57,6 +65,8 @@ IDEMPOTENT_WRITE = Right(AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
 
 TRANSACTIONAL = RequestCondition("with a transactional id", lambda request: request.transactional_id is not None)
 IDEMPOTENT = RequestCondition("without a transactional id", lambda request: request.transactional_id is None)
+NAMES_GROUP = RequestCondition("with a group id", lambda request: request.group_id is not None)
+CHECKED_BY_HANDLERS = RequestCondition("for members of share groups", lambda request: False)
 OF_GROUP = RequestCondition("for groups", lambda request: request.key_type == 0)
 OF_TRANSACTION = RequestCondition("for transactional ids", lambda request: request.key_type == 1)
 CREATES_TOPICS = RequestCondition(
@@ -107,6 +117,17 @@ def cluster(right: Right, *, administrative: bool = False, logged: tuple[str, st
 def member() -> ApiRules:
     """Return the requirement of requests of group members."""
     return ApiRules((RequestRule(rights=(READ_GROUP,), name="group_id"),))
+
+
+def share_data(note: str = "") -> ApiRules:
+    """Return the requirement of requests that get or acknowledge records of share groups.
+
+    Their handlers check the topics, of partitions in sessions too.
+    """
+    of_topics = ElementRule(
+        subject=TopicById(READ_TOPIC), requested="topics", answered="responses", when=CHECKED_BY_HANDLERS
+    )
+    return ApiRules((RequestRule(rights=(READ_GROUP,), name="group_id", when=NAMES_GROUP), of_topics), note=note)
 
 
 def topics(right: Right, answered: str = "topics", *, administrative: bool = False, **more: Any) -> ApiRules:
@@ -383,8 +404,8 @@ TABLE: dict[int, ApiRules] = {
             ),
         )
     ),
-    ApiKey.SHARE_FETCH: member(),
-    ApiKey.SHARE_ACKNOWLEDGE: member(),
+    ApiKey.SHARE_FETCH: share_data("READ on a topic is checked at each read of a partition, also after a wait."),
+    ApiKey.SHARE_ACKNOWLEDGE: share_data(),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ApiRules(
         (ElementRule(subject=Named(DESCRIBE_GROUP, "group_id"), requested="groups", answered="groups"),)
     ),

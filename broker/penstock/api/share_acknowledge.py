@@ -1,0 +1,66 @@
+"""ShareAcknowledge: applies the acknowledgements of a member of a share group (KIP-932)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from penstock.api.routes import RequestContext, Route
+from penstock.api.share_acks import AckOutcome, ShareAcks
+from penstock.api.share_members import ShareMembers, session_key
+from penstock.share.sessions import SessionRequest
+from penstock.wire.apis import ApiKey
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.share_acknowledge import (
+    LeaderIdAndEpoch,
+    PartitionData,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+)
+
+
+class ShareAcknowledgeApi:
+    """Serves ShareAcknowledge 1 and 2."""
+
+    def __init__(self, members: ShareMembers, acks: ShareAcks) -> None:
+        self.members, self.acks = members, acks
+
+    def routes(self) -> list[Route]:
+        """Return the routes of this API."""
+        return [Route(ShareAcknowledgeRequest, self.acknowledge, share_acknowledge_failed)]
+
+    async def acknowledge(self, request: ShareAcknowledgeRequest, context: RequestContext) -> ShareAcknowledgeResponse:
+        """Serve ShareAcknowledge; with epoch -1 the session ends, and the member's other records are released."""
+        key, error = session_key(request.group_id, request.member_id)
+        if error:
+            return ShareAcknowledgeResponse(error_code=error)
+        found = self.members.check(SessionRequest(key, request.share_session_epoch), context.peer)
+        if found.error:
+            return ShareAcknowledgeResponse(error_code=found.error)
+        try:
+            outcomes = await self.acks.apply(
+                key, request.topics, context.peer, ApiKey.SHARE_ACKNOWLEDGE, may_renew=request.is_renew_ack
+            )
+        finally:
+            if found.closed is not None:
+                self.members.release(found.closed)
+        return ShareAcknowledgeResponse(
+            acquisition_lock_timeout_ms=self.members.leaders.lock_timeout_ms(key.group_id),
+            responses=topic_responses(outcomes),
+        )
+
+
+def topic_responses(outcomes: list[AckOutcome]) -> list[ShareAcknowledgeTopicResponse]:
+    """Group outcomes by topic."""
+    topics: dict[UUID, list[PartitionData]] = {}
+    for (topic_id, index), error, leader in outcomes:
+        answer = PartitionData(partition_index=index, error_code=error, current_leader=LeaderIdAndEpoch(*leader))
+        topics.setdefault(topic_id, []).append(answer)
+    return [ShareAcknowledgeTopicResponse(topic_id=each, partitions=found) for each, found in topics.items()]
+
+
+def share_acknowledge_failed(request: ShareAcknowledgeRequest, error: int) -> ShareAcknowledgeResponse:
+    """Return the response with an error for the request, and for each partition."""
+    refused = ErrorCode(error)
+    outcomes = [AckOutcome((t.topic_id, p.partition_index), refused) for t in request.topics for p in t.partitions]
+    return ShareAcknowledgeResponse(error_code=error, responses=topic_responses(outcomes))

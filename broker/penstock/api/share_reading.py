@@ -1,0 +1,143 @@
+"""Reads a partition for a member of a share group: acquires records and cuts the read to the batches that have them.
+
+Called by `share_fetch` for each partition of a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.log.scan import BadBatch, scan_headers
+from penstock.log.types import LogError, LogSlice, OffsetOutOfRange
+from penstock.replica.leader import Leader
+from penstock.share.batches import deliverable_batches
+from penstock.share.leader import SharePartitionLeader
+from penstock.share.partition import AcquiredRange, AcquireRequest
+from penstock.wire.batch import BatchHeader
+from penstock.wire.errors import ErrorCode
+
+MAX_READ_BYTES = 1 << 20
+"""Bytes of one read, unless a batch is larger. Kafka's default of `max.partition.fetch.bytes`."""
+MAX_READS = 16
+"""Reads of one partition in a turn of the event loop, if they have only control batches and aborted records."""
+
+
+class ReadLimits(NamedTuple):
+    """What the response still has room for. `at_least_one` returns a whole batch of any size."""
+
+    max_bytes: int
+    at_least_one: bool
+    is_read_committed: bool
+
+
+class AcquiredRecords(NamedTuple):
+    """The result of a read: an error, or records and which of them the member holds.
+
+    `is_unfinished` means that a further read may acquire records although this one has none.
+    """
+
+    error: ErrorCode = ErrorCode.NONE
+    records: LogSlice | None = None
+    ranges: Sequence[AcquiredRange] = ()
+    is_unfinished: bool = False
+
+
+NOTHING = AcquiredRecords()
+
+
+class BatchScan:
+    """Iterates over the headers of a read, and records where their batches are. Stops at a damaged batch."""
+
+    __slots__ = ("ends", "error", "last_offsets", "records", "starts")
+
+    def __init__(self, records: LogSlice) -> None:
+        self.records = records
+        self.last_offsets: list[int] = []
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[BatchHeader]:
+        records = self.records
+        try:
+            for position, header, _ in scan_headers(records.file, records.position, records.position + records.size):
+                self.last_offsets.append(header.last_offset)
+                self.starts.append(position)
+                self.ends.append(position + header.size_bytes)
+                yield header
+        except (BadBatch, OSError) as e:
+            self.error = e
+
+    def cut(self, ranges: Sequence[AcquiredRange]) -> LogSlice:
+        """Return the slice of the batches from the first to the last acquired record, which takes the read over."""
+        first = next(i for i, offset in enumerate(self.last_offsets) if offset >= ranges[0].first)
+        last = next(i for i, offset in enumerate(self.last_offsets) if offset >= ranges[-1].last)
+        records, start = self.records, self.starts[first]
+        return LogSlice(
+            records.file, start, self.ends[last] - start, records.release, next_offset=self.last_offsets[last] + 1
+        )
+
+
+def acquire_records(
+    role: Leader, leader: SharePartitionLeader, request: AcquireRequest, limits: ReadLimits
+) -> AcquiredRecords:
+    """Acquire records of a partition for a member. The caller releases the slice of the result."""
+    for _ in range(MAX_READS):
+        offset = leader.partition.next_fetch_offset()
+        limit = role.last_stable_offset if limits.is_read_committed else role.high_watermark
+        if offset is None or offset >= limit:
+            return NOTHING
+        try:
+            found = acquire_once(role, leader, request, limits, offset, limit)
+        except OffsetOutOfRange:
+            leader.on_log_start(role.log.start_offset)
+            return NOTHING
+        except LogError:
+            return AcquiredRecords(ErrorCode.KAFKA_STORAGE_ERROR)
+        if found is None or found.error or found.ranges:
+            return found or NOTHING
+        if leader.partition.next_fetch_offset() == offset:
+            return NOTHING
+    return AcquiredRecords(is_unfinished=True)
+
+
+def acquire_once(
+    role: Leader, leader: SharePartitionLeader, request: AcquireRequest, limits: ReadLimits, offset: int, limit: int
+) -> AcquiredRecords | None:
+    """Read once from an offset and acquire records of the read. Returns None if the response has no room for a batch.
+
+    Raises LogError.
+    """
+    records = role.read(offset, min(limits.max_bytes, MAX_READ_BYTES), limits.at_least_one, limit)
+    if records is None:
+        return None
+    scan = BatchScan(records)
+    ranges: Sequence[AcquiredRange] = ()
+    aborted: Sequence[tuple[int, int]] = ()
+    try:
+        if limits.is_read_committed:
+            aborted = role.aborted_between(offset, min(limit, records.next_offset))
+        ranges = leader.acquire(request, offset, deliverable_batches(scan, aborted))
+    finally:
+        if not ranges:
+            records.release()
+    if ranges:
+        return AcquiredRecords(records=scan.cut(ranges), ranges=ranges)
+    return AcquiredRecords(ErrorCode.KAFKA_STORAGE_ERROR if scan.error is not None else ErrorCode.NONE)
+
+
+def available_bytes(role: Leader, leader: SharePartitionLeader, limits: ReadLimits) -> int:
+    """Return about how many bytes `acquire_records` would find: all that one read returns."""
+    offset = leader.partition.next_fetch_offset()
+    limit = role.last_stable_offset if limits.is_read_committed else role.high_watermark
+    if offset is None or offset >= limit:
+        return 0
+    try:
+        records = role.read(offset, limits.max_bytes, limits.at_least_one, limit)
+    except LogError:
+        return limits.max_bytes  # `acquire_records` finds the error
+    if records is None:
+        return 0
+    records.release()
+    return records.size

@@ -1,0 +1,170 @@
+"""One open share-partition of a partition that this broker leads: its claim, its leader, and the fetches that wait.
+
+`leaders` creates it. It ends with the partition's role, or when a later claim or an administrator fences its leader;
+the next fetch then opens a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from penstock.config.modern_groups import ShareGroupConfig
+from penstock.replica.leader import Leader
+from penstock.runtime.logging import get_logger
+from penstock.share.initial_offset import initial_offset
+from penstock.share.leader import RETRY_S, SharePartitionLeader
+from penstock.share.partition import ShareLimits
+from penstock.share.redelivery import DeliveryLimit
+from penstock.share.state_client import SharePartitionKey, StateClient
+from penstock.state.store import StoreError
+from penstock.wire.errors import ErrorCode
+
+log = get_logger(__name__)
+
+FENCED_CLAIMS = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
+FINAL_CLAIM_ERRORS = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, *FENCED_CLAIMS})
+"""Errors of a claim that fetches report; all others are those of a coordinator that cannot serve now."""
+
+
+class ShareReader(Protocol):
+    """A share fetch that waits."""
+
+    def on_data(self, grown_bytes: int) -> None:
+        """Handle records that may have become available; `grown_bytes` is about how much was committed."""
+
+    def on_end(self) -> None:
+        """Respond: the partition can no longer be read."""
+
+
+class ShareHost(Protocol):
+    """The owner of the open share-partitions: `leaders.ShareLeaders`."""
+
+    client: StateClient
+    loop: asyncio.AbstractEventLoop
+
+    def wall_ms(self) -> int:
+        """Return the wall clock in ms since 1970."""
+
+    async def load_config(self, group_id: str) -> ShareGroupConfig:
+        """Return the settings of a group. Raises StoreError."""
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run work on a share-partition as a task."""
+
+    def remove(self, partition: LedSharePartition) -> None:
+        """Close a share-partition."""
+
+
+class LedSharePartition:
+    """An open share-partition. Implements `replica.partition.Reader`."""
+
+    __slots__ = ("_host", "_task", "error", "is_closed", "key", "last_used_s", "leader", "role", "waiting")
+
+    def __init__(self, host: ShareHost, key: SharePartitionKey, role: Leader) -> None:
+        self._host, self.key, self.role = host, key, role
+        self.leader: SharePartitionLeader | None = None
+        """None until the claim succeeds."""
+        self.error = ErrorCode.NONE
+        """Why the claim failed for good."""
+        self.is_closed = False
+        self.waiting: dict[ShareReader, None] = {}
+        self.last_used_s = 0.0
+        role.readers[self] = None
+        self._task: asyncio.Task[None] | None = host.spawn(self._open(), f"claim {key}")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether closing the share-partition would lose nothing and disturb no fetch."""
+        is_claiming = self.leader is None and self._task is not None
+        return not self.waiting and not is_claiming and (self.leader is None or self.leader.partition.is_idle)
+
+    def configure(self, config: ShareGroupConfig) -> None:
+        """Apply changed settings of the group; records in flight keep their locks."""
+        if self.leader is not None:
+            self.leader.partition.limits = limits_of(config)
+            self.wake()
+
+    def detach(self) -> None:
+        """End: stop the claim, and let the waiting fetches look for another share-partition."""
+        self.is_closed = True
+        self.role.readers.pop(self, None)
+        if self._task is not None:
+            self._task.cancel()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the waiting fetches look for available records."""
+        for reader in list(self.waiting):
+            reader.on_data(0)
+
+    # Implementation of `replica.partition.Reader`
+
+    def on_data(self, grown_bytes: int) -> None:
+        """Pass on that the partition has new records, or a new log start."""
+        if self.leader is not None and self.role.log.start_offset > self.leader.partition.start_offset:
+            self.leader.on_log_start(self.role.log.start_offset)
+        for reader in list(self.waiting):
+            reader.on_data(grown_bytes)
+
+    def on_end(self) -> None:
+        """Close if the role has ended; let waiting fetches respond."""
+        waiting = list(self.waiting)
+        if self.role.ended:
+            self._host.remove(self)
+        for reader in waiting:
+            reader.on_end()
+
+    # --- internal
+
+    async def _open(self) -> None:
+        """Claim the state, and wake the waiting fetches. Without a leader then, end: the next fetch claims again."""
+        try:
+            self.error = await self._claim_patiently()
+        except Exception:
+            log.exception("cannot claim a share-partition", partition=self.key)
+            self.error = ErrorCode.UNKNOWN_SERVER_ERROR
+        self._task = None
+        self.wake()
+        if self.leader is None:
+            self._host.remove(self)
+
+    async def _claim_patiently(self) -> ErrorCode:
+        """Claim the state. While its coordinator cannot serve, repeat that for as long as fetches wait."""
+        while (error := await self._claim()) and error not in FINAL_CLAIM_ERRORS:
+            await asyncio.sleep(RETRY_S)
+            if not self.waiting:
+                return ErrorCode.NONE
+        return error
+
+    async def _claim(self) -> ErrorCode:
+        """Claim the state once, and start to lead. Returns the error."""
+        host, role = self._host, self.role
+        try:
+            config = await host.load_config(self.key.group_id)
+        except StoreError as e:
+            log.warning("cannot read the settings of a share group", group=self.key.group_id, reason=str(e))
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        offset = await initial_offset(role, config.auto_offset_reset, host.wall_ms())
+        if offset is None:
+            return ErrorCode.OFFSET_NOT_AVAILABLE
+        claimed = await host.client.claim(self.key, role.leader_epoch, offset)
+        if claimed.state is None:
+            return claimed.error
+        leader = SharePartitionLeader(self.key, claimed.state, limits_of(config), host.client, self._on_available)
+        leader.on_log_start(role.log.start_offset)
+        self.leader = leader
+        return ErrorCode.NONE
+
+    def _on_available(self) -> None:
+        """Handle records that are available again, or a leader that is fenced."""
+        if self.leader is not None and self.leader.is_fenced:
+            self._host.remove(self)
+        self.wake()
+
+
+def limits_of(config: ShareGroupConfig) -> ShareLimits:
+    """Return the limits of the share-partitions of a group."""
+    policy = DeliveryLimit(config.max_delivery_count)
+    return ShareLimits(config.record_lock_duration_ms, config.partition_max_record_locks, policy)

@@ -1,0 +1,30 @@
+"""Counters of the share-partitions that this broker leads, for the metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from penstock.share.partition import AckBatch, AckType, AcquiredRange
+
+
+class ShareStats:
+    """Numbers of records since the start: acquired ones, and acknowledged ones by type."""
+
+    __slots__ = ("acknowledged", "acquired")
+
+    def __init__(self) -> None:
+        self.acquired = 0
+        self.acknowledged: Counter[AckType] = Counter(dict.fromkeys(AckType, 0))
+
+    def count_acquired(self, ranges: Sequence[AcquiredRange]) -> None:
+        """Count the records of an acquisition."""
+        self.acquired += sum(last - first + 1 for first, last, _ in ranges)
+
+    def count_acknowledged(self, batches: Sequence[AckBatch]) -> None:
+        """Count the records of acknowledgements that took effect."""
+        for first, last, types in batches:
+            if len(types) == 1:
+                self.acknowledged[AckType(types[0])] += last - first + 1
+            else:
+                self.acknowledged.update(map(AckType, types))
