@@ -299,7 +299,7 @@ def row(name: str, setting: Setting, extra: str | None) -> str:
 
 
 NOT_SERVED = frozenset(
-    (*(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.ALTER_SHARE_GROUP_OFFSETS, ApiKey.DELETE_SHARE_GROUP_OFFSETS),)
+    (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.ALTER_SHARE_GROUP_OFFSETS, ApiKey.DELETE_SHARE_GROUP_OFFSETS)
 )
 """APIs whose messages are generated, but which brokers do not serve: share groups (KIP-932)."""
 # Transactions v2 (KIP-890) starts with the versions after these; it is not announced yet.

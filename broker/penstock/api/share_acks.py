@@ -59,7 +59,7 @@ class ShareAcks:
     """Acknowledges records of the share-partitions that this broker leads. `access` checks rights if there is
     authorization."""
 
-    def __init__(self, replicas: ReplicaManager, leaders: ShareLeaders, access: DataAccess | None = None) -> None:
+    def __init__(self, replicas: ReplicaManager, leaders: ShareLeaders, access: DataAccess | None) -> None:
         self.replicas, self.leaders, self.access = replicas, leaders, access
 
     def may_read(self, peer: PeerInfo, topic: str, api_key: ApiKey) -> bool:

@@ -55,7 +55,7 @@ class ShareFetchApi:
         acks: ShareAcks,
         limits: FetchLimits,
         stats: RequestStats,
-        access: DataAccess | None = None,
+        access: DataAccess | None,
     ) -> None:
         self.replicas, self.members, self.acks = replicas, members, acks
         self.limits, self.stats, self.access = limits, stats, access

@@ -30,7 +30,14 @@ OPTIONAL = {
         "a value: a row of the table of rights leaves out what it does not need",
     ),
     **dict.fromkeys(
-        ("Dispatcher.enforcement", "FetchApi.access", "ProduceApi.access", "ProduceAppends.access"),
+        (
+            "Dispatcher.enforcement",
+            "FetchApi.access",
+            "ProduceApi.access",
+            "ProduceAppends.access",
+            "ShareAcks.access",
+            "ShareFetchApi.access",
+        ),
         "without authorization, hot paths pay for one comparison only",
     ),
     **dict.fromkeys(("PendingFetch.meter", "RequestContext.meter"), "a value: only some clients have quotas"),
