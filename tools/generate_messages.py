@@ -35,6 +35,7 @@ list_transactions update_features sasl_handshake sasl_authenticate describe_acls
 describe_user_scram_credentials alter_user_scram_credentials describe_client_quotas alter_client_quotas
 consumer_group_heartbeat consumer_group_describe share_group_heartbeat share_group_describe share_fetch
 share_acknowledge describe_share_group_offsets alter_share_group_offsets delete_share_group_offsets
+read_share_group_state write_share_group_state
 """.split()
 NEWEST = {"init_producer_id": 5}
 """Newest versions where kio has newer ones that neither broker nor client use: 6 is for KIP-939."""
@@ -271,7 +272,7 @@ def add_own_fields(merger: Merger, message: str) -> set[str]:
             assert tag >= FIRST_OWN_TAG, f"tag {tag} of {name} may be Kafka's"
             assert tag not in taken, f"tag {tag} of {structure} is taken"
             array = own.get("array", False)
-            columns.append(Column(name, own["type"], array, own["default"], [(first, last, False, tag)]))
+            columns.append(Column(name, own["type"], array, own.get("default"), [(first, last, False, tag)]))
     return set(found)
 
 

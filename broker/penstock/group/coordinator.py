@@ -340,6 +340,10 @@ class GroupCoordinator:
         """Return the group if it has had no members since this broker coordinates it."""
         return self._groups.idle(group_id)
 
+    def is_share(self, group_id: str) -> bool:
+        """Return whether the group is a share group and is coordinated here."""
+        return self._groups.is_share(group_id)
+
     def exists(self, group_id: str) -> bool:
         """Return whether the group exists and is coordinated here."""
         return self._groups.get(group_id) is not None
@@ -397,7 +401,9 @@ class GroupCoordinator:
         if written.result():
             shard.groups.setdefault(group_id, known)
             self.offsets.expiry.schedule(group_id, self._clock.wall_ms())
-        elif not self.offsets.outstanding_keys(group_id):
+            return
+        self.offsets.forget_attached(group_id)
+        if not self.offsets.outstanding_keys(group_id):
             self.reads.forget(group_id)
 
     # --- internal

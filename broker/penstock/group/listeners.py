@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from typing import Protocol
+from uuid import UUID
 
 from penstock.group.coordinator_shard import CoordinatorShard
 from penstock.group.offset_table import OffsetKey
@@ -36,6 +37,19 @@ class PendingOffsets(Protocol):
 
     def forget_group(self, group_id: str) -> None:
         """Drop the pending offsets of a deleted group."""
+
+
+class AttachedData(Protocol):
+    """Data of groups besides their offsets, which is deleted with the group, or with the topic that it is about."""
+
+    def keys_of_group(self, group_id: str) -> list[str]:
+        """Return the store keys to delete with a group."""
+
+    def forget_group(self, group_id: str) -> None:
+        """Drop the data of a group whose keys were deleted."""
+
+    async def delete_topics(self, number: int, topic_ids: Container[UUID]) -> None:
+        """Delete a shard's data of deleted topics. Raises StoreUnavailable."""
 
 
 class NothingPending:

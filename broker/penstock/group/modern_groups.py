@@ -358,7 +358,7 @@ class ModernGroups:
 
     def _wake(self, running: RunningModernGroup) -> None:
         running.timer = None
-        for member_id in running.group.tick(self._now_ms()):
+        for member_id in running.group.tick(max(self._now_ms(), running.armed_ms)):
             log.info("removed a member without heartbeats", group=running.group.group_id, member=member_id)
         self._start_assignment(running)
         self._flush(running)

@@ -91,6 +91,8 @@ class EagerOffsetLoader:
         left = under_way | set(self._offsets.table.topic_keys(topic_id))
         if any(await asyncio.gather(*self._offsets.delete(left))):
             raise StoreUnavailable("not all committed offsets of the topic could be deleted; retry")
+        for number in range(keys.SHARD_COUNT):
+            await self._offsets.delete_attached(number, {topic_id})
 
     def close(self) -> None:
         """Do nothing: there is no background work."""

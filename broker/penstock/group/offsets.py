@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.group.directory import GroupDirectory
 from penstock.group.expiry import NEVER, ExpiryQueue
-from penstock.group.listeners import NothingPending, PendingOffsets
+from penstock.group.listeners import AttachedData, NothingPending, PendingOffsets
 from penstock.group.offset_cache import OffsetCache
 from penstock.group.offset_table import OffsetKey, OffsetTable
 from penstock.group.shard_writers import ShardWriters
@@ -79,6 +79,7 @@ class Offsets:
         self.cache = OffsetCache(
             store, self.table, self.put_entries, self._apply, self.outstanding_keys, groups, on_loaded
         )
+        self._attached: list[AttachedData] = []
         self._on_committed = on_committed
         self._view = view
         self._clock = clock
@@ -140,12 +141,30 @@ class Offsets:
         return [self.writers.for_group(group_id).submit(writes) for group_id, writes in by_group.items()]
 
     def delete_group(self, group_id: str) -> list[asyncio.Future[list[int]]]:
-        """Delete all offsets of a fully cached group, outstanding ones included, then its record and settings."""
+        """Delete all offsets of a fully cached group, outstanding ones included, then its other data, its record and
+        its settings."""
         writer = self.writers.for_group(group_id)
         self.pending.forget_group(group_id)
         keys_to_delete = {key for key, _ in self.table.group_offsets(group_id)} | self.outstanding_keys(group_id)
-        rest = keys.group(group_id), keys.group_settings(group_id)
+        attached = (key for data in self._attached for key in data.keys_of_group(group_id))
+        rest = *attached, keys.group(group_id), keys.group_settings(group_id)
         return [*self.delete(keys_to_delete), writer.submit([(DeleteOp(key), None) for key in rest])]
+
+    # --- other data of groups
+
+    def attach(self, data: AttachedData) -> None:
+        """Delete `data` with the groups and topics that it is about."""
+        self._attached.append(data)
+
+    def forget_attached(self, group_id: str) -> None:
+        """Drop the other data of a group that was deleted."""
+        for data in self._attached:
+            data.forget_group(group_id)
+
+    async def delete_attached(self, number: int, topic_ids: Container[UUID]) -> None:
+        """Delete a shard's other data of deleted topics. Raises StoreUnavailable."""
+        for data in self._attached:
+            await data.delete_topics(number, topic_ids)
 
     def outstanding_keys(self, group_id: str) -> set[OffsetKey]:
         """Return the partitions with commits of the group that are not durable yet."""

@@ -91,6 +91,7 @@ class TopicCleaning:
             await self._record_cleaned(writer, number, 0)
         for group_id in list(shard.groups):
             await self._clean_group(group_id, deleting)
+        await self._offsets.delete_attached(number, deleting)
         await writer.drain()
         await self._record_cleaned(writer, number, revision)
 

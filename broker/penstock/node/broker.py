@@ -61,6 +61,7 @@ from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.server.listener import ListenError, Server
 from penstock.share.coordinator import ShareStates
 from penstock.share.leaders import ShareLeaders
+from penstock.share.routing import RoutedStates
 from penstock.state.store import StoreError
 from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.txn.producer_ids import ProducerIds
@@ -302,7 +303,10 @@ class BrokerNode:
             composition.make_loader
         )  # fmt: skip
         self.close_in_time("groups", groups.close)
-        share = ShareLeaders(ShareStates(store, groups), store, clock, config)
+        share_states = ShareStates(store, groups, view)
+        routed_states = RoutedStates(share_states, groups, config.node_id, peers)
+        self.close_in_time("states of share groups", routed_states.close)
+        share = ShareLeaders(routed_states, store, clock, config)
         self.close_in_time("share groups", share.close)
         ids = ProducerIds(store)
         transactions = TransactionService(store, view, clock, config, ids, replicas, groups, peers, peers)
@@ -310,7 +314,7 @@ class BrokerNode:
         await groups.start()
         return BrokerServices(
             store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas,
-            composition.make_leaderships(store, replicas), topics, groups, share, ids,
+            composition.make_leaderships(store, replicas), topics, groups, share_states, share, ids,
             transactions,
             ClientQuotas(view, quota_windows(config), asyncio.get_running_loop().time),
             make_authorizer(config, view, composition.has_confirmed_acls), AuditLog(asyncio.get_running_loop().time),

@@ -39,6 +39,7 @@ from penstock.api.share_acks import ShareAcks
 from penstock.api.share_fetch import ShareFetchApi
 from penstock.api.share_groups import ShareGroupsApi
 from penstock.api.share_members import ShareMembers
+from penstock.api.share_states import ShareStatesApi
 from penstock.api.topics import TopicsApi
 from penstock.api.transaction_parts import TransactionPartsApi
 from penstock.api.transactions import TransactionsApi
@@ -61,6 +62,7 @@ from penstock.runtime.stats import RequestStats
 from penstock.security.audit import AuditLog
 from penstock.security.authorizer import Authorizer
 from penstock.security.quotas.client_quotas import ClientQuotas
+from penstock.share.coordinator import ShareStates
 from penstock.share.leaders import ShareLeaders
 from penstock.share.sessions import ShareSessions
 from penstock.state.store import Store
@@ -93,6 +95,7 @@ class BrokerServices:
     leaderships: Leaderships
     topics: TopicService
     groups: GroupCoordinator
+    share_states: ShareStates
     share: ShareLeaders
     ids: ProducerIds
     transactions: TransactionService
@@ -157,6 +160,7 @@ def make_apis(services: BrokerServices) -> list[ApiHandler]:
         GroupAdminApi(groups, view),
         ConsumerGroupsApi(groups, view, services.authorizer),
         ShareGroupsApi(groups, view),
+        ShareStatesApi(services.share_states),
         OffsetsApi(groups, view),
         ProducerIdsApi(services.ids, txns.coordinator),
         TransactionsApi(txns.coordinator, view, services.clock),

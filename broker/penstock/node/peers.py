@@ -2,8 +2,9 @@
 
 There are up to three per broker: one for replica fetches, which wait at the leader for data, one for metrics, whose
 responses can take long, and one for everything else. `Peers` implements `txn.markers.MarkerChannel`,
-`txn.verification.VerificationChannel`, `control.controller.keeper.LogEnds` and `remote_lag.EndsChannel`; `FetchPeer`
-implements `replica.fetcher.FetchChannel`. All raise OSError if a broker cannot be reached.
+`txn.verification.VerificationChannel`, `share.routing.ShareStateChannel`, `control.controller.keeper.LogEnds` and
+`remote_lag.EndsChannel`; `FetchPeer` implements `replica.fetcher.FetchChannel`. All raise OSError if a broker cannot be
+reached.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from penstock.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from penstock.wire.messages.read_share_group_state import ReadShareGroupStateRequest, ReadShareGroupStateResponse
+from penstock.wire.messages.write_share_group_state import WriteShareGroupStateRequest, WriteShareGroupStateResponse
 from penstock.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from penstock.wire.schema import Payload
 
@@ -179,6 +182,18 @@ class Peers:
     async def add_partitions(self, broker_id: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         """Send AddPartitionsToTxn."""
         return await self._call(broker_id, request, AddPartitionsToTxnResponse)
+
+    async def read_share_states(
+        self, broker_id: int, request: ReadShareGroupStateRequest
+    ) -> ReadShareGroupStateResponse:
+        """Send ReadShareGroupState."""
+        return await self._call(broker_id, request, ReadShareGroupStateResponse)
+
+    async def write_share_states(
+        self, broker_id: int, request: WriteShareGroupStateRequest
+    ) -> WriteShareGroupStateResponse:
+        """Send WriteShareGroupState."""
+        return await self._call(broker_id, request, WriteShareGroupStateResponse)
 
     async def brokers_named_by(self, broker_id: int) -> set[int]:
         """Return the ids of the brokers in another broker's Metadata."""

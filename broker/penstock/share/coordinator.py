@@ -8,8 +8,9 @@ earlier leader takes effect after it, even if the coordinator changes in between
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from penstock.group.coordinator import GroupCoordinator
 from penstock.group.coordinator_shard import CoordinatorShard
@@ -18,7 +19,8 @@ from penstock.share.partition import ShareSnapshot
 from penstock.share.state import InvalidShareState, ShareState, StateVersion, decode_state, encode_state
 from penstock.share.state_client import ClaimResult, SharePartitionKey, StateWrite
 from penstock.state import keys
-from penstock.state.store import PutOp, Store, StoreEntry, StoreError
+from penstock.state.store import DeleteOp, PutOp, Store, StoreEntry, StoreError, StoreUnavailable
+from penstock.state.view import ClusterView
 from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
@@ -46,10 +48,11 @@ class ShareStates:
 
     prefixes: Sequence[str] = (keys.SHARE_STATES,)
 
-    def __init__(self, store: Store, groups: GroupCoordinator) -> None:
-        self._store, self._groups = store, groups
+    def __init__(self, store: Store, groups: GroupCoordinator, view: ClusterView) -> None:
+        self._store, self._groups, self._view = store, groups, view
         self._shards: dict[int, ShardStates] = {}
         groups.ownership.add_listener(self)
+        groups.offsets.attach(self)
 
     # --- shards
 
@@ -59,6 +62,7 @@ class ShareStates:
         for entry in found[0]:
             try:
                 key = SharePartitionKey(*keys.parse_share_state(entry.key))
+                states[key] = StoredState(UNCLAIMED, b"", is_known=False)
                 states[key] = StoredState(decode_state(entry.value).version, entry.value)
             except ValueError as e:
                 log.error("cannot read the state of a share-partition", key=entry.key, error=str(e))
@@ -67,16 +71,72 @@ class ShareStates:
         """Drop the states of a resigned shard."""
         self._shards.pop(shard.number, None)
 
+    # --- deletion
+
+    def keys_of_group(self, group_id: str) -> list[str]:
+        """Return the store keys of a group that is deleted. Its states are read again if that fails."""
+        states = self._shards.get(keys.shard_of(group_id), {})
+        found = [key for key in states if key.group_id == group_id]
+        for key in found:
+            states[key].is_known = False
+        return [keys.share_state(*key) for key in found]
+
+    def forget_group(self, group_id: str) -> None:
+        """Drop the states of a group that was deleted."""
+        states = self._shards.get(keys.shard_of(group_id), {})
+        for key in [key for key in states if key.group_id == group_id]:
+            del states[key]
+
+    async def delete_topics(self, number: int, topic_ids: Container[UUID]) -> None:
+        """Delete a shard's states of deleted topics. Raises StoreUnavailable."""
+        states = self._shards.get(number, {})
+        errors = await self._delete_all(states, [key for key in states if key.topic_id in topic_ids])
+        if any(errors):
+            raise StoreUnavailable(f"states of share-partitions of shard {number} could not be deleted")
+
+    async def delete(self, group_id: str, topic_id: UUID) -> ErrorCode:
+        """Delete a group's states of a topic: the next claims start at their initial offsets."""
+        states, error = self._states(group_id)
+        if states is None:
+            return error
+        found = [key for key in states if (key.group_id, key.topic_id) == (group_id, topic_id)]
+        errors = await self._delete_all(states, found)
+        return next(filter(None, errors), ErrorCode.NONE)
+
+    async def _delete_all(self, states: ShardStates, found: list[SharePartitionKey]) -> list[ErrorCode]:
+        """Delete states. Returns an error for each."""
+
+        async def delete(key: SharePartitionKey) -> ErrorCode:
+            stored = states[key]
+            async with stored.lock:
+                stored.is_known = False
+                writer = self._groups.offsets.writers.for_group(key.group_id)
+                if await writer.submit([(DeleteOp(keys.share_state(*key)), None)]):
+                    return self._groups.commit_failure(key.group_id)
+                stored.version, stored.data = UNCLAIMED, b""
+                if states.get(key) is stored:
+                    del states[key]
+            return ErrorCode.NONE
+
+        return await asyncio.gather(*map(delete, found))
+
     # --- requests
+
+    def of_group(self, group_id: str) -> dict[SharePartitionKey, ShareState]:
+        """Return the states of a group that this broker coordinates, those with an unknown outcome as they were."""
+        states = self._shards.get(keys.shard_of(group_id), {})
+        return {k: decode_state(each.data) for k, each in states.items() if k.group_id == group_id and each.data}
 
     async def claim(self, key: SharePartitionKey, leader_epoch: int, initial_offset: int) -> ClaimResult:
         """Return the state to the partition's leader of `leader_epoch`, durably fencing earlier leaders and claims.
 
-        Without a state, records are delivered from `initial_offset`. Errors: FENCED_LEADER_EPOCH for an earlier leader,
-        UNKNOWN_SERVER_ERROR for an unreadable state, and those of coordinators.
+        Without a state, records are delivered from `initial_offset`. Errors: GROUP_ID_NOT_FOUND if there is no such
+        share group, UNKNOWN_TOPIC_OR_PARTITION for a topic that this broker does not know, FENCED_LEADER_EPOCH for an
+        earlier leader, UNKNOWN_SERVER_ERROR for an unreadable state, and those of coordinators.
         """
-        states, error = self._states(key)
-        if states is None:
+        states, error = self._states(key.group_id)
+        error = error or self._missing(key)
+        if states is None or error:
             return ClaimResult(error)
         stored = states.setdefault(key, StoredState(UNCLAIMED, b"", is_known=False))
         async with stored.lock:
@@ -101,7 +161,7 @@ class ShareStates:
         except InvalidShareState as e:
             log.warning("rejecting the state of a share-partition", group=write.key.group_id, reason=str(e))
             return ErrorCode.INVALID_REQUEST
-        states, error = self._states(write.key)
+        states, error = self._states(write.key.group_id)
         stored = None if states is None else states.get(write.key)
         if states is None or stored is None:
             return error or ErrorCode.FENCED_STATE_EPOCH
@@ -111,8 +171,9 @@ class ShareStates:
 
     async def reset(self, key: SharePartitionKey, start_offset: int) -> ErrorCode:
         """Set the start offset in a new state epoch: the leader must claim the state again."""
-        states, error = self._states(key)
-        if states is None:
+        states, error = self._states(key.group_id)
+        error = error or self._missing(key)
+        if states is None or error:
             return error
         stored = states.setdefault(key, StoredState(UNCLAIMED, b"", is_known=False))
         async with stored.lock:
@@ -126,11 +187,18 @@ class ShareStates:
 
     # --- internal
 
-    def _states(self, key: SharePartitionKey) -> tuple[ShardStates | None, ErrorCode]:
+    def _states(self, group_id: str) -> tuple[ShardStates | None, ErrorCode]:
         """Return the states of the group's shard, or the error that prevents serving it."""
-        error = self._groups.error(key.group_id)
-        states = None if error else self._shards.get(keys.shard_of(key.group_id))
+        error = self._groups.error(group_id)
+        states = None if error else self._shards.get(keys.shard_of(group_id))
         return states, error or (ErrorCode.NOT_COORDINATOR if states is None else ErrorCode.NONE)
+
+    def _missing(self, key: SharePartitionKey) -> ErrorCode:
+        """Return the error if the group or the topic of a state does not exist."""
+        if not self._groups.is_share(key.group_id):
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        known = key.topic_id in self._view.topics_by_id
+        return ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     async def _ensure_known(self, key: SharePartitionKey, stored: StoredState) -> ErrorCode:
         """Read the state again after a write with an unknown outcome."""
@@ -151,9 +219,12 @@ class ShareStates:
     async def _put(
         self, key: SharePartitionKey, states: ShardStates, stored: StoredState, version: StateVersion, data: bytes
     ) -> ErrorCode:
-        """Write a state, unless the shard was resigned since the request was decided."""
+        """Write a state, unless its shard, group or topic was lost since the request was decided."""
         if self._shards.get(keys.shard_of(key.group_id)) is not states:
             return ErrorCode.NOT_COORDINATOR
+        missing = self._missing(key)
+        if missing or states.get(key) is not stored:
+            return missing or ErrorCode.FENCED_STATE_EPOCH
         stored.is_known = False
         writer = self._groups.offsets.writers.for_group(key.group_id)
         if await writer.submit([(PutOp(keys.share_state(*key), data), None)]):

@@ -111,17 +111,18 @@ class SharePartitionLeader:
             if self._timer is not None:
                 self._timer.cancel()
             self._armed_ms = deadline_ms
-            self._timer = self._loop.call_at(deadline_ms / 1000, self._expire)
+            self._timer = self._loop.call_at(deadline_ms / 1000, self._expire, deadline_ms)
         if self.partition.is_dirty and self._task is None:
             self._task = self._loop.create_task(self._write_all(), name=f"state of share-partition {self.key}")
 
-    def _expire(self) -> None:
+    def _expire(self, due_ms: float = 0.0) -> None:
+        """Release the locks that are over at `due_ms`: a timer may fire a rounding error before its deadline."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._armed_ms = None, NEVER
         if self.is_fenced:
             return
-        is_released = self.partition.expire(self._now_ms())
+        is_released = self.partition.expire(max(self._now_ms(), due_ms))
         self._schedule()
         if is_released:
             self._on_available()

@@ -1,6 +1,6 @@
 """The interface between the leader of a share-partition and the coordinator of its group, which stores the state.
 
-`coordinator.ShareStates` implements it for the groups that this broker coordinates.
+`coordinator.ShareStates` implements it for the groups that this broker coordinates, `routing.RoutedStates` for all.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class StateClient(StateWriter, Protocol):
     async def claim(self, key: SharePartitionKey, leader_epoch: int, initial_offset: int) -> ClaimResult:
         """Return the state to the partition's leader of `leader_epoch`, durably fencing earlier leaders and claims.
 
-        Without a state, records are delivered from `initial_offset`. Does not raise. Errors: FENCED_LEADER_EPOCH for an
-        earlier leader, UNKNOWN_SERVER_ERROR for an unreadable state, and those of coordinators.
+        Without a state, records are delivered from `initial_offset`. Does not raise. Errors: GROUP_ID_NOT_FOUND if
+        there is no such share group, UNKNOWN_TOPIC_OR_PARTITION for a topic that the coordinator does not know,
+        FENCED_LEADER_EPOCH for an earlier leader, UNKNOWN_SERVER_ERROR for an unreadable state, and those of
+        coordinators.
         """

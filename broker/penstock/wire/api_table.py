@@ -70,6 +70,8 @@ class ApiKey(IntEnum):
     SHARE_GROUP_DESCRIBE = 77
     SHARE_FETCH = 78
     SHARE_ACKNOWLEDGE = 79
+    READ_SHARE_GROUP_STATE = 84
+    WRITE_SHARE_GROUP_STATE = 85
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
@@ -143,6 +145,8 @@ APIS: dict[int, ApiDescription] = {
     ApiKey.SHARE_GROUP_DESCRIBE: ApiDescription("ShareGroupDescribe", 1, 1, 1),
     ApiKey.SHARE_FETCH: ApiDescription("ShareFetch", 1, 2, 1),
     ApiKey.SHARE_ACKNOWLEDGE: ApiDescription("ShareAcknowledge", 1, 2, 1),
+    ApiKey.READ_SHARE_GROUP_STATE: ApiDescription("ReadShareGroupState", 0, 0, 0),
+    ApiKey.WRITE_SHARE_GROUP_STATE: ApiDescription("WriteShareGroupState", 0, 1, 0),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ApiDescription("DescribeShareGroupOffsets", 0, 1, 0),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: ApiDescription("AlterShareGroupOffsets", 0, 0, 0),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: ApiDescription("DeleteShareGroupOffsets", 0, 0, 0),
@@ -171,8 +175,6 @@ OTHER_APIS: dict[int, str] = {
     81: "RemoveRaftVoter",
     82: "UpdateRaftVoter",
     83: "InitializeShareGroupState",
-    84: "ReadShareGroupState",
-    85: "WriteShareGroupState",
     86: "DeleteShareGroupState",
     87: "ReadShareGroupStateSummary",
     88: "StreamsGroupHeartbeat",

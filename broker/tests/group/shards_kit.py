@@ -87,7 +87,7 @@ class Broker:
         self.groups = GroupCoordinator(
             self.line, self.view, self.cluster.clock, self.config, lambda: str(uuid4()), owned, LazyOffsetLoader
         )
-        self.share_states = ShareStates(self.line, self.groups)
+        self.share_states = ShareStates(self.line, self.groups, self.view)
         await self.groups.start()
 
     async def kill(self):
@@ -171,8 +171,8 @@ class Cluster:
         entry = await self.store.get(keys.offset(group_id, topic_id, 0))
         return records.decode(records.OffsetRecord, entry.key, entry.value).offset
 
-    async def create_topic(self, name):
-        topic_id = uuid4()
+    async def create_topic(self, name, topic_id=None):
+        topic_id = topic_id or uuid4()
         part = records.PartitionRecord(replicas=[1], leader=1, isr=[1])
         topic = records.TopicRecord(name=name, topic_id=topic_id, partition_count=1)
         named = records.TopicNameRecord(topic_id=topic_id)

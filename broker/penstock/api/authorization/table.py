@@ -406,6 +406,8 @@ TABLE: dict[int, ApiRules] = {
     ),
     ApiKey.SHARE_FETCH: share_data("READ on a topic is checked at each read of a partition, also after a wait."),
     ApiKey.SHARE_ACKNOWLEDGE: share_data(),
+    ApiKey.READ_SHARE_GROUP_STATE: cluster(CLUSTER_ACTION),
+    ApiKey.WRITE_SHARE_GROUP_STATE: cluster(CLUSTER_ACTION),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ApiRules(
         (ElementRule(subject=Named(DESCRIBE_GROUP, "group_id"), requested="groups", answered="groups"),)
     ),
