@@ -21,6 +21,7 @@ from penstock.state.store import PutOp
 from penstock.wire.messages import share_acknowledge, share_fetch
 from penstock.wire.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
 from penstock.wire.messages.share_fetch import ForgottenTopic, PartitionData, ShareFetchRequest, ShareFetchResponse
+from penstock.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 
 CONNECTIONS = itertools.count(100)
 LONG_MS = 60_000
@@ -39,6 +40,8 @@ class ShareMember(AuthorizedClient):
         super().__init__(broker, principal)
         self.connection = RecordedConnection(PeerInfo(next(CONNECTIONS), broker.listener, HOST, 5, principal))
         self.member, self.group, self.epoch = member, group, 0
+        joining = ShareGroupHeartbeatRequest(group_id=group, member_id=member, subscribed_topic_names=["t"])
+        broker.client(ROOT).send(joining, 1)
 
     def id_of(self, topic: str | UUID) -> UUID:
         return topic if isinstance(topic, UUID) else self.broker.topic_id(topic)
