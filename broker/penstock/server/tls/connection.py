@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -29,6 +30,8 @@ the client may not see the alert; with TLS 1.3 it sends requests before it learn
 """
 TLS_HANDSHAKE = 0x16
 """Content type of the first record of a TLS client."""
+ReadInto = Callable[[int, memoryview], int]
+"""`SSLObject.read` with a buffer: reads at most one record, and returns the number of bytes."""
 HINTS = {
     "CERTIFICATE_VERIFY_FAILED": "add the client's CA to ssl.truststore.location",
     "NO_SHARED_CIPHER": "the client supports none of ssl.cipher.suites, or not the kind of the broker's key",
@@ -178,20 +181,24 @@ class TlsConnection(ServerConnection):
         """
         session, incoming = self.output.session, self.incoming
         assert session is not None, "the handshake is complete"
-        size = 0
+        read = cast(ReadInto, session.read)
+        size = left = len(buffer)
+        is_open = True
         try:
-            while size < len(buffer) and (incoming.pending or session.pending()):
-                number = cast(int, session.read(len(buffer) - size, cast(bytearray, buffer[size:])))
+            while left and (incoming.pending or session.pending()):
+                number = read(left, buffer)
                 if not number:
-                    return size, False
-                size += number
+                    is_open = False
+                    break
+                left -= number
+                buffer = buffer[number:]
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as e:
             self.output.send_protocol()
             self.hub.log_peer_warning("TLS failed", self.peer, failure_text(e))
             self.close(CloseReason.TLS)
-        return size, True
+        return size - left, is_open
 
     def end_output(self) -> None:
         """Send close_notify: the client knows then that the responses are complete (RFC 8446, section 6.1)."""
