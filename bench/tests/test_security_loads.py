@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
+import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
 
 from bench import admin, client, procfs
 from bench.loads import specs
+from bench.loads.flood import DiscardedResponses
 from bench.peers.broker import Broker
 from bench.peers.tls import Certificates, TlsListener, TlsPenstock, create_certificates
 
@@ -106,6 +110,32 @@ def test_a_flood_runs_beside_other_work_and_ends_with_it(broker: Broker, is_fetc
     with client.beside(spec):
         assert len(procfs.tree(os.getpid())) > before
     assert len(procfs.tree(os.getpid())) == before
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 1000])
+def test_a_flood_counts_responses_however_they_are_split_and_copies_none(step: int) -> None:
+    stream = b"".join(struct.pack(">i", size) + b"r" * size for size in (5, 0, 900, 1, 0))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        broker_end = socket.create_connection(server.getsockname())
+        client_end, _ = server.accept()
+    with broker_end, client_end:
+        client_end.setblocking(False)
+        responses = DiscardedResponses(client_end)
+        assert responses.discard() == 0
+        completed = 0
+        for start in range(0, len(stream), step):
+            broker_end.sendall(stream[start : start + step])
+            select.select([client_end], [], [])
+            completed += responses.discard()
+        while completed < 5:
+            select.select([client_end], [], [])
+            completed += responses.discard()
+        assert completed == 5
+        assert not any(responses.unused)
+        broker_end.close()
+        select.select([client_end], [], [])
+        with pytest.raises(ConnectionError):
+            responses.discard()
 
 
 def test_a_load_that_ends_before_the_work_beside_it_is_an_error(broker: Broker) -> None:
