@@ -150,7 +150,7 @@ class Session:
 class AuthenticationStage:
     """One authentication of a connection. `session` is the one that it renews; None at the first."""
 
-    __slots__ = ("authenticator", "exchange", "is_raw", "mechanism", "requests", "session")
+    __slots__ = ("authenticator", "exchange", "is_raw", "mechanism", "rejection", "requests", "session")
 
     def __init__(self, authenticator: SaslAuthenticator, session: Session | None) -> None:
         self.authenticator, self.session = authenticator, session
@@ -158,6 +158,8 @@ class AuthenticationStage:
         self.exchange: ServerExchange | None = None
         self.is_raw = False
         """Whether the client sends tokens without request headers, after version 0 of SaslHandshake."""
+        self.rejection: AuthenticationRejected | None = None
+        """Why the client is not authenticated, if a response has described it; the client may not acknowledge it."""
         self.requests = 0
 
     def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
@@ -182,6 +184,9 @@ class AuthenticationStage:
             self.on_handshake(connection, frame, header)
         elif header.api_key == ApiKey.API_VERSIONS and self.exchange is None:
             self.authenticator.dispatcher.on_api_versions(connection, frame, header)
+        elif self.rejection is not None:
+            why = f"{self.rejection}; the client sent {api_name(header.api_key)} nevertheless"
+            self.fail(connection, connection.open_exchange(), None, self.rejection.reason, why)
         else:
             self.authenticator.stats.count_failure(self.mechanism, FailureReason.STATE)
             raise ProtocolViolation(
@@ -266,6 +271,9 @@ class AuthenticationStage:
     ) -> None:
         """Send the response of a step; with an identity, begin the session. Raises `AuthenticationRejected`."""
         lifetime_ms = 0
+        if step.rejection is not None:
+            self.rejection = step.rejection
+            self.authenticator.stats.count_failure(self.mechanism, step.rejection.reason)
         if step.identity is not None:
             self.check_not_reserved(step.identity.principal)
             self.check_unchanged(connection, step.identity.principal)
@@ -330,7 +338,8 @@ class AuthenticationStage:
         """Pause the connection, and after the delay send `frame` and close. Holds no task meanwhile."""
         authenticator = self.authenticator
         mechanism = self.mechanism or UNKNOWN_MECHANISM
-        authenticator.stats.count_failure(mechanism, reason)
+        if self.rejection is None:
+            authenticator.stats.count_failure(mechanism, reason)
         connection.pause(PAUSED_FOR_AUTHENTICATION)
 
         def close() -> None:

@@ -27,7 +27,7 @@ ANA = Principal("User", "ana")
 class Echo:
     """A mechanism: `user:NAME` or `user:NAME+GROUP` authenticates, `more` is answered, `wait:NAME` takes a thread.
 
-    Others are rejected.
+    `stale` is answered with a rejection. Others are rejected.
     """
 
     name = "ECHO"
@@ -47,6 +47,8 @@ class Echo:
             return self.wait(name)
         if word == "more":
             return Step(b"challenge")
+        if word == "stale":
+            return Step(b"why", rejection=AuthenticationRejected(FailureReason.TOKEN, "the token is too old"))
         raise AuthenticationRejected(FailureReason.CREDENTIALS, "unknown user or wrong password")
 
     def done(self, text: str) -> Step:
@@ -195,6 +197,34 @@ def test_a_failure_is_answered_after_the_delay_while_the_connection_is_paused_an
     assert connection.closed == ("authentication failed", "ECHO: unknown user or wrong password")
     assert bench.stats.failures == {("ECHO", FailureReason.CREDENTIALS): 1}
     assert connection.peer.principal == ANONYMOUS
+
+
+def test_a_rejection_that_a_response_describes_counts_at_once_because_the_client_may_hang_up() -> None:
+    bench = Bench(Echo())
+    connection = bench.connect()
+    handshake(connection)
+    assert authenticate(connection, "stale").auth_bytes == b"why"
+    assert bench.stats.failures == {("ECHO", FailureReason.TOKEN): 1}
+    connection.send(SaslAuthenticateRequest(auth_bytes=b"acknowledged"), 2)
+    bench.pass_time(1)
+    assert connection.answer(SaslAuthenticateResponse, 2).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert bench.stats.failures == {("ECHO", FailureReason.TOKEN): 1}, "one authentication fails once"
+
+
+def test_a_request_instead_of_the_acknowledgement_of_a_rejection_ends_the_connection_after_the_delay() -> None:
+    bench = Bench(Echo(), limits=AuthenticationLimits(failure_delay_s=0.1))
+    connection = bench.connect()
+    handshake(connection)
+    authenticate(connection, "stale")
+    connection.send(MetadataRequest(topics=[]), 12)
+    bench.pass_time(0.05)
+    assert (connection.is_paused, connection.closed) == (True, None)
+    bench.pass_time(0.06)
+    assert connection.closed == (
+        "authentication failed",
+        "ECHO: the token is too old; the client sent Metadata nevertheless",
+    )
+    assert (connection.responses, bench.dispatcher.frames) == ([], [])
 
 
 def test_a_client_cannot_go_on_without_end() -> None:

@@ -62,10 +62,15 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The response to a message of the client; `identity` is set by the last one."""
+    """The response to a message of the client; `identity` is set by the last one.
+
+    `rejection` is set by a response that describes why the client is not authenticated: the exchange raises it at the
+    next message.
+    """
 
     response: bytes = b""
     identity: Identity | None = None
+    rejection: AuthenticationRejected | None = None
 
 
 class ServerExchange(Protocol):

@@ -62,7 +62,7 @@ class OauthBearerExchange:
             return Step(identity=check_authzid(authzid, await self._validator.validate(token)))
         except AuthenticationRejected as e:
             self._rejected = e
-            return Step(INVALID_TOKEN)
+            return Step(INVALID_TOKEN, rejection=e)
 
 
 def check_authzid(authzid: str, identity: Identity) -> Identity:

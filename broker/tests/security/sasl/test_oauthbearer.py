@@ -37,9 +37,10 @@ async def test_extensions_and_an_equal_authorization_identity_are_accepted() -> 
 async def test_an_invalid_token_gets_an_error_as_json_and_fails_once_the_client_acknowledges_it() -> None:
     exchange = start()
     step = await respond(exchange, "n,,\x01auth=Bearer abc.def.ghi\x01\x01")
-    assert step == Step(INVALID_TOKEN)
+    assert (step.response, step.identity) == (INVALID_TOKEN, None)
     with pytest.raises(AuthenticationRejected) as caught:
         await respond(exchange, "\x01")
+    assert caught.value is step.rejection
     assert caught.value.reason is FailureReason.TOKEN
 
 
