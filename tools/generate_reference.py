@@ -298,10 +298,6 @@ def row(name: str, setting: Setting, extra: str | None) -> str:
     return f"| `{name}` | {default} | {setting.expectation()} |{between} {setting.documentation} |"
 
 
-NOT_SERVED = frozenset(
-    (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.ALTER_SHARE_GROUP_OFFSETS, ApiKey.DELETE_SHARE_GROUP_OFFSETS)
-)
-"""APIs whose messages are generated, but which brokers do not serve: share groups (KIP-932)."""
 # Transactions v2 (KIP-890) starts with the versions after these; it is not announced yet.
 UNTIL = {ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4}
 
@@ -310,7 +306,6 @@ def protocol() -> str:
     rows = [
         f"| {int(key)} | {api.name} | {served(key, api.first)} to {UNTIL.get(ApiKey(key), api.last)} |"
         for key, api in sorted(APIS.items())
-        if key not in NOT_SERVED
     ]
     return (
         PROTOCOL_HEAD

@@ -10,7 +10,14 @@ from functools import partial
 
 from penstock.api.exchange import PeerInfo, RequestExchange
 from penstock.share.leaders import ShareLeaders
-from penstock.share.sessions import SessionKey, SessionRequest, SessionResult, ShareSession, ShareSessions
+from penstock.share.sessions import (
+    INITIAL_EPOCH,
+    SessionKey,
+    SessionRequest,
+    SessionResult,
+    ShareSession,
+    ShareSessions,
+)
 from penstock.wire.errors import ErrorCode
 
 MAX_MEMBER_ID_CHARS = 36
@@ -33,6 +40,9 @@ class ShareMembers:
         found = self.sessions.open_or_update(request, connection_id)
         if found.closed is not None and found.closed is not found.session:
             self.release(found.closed)
+        is_new = found.session is not None and request.epoch == INITIAL_EPOCH
+        if found.session is not None and is_new and self.sessions.is_first_of_group(found.session):
+            self.leaders.reopen_idle(found.session.key.group_id)
         if found.session is not None and connection_id not in self._watched_connections:
             self._watched_connections.add(connection_id)
             exchange.on_connection_lost(partial(self.on_connection_lost, connection_id))

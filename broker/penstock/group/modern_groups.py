@@ -161,6 +161,21 @@ class ModernGroups:
         self._discard_unused(running)
         return result if write is None else self._await_durable(running, write, request, result)
 
+    async def create_empty(self, group_type: GroupType, group_id: str) -> ErrorCode:
+        """Store a group without members. Returns NONE once it is durable."""
+        shard = self._groups.shard(group_id)
+        error = self._error(group_id)
+        if error or shard is None:
+            return error or ErrorCode.NOT_COORDINATOR
+        created = shard.groups[group_id] = IdleGroup(0, group_type, self._clock.wall_ms(), group_type)
+        record = GroupRecord(protocol_type=group_type, state_ms=created.state_ms, group_type=group_type)
+        put = PutOp(keys.group(group_id), records.encode(record))
+        if await self._offsets.writers.for_group(group_id).submit([(put, None)]):
+            if shard.groups.get(group_id) is created:
+                del shard.groups[group_id]
+            return self._error(group_id) or ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
+
     def _apply(self, running: RunningModernGroup, request: MemberHeartbeat) -> HeartbeatResult:
         """Apply a heartbeat to its group. Raises `GroupError`."""
         group, now_ms = running.group, self._now_ms()

@@ -36,6 +36,7 @@ from penstock.node.authorization import check_brokers_are_authorized, make_autho
 from penstock.node.composition import BrokerComposition, CompositionContext
 from penstock.node.environment import ClosableStore, NodeEnvironment
 from penstock.node.handlers import BrokerServices, make_dispatcher
+from penstock.node.latest_offsets import LatestOffsets
 from penstock.node.partition_data import KnownPartitions, LogDirSizes, ReplicaAssignments
 from penstock.node.remote_lag import RemoteLeaders
 from penstock.node.settings import (
@@ -314,8 +315,8 @@ class BrokerNode:
         await groups.start()
         return BrokerServices(
             store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas,
-            composition.make_leaderships(store, replicas), topics, groups, share_states, share, ids,
-            transactions,
+            composition.make_leaderships(store, replicas), topics, groups, share_states,
+            LatestOffsets(replicas, RemoteLeaders(view, config.node_id, peers)), share, ids, transactions,
             ClientQuotas(view, quota_windows(config), asyncio.get_running_loop().time),
             make_authorizer(config, view, composition.has_confirmed_acls), AuditLog(asyncio.get_running_loop().time),
             self.all_tls

@@ -39,6 +39,7 @@ from penstock.api.share_acks import ShareAcks
 from penstock.api.share_fetch import ShareFetchApi
 from penstock.api.share_groups import ShareGroupsApi
 from penstock.api.share_members import ShareMembers
+from penstock.api.share_offsets import ShareOffsetsApi
 from penstock.api.share_states import ShareStatesApi
 from penstock.api.topics import TopicsApi
 from penstock.api.transaction_parts import TransactionPartsApi
@@ -55,6 +56,7 @@ from penstock.control.scram_admin import ScramAdmin
 from penstock.control.topic_admin import TopicService
 from penstock.group.coordinator import GroupCoordinator
 from penstock.log.log_dir import LogDirectory
+from penstock.node.latest_offsets import LatestOffsets
 from penstock.node.partition_data import LogDirSizes
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
@@ -96,6 +98,7 @@ class BrokerServices:
     topics: TopicService
     groups: GroupCoordinator
     share_states: ShareStates
+    latest_offsets: LatestOffsets
     share: ShareLeaders
     ids: ProducerIds
     transactions: TransactionService
@@ -161,6 +164,7 @@ def make_apis(services: BrokerServices) -> list[ApiHandler]:
         ConsumerGroupsApi(groups, view, services.authorizer),
         ShareGroupsApi(groups, view),
         ShareStatesApi(services.share_states),
+        ShareOffsetsApi(groups, services.share_states, view, services.latest_offsets),
         OffsetsApi(groups, view),
         ProducerIdsApi(services.ids, txns.coordinator),
         TransactionsApi(txns.coordinator, view, services.clock),

@@ -96,6 +96,13 @@ class ShareLeaders:
         """Return the settings of a group; None before they are loaded."""
         return self._settings.get(group_id)
 
+    def reopen_idle(self, group_id: str) -> None:
+        """Close a group's share-partitions without records in flight: an administrator may have set their offsets while
+        the group was empty, and their next claims find that."""
+        for partition in list(self._groups.get(group_id, {}).values()):
+            if partition.is_idle:
+                self.remove(partition)
+
     def release_member(self, group_id: str, member: str) -> None:
         """Release what a member holds: its session has ended."""
         for partition in list(self._groups.get(group_id, {}).values()):

@@ -79,6 +79,10 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def is_first_of_group(self, session: ShareSession) -> bool:
+        """Return whether no other member of the session's group has a session."""
+        return all(key.group_id != session.key.group_id or key == session.key for key in self._sessions)
+
     def open_or_update(self, request: SessionRequest, connection_id: int) -> SessionResult:
         """Return the session of a ShareFetch, which opens, continues or closes it.
 

@@ -33,6 +33,11 @@ from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.consumer_group_describe import DescribedGroup as ConsumerGroup
 from penstock.wire.messages.create_topics import CreatableTopicResult
+from penstock.wire.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsResponsePartition,
+    DescribeShareGroupOffsetsResponseTopic,
+)
 from penstock.wire.messages.describe_topic_partitions import TopicRequest
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequestTopics,
@@ -83,6 +88,19 @@ def refused_offsets(requested: OffsetFetchRequestTopics, error: int) -> OffsetFe
     return OffsetFetchResponseTopics(name=requested.name, topic_id=requested.topic_id, partitions=partitions)
 
 
+def refused_share_offsets(
+    requested: DescribeShareGroupOffsetsRequestTopic, error: int
+) -> DescribeShareGroupOffsetsResponseTopic:
+    """Return the DescribeShareGroupOffsets result of a topic with an error for each partition."""
+    return DescribeShareGroupOffsetsResponseTopic(
+        topic_name=requested.topic_name,
+        partitions=[
+            DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=-1, error_code=error)
+            for index in requested.partitions
+        ],
+    )
+
+
 def hide_settings(created: CreatableTopicResult) -> None:
     """Remove the settings from the result of a created topic (KIP-525)."""
     if created.error_code == ErrorCode.NONE:
@@ -128,6 +146,14 @@ def share_data(note: str = "") -> ApiRules:
         subject=TopicById(READ_TOPIC), requested="topics", answered="responses", when=CHECKED_BY_HANDLERS
     )
     return ApiRules((RequestRule(rights=(READ_GROUP,), name="group_id", when=NAMES_GROUP), of_topics), note=note)
+
+
+def share_offsets(right: Right) -> ApiRules:
+    """Return the requirement of requests that change offsets of a share group."""
+    topic = ElementRule(
+        subject=Named(READ_TOPIC, "topic_name"), requested="topics", answered="responses", runs_empty=True
+    )
+    return ApiRules((RequestRule(rights=(right,), name="group_id"), topic), is_administrative=True)
 
 
 def topics(right: Right, answered: str = "topics", *, administrative: bool = False, **more: Any) -> ApiRules:
@@ -409,14 +435,19 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.READ_SHARE_GROUP_STATE: cluster(CLUSTER_ACTION),
     ApiKey.WRITE_SHARE_GROUP_STATE: cluster(CLUSTER_ACTION),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ApiRules(
-        (ElementRule(subject=Named(DESCRIBE_GROUP, "group_id"), requested="groups", answered="groups"),)
+        (
+            ElementRule(subject=Named(DESCRIBE_GROUP, "group_id"), requested="groups", answered="groups"),
+            NestedRule(
+                subject=Named(DESCRIBE_TOPIC, "topic_name"),
+                outer="groups",
+                requested="topics",
+                refuse=refused_share_offsets,
+            ),
+            VisibilityRule(right=DESCRIBE_TOPIC, path=("groups", "topics"), name="topic_name"),
+        )
     ),
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: ApiRules(
-        (RequestRule(rights=(READ_GROUP,), name="group_id"),), is_administrative=True
-    ),
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: ApiRules(
-        (RequestRule(rights=(DELETE_GROUP,), name="group_id"),), is_administrative=True
-    ),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: share_offsets(READ_GROUP),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: share_offsets(DELETE_GROUP),
     ApiKey.LIST_CONFIG_RESOURCES: cluster(CLUSTER_CONFIGS),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiRules(
         (
