@@ -11,6 +11,7 @@ TOPIC, GROUP, TRANSACTION = "t", "g", "x"
 VALUES: dict[str, Any] = {
     "name": TOPIC,
     "topic": TOPIC,
+    "topic_name": TOPIC,
     "resource_name": TOPIC,
     "resource_type": 2,
     "group_id": GROUP,

@@ -150,9 +150,7 @@ def share_data(note: str = "") -> ApiRules:
 
 def share_offsets(right: Right) -> ApiRules:
     """Return the requirement of requests that change offsets of a share group."""
-    topic = ElementRule(
-        subject=Named(READ_TOPIC, "topic_name"), requested="topics", answered="responses", runs_empty=True
-    )
+    topic = ElementRule(subject=Named(READ_TOPIC, "topic_name"), requested="topics", answered="responses")
     return ApiRules((RequestRule(rights=(right,), name="group_id"), topic), is_administrative=True)
 
 
