@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import ssl
 import subprocess
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -84,6 +85,7 @@ def describe(work_dir: Path, cores: Cores) -> dict[str, str]:
         "TCP congestion control, by default": _congestion_control(),
         "File system of the data": _file_system(work_dir),
         "Python": platform.python_version(),
+        "OpenSSL of Python": ssl.OPENSSL_VERSION,
         "Java": _java(),
         "librdkafka": confluent_kafka.libversion()[0],
         "confluent-kafka": _package("confluent-kafka"),
