@@ -20,6 +20,7 @@ from penstock.runtime.stats import Histogram, RequestStats
 from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
 from penstock.security.sasl.exchange import FailureReason
 from penstock.server.stats import CloseReason, ServerStats
+from penstock.share.stats import ShareStats
 from penstock.state.view import ClusterView
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.apis import ApiKey
@@ -98,6 +99,13 @@ async def nothing_remote(offsets: object) -> dict[PartitionName, RemoteOffsets]:
     return {}
 
 
+class SampleShare:
+    """The share-partitions."""
+
+    stats = ShareStats()
+    in_flight = 0
+
+
 async def sample_metrics() -> list[Metric]:
     """Return the metrics of a broker with one partition and one group, from the broker's own code."""
     requests, server = RequestStats(), ServerStats()
@@ -122,6 +130,7 @@ async def sample_metrics() -> list[Metric]:
         directories=lambda: [LogDirState("directory", False, 0, 0)],
         committed=lambda: [SampleCommitted()],
         query_remote=nothing_remote,
+        share=SampleShare(),
         denials=Counter({(AclOperation.READ, ResourceType.TOPIC): 0}),
     )
     snapshot = await take_snapshot(sources, Heartbeat(asyncio.get_running_loop()))

@@ -111,6 +111,16 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
                 "Connections closed because the client did not re-authenticate in time.",
                 single(authentications.expired_sessions),
             ),
+            (
+                "penstock_share_acquired_records",
+                "Records given to members of share groups, redeliveries included.",
+                single(sources.share.stats.acquired),
+            ),
+            (
+                "penstock_share_acknowledged_records",
+                "Records that members of share groups have acknowledged, by type.",
+                [({"type": kind.name.lower()}, n) for kind, n in sources.share.stats.acknowledged.items()],
+            ),
             ("penstock_flush_rounds", "Flush rounds (group commits).", single(flusher.rounds)),
             ("penstock_flushed_files", "Files synced to disk.", single(flusher.synced_files)),
             ("penstock_loop_stalls", "Event loop stalls of more than 50 ms.", single(heartbeat.stalls)),
@@ -124,6 +134,11 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
                 "penstock_frozen",
                 "Whether this broker makes no changes and deletions because its etcd was restored from a backup.",
                 single(sources.is_frozen()),
+            ),
+            (
+                "penstock_share_in_flight_records",
+                "Records of share groups that were delivered and are not done, or wait for an earlier one.",
+                single(sources.share.in_flight),
             ),
             ("penstock_connections", "Open connections.", single(server.connections)),
             ("penstock_connections_paused", "Connections whose reading is paused.", single(server.paused)),

@@ -14,6 +14,7 @@ from penstock.runtime.stats import Histogram, RequestStats
 from penstock.security.audit import Denials
 from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.server.stats import ServerStats
+from penstock.share.stats import ShareStats
 
 
 class LogSource(Protocol):
@@ -120,6 +121,18 @@ class ListenerTlsSource(Protocol):
         """When the certificate expires, in seconds since 1970."""
 
 
+class ShareSource(Protocol):
+    """The share-partitions that this broker leads, `share.leaders.ShareLeaders`."""
+
+    @property
+    def stats(self) -> ShareStats:
+        """The numbers of acquired and acknowledged records."""
+
+    @property
+    def in_flight(self) -> int:
+        """Number of records in flight."""
+
+
 class FlushSource(Protocol):
     """The counters of the flusher."""
 
@@ -152,5 +165,6 @@ class Sources:
     committed: Callable[[], Iterable[CommittedSource]]
     """Committed offsets. They may change during the iteration."""
     query_remote: RemoteOffsetsQuery
+    share: ShareSource
     denials: Denials
     """Operations that were denied."""

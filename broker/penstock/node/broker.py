@@ -398,6 +398,7 @@ class BrokerNode:
             partitions=services.replicas,
             directories=LogDirSizes(services.log_dir).log_dirs,
             committed=services.groups.committed,
+            share=services.share,
             denials=services.audit.denials,
             query_remote=RemoteLeaders(self.view, self.config.node_id, self.composition.peers),
         )

@@ -28,6 +28,8 @@ from penstock.security.audit import Denials
 from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
 from penstock.server.listener import ListenError
 from penstock.server.stats import CloseReason, ServerStats
+from penstock.share.partition import AckType
+from penstock.share.stats import ShareStats
 from penstock.state.view import ClusterView
 from penstock.wire.acl import AclOperation, ResourceType
 
@@ -102,6 +104,13 @@ class Partitions:
         return lambda: self.replicas
 
 
+class LedShare:
+    """The share-partitions of the broker."""
+
+    def __init__(self) -> None:
+        self.stats, self.in_flight = ShareStats(), 0
+
+
 @dataclass
 class TlsOfListener:
     listener: str
@@ -129,6 +138,7 @@ class Broker:
         self.quotas = ClientQuotas(ClusterView(), QuotaWindows(), lambda: 0.0)
         self.tls: list[TlsOfListener] = []
         self.denials: Denials = Counter()
+        self.share = LedShare()
         self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
         self.authentications = AuthenticationStats()
         self.sources = Sources(
@@ -147,6 +157,7 @@ class Broker:
             directories=lambda: self.directories,
             committed=lambda: self.committed,
             query_remote=self.query_remote,
+            share=self.share,
             denials=self.denials,
         )
         self.http = HttpServer(lambda: self.reason)
@@ -236,7 +247,12 @@ async def test_the_servers_counters_are_told() -> None:
         server.closed[CloseReason.IDLE] = 5
         broker.denials[AclOperation.READ, ResourceType.TOPIC] = 2
         broker.requests.fetched_bytes = 66
+        broker.share.in_flight, broker.share.stats.acquired = 7, 8
+        broker.share.stats.acknowledged[AckType.REJECT] = 9
         found = await broker.metrics()
+        assert found["penstock_share_in_flight_records"] == {(): 7}
+        assert found["penstock_share_acquired_records_total"] == {(): 8}
+        assert found["penstock_share_acknowledged_records_total"][(("type", "reject"),)] == 9
         assert found["penstock_received_bytes_total"] == {(): 11}
         assert found["penstock_sent_bytes_total"] == {(): 22}
         assert found["penstock_received_requests_total"] == {(): 33}
