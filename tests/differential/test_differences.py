@@ -7,13 +7,14 @@ from uuid import UUID
 
 import pytest
 from penstock_differential import codec, explain
-from penstock_differential.case import SEVERAL_FAULTS, Case, Pending, Record, names_several
+from penstock_differential.case import SEVERAL_FAULTS, Case, CaseEnded, Pending, Record, names_several
 from penstock_differential.compare import ABSENT, PRESENT, Difference, compare
 from penstock_differential.coverage import SERVED, Coverage
 from penstock_differential.families import everything
 from penstock_differential.families.world import fetch_tree, produce_tree, records
 from penstock_differential.mutate import mutated
 from penstock_differential.peers import GivenService
+from penstock_differential.session import Setup
 from penstock_differential.sides import Answer, Route, Side
 from penstock_differential.values import BatchSpec, Ref, Tree, printable, resolve
 
@@ -40,6 +41,24 @@ def test_an_element_that_one_side_lacks_is_a_difference(sides: tuple[Side, Side]
     ours, theirs = {"topics": [{"name": "a"}]}, {"topics": [{"name": "a"}, {"name": "a"}]}
     assert differences(sides, ours, theirs) == [Difference("topics[]", ABSENT, PRESENT, "name=a")]
     assert differences(sides, theirs, ours) == [Difference("topics[]", PRESENT, ABSENT, "name=a")]
+
+
+def test_results_that_name_nothing_are_compared_in_the_order_of_the_request(sides: tuple[Side, Side]) -> None:
+    ours, theirs = ({"results": [{"error_code": code} for code in codes]} for codes in ((0, 42), (42, 0)))
+    assert differences(sides, ours, theirs) == [
+        Difference("results.error_code", 0, 42, "position=0"),
+        Difference("results.error_code", 42, 0, "position=1"),
+    ]
+
+
+def test_the_host_of_an_acl_is_compared_and_that_of_a_broker_is_not(sides: tuple[Side, Side]) -> None:
+    def acl(host: str) -> Tree:
+        return {"acls": [{"principal": "User:a", "host": host, "operation": 3, "permission_type": 3}]}
+
+    assert differences(sides, acl("::1"), acl("*")) == [
+        Difference("acls.host", "::1", "*", "principal=User:a,operation=3")
+    ]
+    assert not differences(sides, {"brokers": [{"host": "a"}]}, {"brokers": [{"host": "b"}]})
 
 
 def test_assigned_ids_are_equal_where_they_stand_for_the_same(sides: tuple[Side, Side]) -> None:
@@ -207,9 +226,27 @@ def test_an_entry_may_name_several_fields() -> None:
 def test_a_request_with_several_changes_is_noted_for_its_own_answer_only(sides: tuple[Side, Side]) -> None:
     case = Case("label", "prefix", random.Random(1), sides, Record([]))
     case.note_faults(1)
-    assert SEVERAL_FAULTS not in case.events
+    assert SEVERAL_FAULTS not in case.features
     case.note_faults(2)
-    assert SEVERAL_FAULTS in case.events
+    assert SEVERAL_FAULTS in case.features
+
+
+def test_a_feature_of_a_request_explains_its_own_answer_only(sides: tuple[Side, Side]) -> None:
+    case = Case("label", "d1x1", random.Random(1), sides, Record([known(after="a feature")]))
+    pending = Pending("Fetch", 4, {}, Route(), "main", [])
+    answers = [Answer({"error_code": 0}), Answer({"error_code": 1})]
+    case.features.add("a feature")
+    assert not case._differences(pending, answers)[1]
+    with pytest.raises(CaseEnded):
+        case._judge(Pending("Produce", 4, {}, Route(), "main", []), answers)
+    assert case._differences(pending, answers)[1]
+
+
+def test_families_about_acls_run_on_services_with_an_authorizer_only() -> None:
+    for one in everything().values():
+        assert Setup.AUTHORIZER.plays(one) is one.has_authorizer
+        assert Setup.ALONE.plays(one) is not one.has_authorizer
+    assert [one.name for one in everything().values() if one.has_authorizer] == ["acls"]
 
 
 def test_what_other_cases_have_left_is_no_difference(sides: tuple[Side, Side]) -> None:

@@ -28,10 +28,10 @@ MAX_VERSION = {"EndTxn": 4, "TxnOffsetCommit": 4, "InitProducerId": 5}
 """Last versions that Penstock announces, for APIs with a codec for later ones."""
 READS = frozenset(
     {
-        "ApiVersions", "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs", "DescribeGroups",
+        "ApiVersions", "DescribeAcls", "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs", "DescribeGroups",
         "DescribeLogDirs", "DescribeProducers", "DescribeQuorum", "DescribeTopicPartitions", "DescribeTransactions",
-        "Fetch", "FindCoordinator", "ListConfigResources", "ListGroups", "ListOffsets", "ListPartitionReassignments",
-        "ListTransactions", "Metadata", "OffsetFetch", "OffsetForLeaderEpoch",
+        "DescribeUserScramCredentials", "Fetch", "FindCoordinator", "ListConfigResources", "ListGroups", "ListOffsets",
+        "ListPartitionReassignments", "ListTransactions", "Metadata", "OffsetFetch", "OffsetForLeaderEpoch",
     }
 )  # fmt: skip
 """APIs whose requests change nothing: they can be repeated until both sides have caught up."""
@@ -44,7 +44,7 @@ GROUP_APIS = frozenset(
 TRANSACTION_APIS = frozenset(
     {"InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "DescribeTransactions"}
 )
-CASE_PREFIX = re.compile(r"[de]\d+[xc]\d+")
+CASE_PREFIX = re.compile(r"[de]\d+[xcs]\d+")
 """Prefix of the names that a case creates."""
 ELSEWHERE = frozenset({15, 16})
 """Errors of a broker that is not in charge."""
@@ -121,6 +121,8 @@ class Case:
         self.label, self.prefix, self.rng, self.sides, self.record = label, prefix, rng, sides, record
         self.events: set[str] = set()
         """Events of the case that affect later answers: `after` of known differences."""
+        self.features: set[str] = set()
+        """Features of the next request that affect its answer: also `after` of known differences."""
         for side in sides:
             side.forget()
 
@@ -151,7 +153,7 @@ class Case:
     def note_faults(self, faults: int) -> None:
         """Record the number of errors in the next request: if there are several, the reported one is not compared."""
         if faults > 1:
-            self.events.add(SEVERAL_FAULTS)
+            self.features.add(SEVERAL_FAULTS)
 
     def ask(
         self,
@@ -232,7 +234,7 @@ class Case:
         self, pending: Pending, answers: list[Answer]
     ) -> tuple[list[tuple[KnownDifference, Difference]], list[Difference]]:
         found = [one for one in compare(*answers, self.sides) if not self._is_foreign(one)]
-        events = {*self.events, SPREAD} if pending.is_spread else self.events
+        events = {*self.events, *self.features, *((SPREAD,) if pending.is_spread else ())}
         known = [find(self.record.known, pending.api, pending.version, pending.tree, one, events) for one in found]
         causes = [one for one, why in zip(found, known, strict=True) if why and one.field.endswith("error_code")]
         explained = [(why, one) for one, why in zip(found, known, strict=True) if why is not None]
@@ -252,7 +254,7 @@ class Case:
         codes = [set(error_codes(answer.tree)) for answer in answers]
         self.record.coverage.add(pending.api, pending.version, codes[0], codes[1])
         explained, unexplained = self._differences(pending, answers)
-        self.events.discard(SEVERAL_FAULTS)
+        self.features.clear()
         for known, difference in explained:
             self.record.occurred[id(known)] = self.record.occurred.get(id(known), 0) + 1
             self.record.explained.setdefault(id(known), Counter())[str(difference)] += 1

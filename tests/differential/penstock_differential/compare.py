@@ -30,7 +30,8 @@ MAX_DECOMPRESSED_BYTES = 1 << 24
 KEYS = (
     "name", "topic", "topic_name", "topic_id", "partition_index", "partition", "partition_id", "index", "group_id",
     "member_id", "group_instance_id", "transactional_id", "resource_type", "resource_name", "key", "feature",
-    "api_key", "broker_id", "producer_id", "base_offset", "entity_type",
+    "api_key", "broker_id", "producer_id", "base_offset", "entity_type", "pattern_type", "principal", "operation",
+    "user",
 )  # fmt: skip
 """Fields that identify the elements of an array."""
 
@@ -151,6 +152,10 @@ BY_FIELD: Mapping[str, Normaliser | None] = {
     "finalized_features_epoch": None,
 }
 """Functions that normalise the values of a field; None for fields that are not compared."""
+OF_ACLS: Mapping[str, Normaliser | None] = {name: BY_FIELD[name] for name in BY_FIELD if name != "host"}
+"""The functions for ACLs, whose host is a value of the request."""
+IN_ORDER = frozenset({"results", "filter_results"})
+"""Arrays whose elements, if nothing identifies them, answer for the elements of the request in their order."""
 ONE_SIDED = frozenset({"error_message", "batch_index_error_message"})
 """Texts that Penstock may return although Kafka returns none."""
 
@@ -159,9 +164,10 @@ def normalised(value: Tree, side: Side) -> Tree:
     """Return a response tree with comparable values."""
     if isinstance(value, dict):
         shown = {}
+        functions = OF_ACLS if "permission_type" in value else BY_FIELD
         for name, part in value.items():
-            if name in BY_FIELD:
-                normalise = BY_FIELD[name]
+            if name in functions:
+                normalise = functions[name]
                 if normalise is not None:
                     shown[name] = normalise(part, side)
             else:
@@ -203,8 +209,9 @@ def _compare_arrays(
         return
     groups: tuple[dict[str, list[Any]], dict[str, list[Any]]] = ({}, {})
     for parts, grouped in zip((ours, theirs), groups, strict=True):
-        for part in parts:
-            grouped.setdefault(_key(part), []).append(part)
+        for position, part in enumerate(parts):
+            key = _key(part) or (f"position={position}" if path in IN_ORDER else "")
+            grouped.setdefault(key, []).append(part)
     for key in dict.fromkeys((*groups[0], *groups[1])):
         at = f"{element} {key}".strip()
         mine, other = (sorted(grouped.get(key, []), key=json.dumps) for grouped in groups)

@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from enum import Enum
 from pathlib import Path
 
 from penstock_differential import expiring, explain, peers
@@ -17,6 +18,7 @@ from penstock_differential.authorization import secured
 from penstock_differential.authorization.grants import matrix, short_matrix, unprotected_matrix
 from penstock_differential.authorization.matrix import FAMILY as AUTHORIZATION
 from penstock_differential.authorization.matrix import play_matrix
+from penstock_differential.authorization.secured import SecuredSide
 from penstock_differential.case import MAX_VERSION, Case, CaseEnded, Record
 from penstock_differential.families import FAMILIES, Family, everything
 from penstock_differential.passing import play_passing
@@ -24,10 +26,28 @@ from penstock_differential.sides import Side
 
 PROGRESS_S = 10.0
 MAX_FINDINGS = 400
-SHORT_SEED, SHORT_CASES = 4, 150
+SHORT_SEED, SHORT_CASES, SHORT_AUTHORIZER_PAIRS = 4, 150, 400
 EXPIRING_CASES = 10
 COMPLETE_PAIRS = 10_000
 """Minimum of pairs for reporting known differences that did not occur."""
+
+
+class Setup(Enum):
+    """The services of cases: one broker, three, or one with an authorizer. The value is in the names of the cases."""
+
+    ALONE = "x"
+    CLUSTER = "c"
+    AUTHORIZER = "s"
+
+    def plays(self, one: Family) -> bool:
+        """Return whether cases of a family run on these services."""
+        if self is Setup.AUTHORIZER or one.has_authorizer:
+            return self is Setup.AUTHORIZER and one.has_authorizer
+        return self is Setup.ALONE or one.cluster
+
+
+SHOWN = {Setup.ALONE: "", Setup.CLUSTER: ", three brokers", Setup.AUTHORIZER: ", with an authorizer"}
+"""What a label says about the services."""
 
 
 def arguments() -> argparse.Namespace:
@@ -35,6 +55,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.differential.run", description=__doc__)
     parser.add_argument("--pairs", type=int, default=20_000, help="pairs of requests with one broker (default: 20000)")
     parser.add_argument("--cluster-pairs", type=int, default=1500, help="pairs with three brokers (default: 1500)")
+    parser.add_argument("--authorizer-pairs", type=int, default=3000, help="pairs about ACLs (default: 3000)")
     parser.add_argument("--seconds", type=float, default=7200, help="most time for either part (default: 7200)")
     parser.add_argument("--expiring", action="store_true", help="play the cases about what expires, as a full run does")
     parser.add_argument("--cases", type=int, help="end after this many cases with one broker (default: no limit)")
@@ -52,26 +73,25 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen_families(options: argparse.Namespace, *, cluster: bool) -> list[Family]:
-    """Return the families that the command line selects. Raises SystemExit if there are none."""
-    found = [
+def chosen_families(options: argparse.Namespace, setup: Setup) -> list[Family]:
+    """Return the families that the command line selects for these services. Raises SystemExit if none has the names."""
+    chosen = [
         one
         for one in everything().values()
-        if (not options.family or one.name in options.family)
-        and (not options.api or one.apis & set(options.api))
-        and (one.cluster or not cluster)
+        if (not options.family or one.name in options.family) and (not options.api or one.apis & set(options.api))
     ]
-    if not found:
+    if not chosen:
         sys.exit(
             f"no family of cases matches --api {options.api} --family {options.family}; families: {list(FAMILIES)}"
         )
-    return found
+    return [one for one in chosen if setup.plays(one)]
 
 
-def play(pair: peers.ServicePair, record: Record, options: argparse.Namespace, pairs: int, *, cluster: bool) -> None:
+def play(pair: peers.ServicePair, record: Record, options: argparse.Namespace, pairs: int, setup: Setup) -> None:
     """Play cases until `pairs` more pairs were compared."""
-    families = chosen_families(options, cluster=cluster)
-    sides = (Side("penstock", pair.penstock), Side("kafka", pair.kafka))
+    families = chosen_families(options, setup)
+    side_type = SecuredSide if setup is Setup.AUTHORIZER else Side
+    sides = (side_type("penstock", pair.penstock), side_type("kafka", pair.kafka))
     wanted = record.coverage.total + pairs
     number, shown_s = options.case or 0, time.monotonic()
     started_s = time.monotonic()
@@ -79,31 +99,36 @@ def play(pair: peers.ServicePair, record: Record, options: argparse.Namespace, p
         for side in sides:
             side.warm_up()
         while record.coverage.total < wanted and len(record.findings) < MAX_FINDINGS:
-            rng = random.Random(f"{options.seed}:{cluster}:{number}")
+            rng = random.Random(f"{options.seed}:{setup.name}:{number}")
             one = rng.choices(families, [each.weight for each in families])[0]
-            label = f"--seed {options.seed} --case {number} ({one.name}{', three brokers' if cluster else ''})"
-            case = Case(label, f"d{options.seed % 10000}{'c' if cluster else 'x'}{number}", rng, sides, record)
-            found_before = len(record.findings)
-            try:
-                one.run(case)
-            except CaseEnded:
-                record.ended[one.name] += 1
-            record.cases[one.name] += 1
-            for finding in record.findings[found_before:]:
-                print(
-                    f"unexplained: {label} {finding.api}: {'; '.join(map(str, finding.differences))[:500]}", flush=True
-                )
+            label = f"--seed {options.seed} --case {number} ({one.name}{SHOWN[setup]})"
+            case = Case(label, f"d{options.seed % 10000}{setup.value}{number}", rng, sides, record)
+            play_case(case, one)
             pair.check()
             if time.monotonic() - shown_s > PROGRESS_S:
                 shown_s = time.monotonic()
                 print(f"{record.coverage.total:,} pairs, {len(record.findings)} unexplained", flush=True)
             number += 1
-            is_last = options.case is not None or (not cluster and number == options.cases)
+            is_last = options.case is not None or (setup is Setup.ALONE and number == options.cases)
             if is_last or time.monotonic() - started_s > options.seconds:
                 break
     finally:
         for side in sides:
             side.close()
+
+
+def play_case(case: Case, one: Family) -> None:
+    """Play a case of a family, and print what it finds."""
+    record = case.record
+    found_before = len(record.findings)
+    try:
+        one.run(case)
+    except CaseEnded:
+        record.ended[one.name] += 1
+    record.cases[one.name] += 1
+    for finding in record.findings[found_before:]:
+        differences = "; ".join(map(str, finding.differences))[:500]
+        print(f"unexplained: {case.label} {finding.api}: {differences}", flush=True)
 
 
 def play_expiring(pair: peers.ServicePair, record: Record, options: argparse.Namespace) -> None:
@@ -140,7 +165,7 @@ def play_authorization(record: Record, options: argparse.Namespace, work: Path) 
 def plays_authorization(options: argparse.Namespace) -> bool:
     """Return whether the command line selects the matrix of rights; if nothing else, disable the other parts."""
     if options.family == [AUTHORIZATION]:
-        options.pairs = options.cluster_pairs = 0
+        options.pairs = options.cluster_pairs = options.authorizer_pairs = 0
         return True
     return not options.family and not options.api and options.case is None and not options.penstock
 
@@ -190,6 +215,7 @@ def main() -> int:
     options = arguments()
     if options.short:
         options.seed, options.cases, options.cluster_pairs = SHORT_SEED, SHORT_CASES, 0
+        options.authorizer_pairs = SHORT_AUTHORIZER_PAIRS
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1 << 32)
     has_authorization = plays_authorization(options)
@@ -199,20 +225,29 @@ def main() -> int:
     with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory(prefix="penstock-differential-") as work:
         if options.penstock and options.kafka:
             given = [peers.GivenService(addresses.split(",")) for addresses in (options.penstock, options.kafka)]
-            play(peers.ServicePair(*given), record, options, options.pairs, cluster=False)
-            options.expiring, options.pairs, options.cluster_pairs = False, 0, 0
-        if options.pairs:
-            with peers.started(Path(work)) as pair:
-                play(pair, record, options, options.pairs, cluster=False)
-        if options.expiring or (options.pairs and not options.short and options.case is None):
-            with peers.started(Path(work), expiring=True) as pair:
-                play_expiring(pair, record, options)
-        if has_authorization:
-            play_authorization(record, options, Path(work))
-        if options.cluster_pairs:
-            with peers.started(Path(work), brokers=3) as pair:
-                play(pair, record, options, options.cluster_pairs, cluster=True)
-                if options.case is None:
-                    passing_sides = (Side("penstock", pair.penstock), Side("kafka", pair.kafka))
-                    print("\n".join(play_passing(pair, passing_sides, record.coverage)), flush=True)
+            play(peers.ServicePair(*given), record, options, options.pairs, Setup.ALONE)
+        else:
+            play_started(record, options, Path(work), has_authorization)
     return summarise(record, options)
+
+
+def play_started(record: Record, options: argparse.Namespace, work: Path, has_authorization: bool) -> None:
+    """Play all parts that the command line selects, each on services of its own."""
+    if options.pairs and chosen_families(options, Setup.ALONE):
+        with peers.started(work) as pair:
+            play(pair, record, options, options.pairs, Setup.ALONE)
+    is_selective = options.short or options.family or options.api or options.case is not None
+    if options.expiring or (options.pairs and not is_selective):
+        with peers.started(work, expiring=True) as pair:
+            play_expiring(pair, record, options)
+    if options.authorizer_pairs and chosen_families(options, Setup.AUTHORIZER):
+        with secured.started(work, allows_unprotected=False) as pair:
+            play(pair, record, options, options.authorizer_pairs, Setup.AUTHORIZER)
+    if has_authorization:
+        play_authorization(record, options, work)
+    if options.cluster_pairs and chosen_families(options, Setup.CLUSTER):
+        with peers.started(work, brokers=3) as pair:
+            play(pair, record, options, options.cluster_pairs, Setup.CLUSTER)
+            if options.case is None:
+                passing_sides = (Side("penstock", pair.penstock), Side("kafka", pair.kafka))
+                print("\n".join(play_passing(pair, passing_sides, record.coverage)), flush=True)
