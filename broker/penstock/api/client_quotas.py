@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from penstock.api.routes import RequestContext, Route
 from penstock.control.client_quotas import ClientQuotaService, QuotaAlteration, QuotaFilter
 from penstock.control.results import AdminError
+from penstock.security.quotas.resolution import QuotaKind
 from penstock.state.security_records import ClientQuotaRecord
 from penstock.wire.messages import alter_client_quotas as alter
 from penstock.wire.messages import describe_client_quotas as describe
+
+VALUE_ORDER: dict[str, int] = {
+    key: position for position, key in enumerate((QuotaKind.FETCH, QuotaKind.REQUEST, QuotaKind.PRODUCE))
+}
+"""Position of a quota in a response, as in Kafka's; others follow."""
 
 
 class ClientQuotasApi:
@@ -52,9 +58,10 @@ class ClientQuotasApi:
 
 def described(record: ClientQuotaRecord) -> describe.EntryData:
     """Return a record as an entry of the response."""
+    quotas = sorted(record.quotas.items(), key=lambda quota: VALUE_ORDER.get(quota[0], len(VALUE_ORDER)))
     return describe.EntryData(
         entity=[describe.EntityData(entity_type, name) for entity_type, name in sorted(record.entity.items())],
-        values=[describe.ValueData(key, value) for key, value in record.quotas.items()],
+        values=[describe.ValueData(key, value) for key, value in quotas],
     )
 
 

@@ -88,6 +88,18 @@ async def test_a_client_id_precedes_its_user_in_responses_in_whatever_order_the_
         assert [(part.entity_type, part.entity_name) for part in parts] == [("client-id", "app"), ("user", "ana")]
 
 
+async def test_quotas_have_the_order_of_kafkas_responses(broker: Any) -> None:
+    changes = [
+        ("producer_byte_rate", 1.0),
+        ("controller_mutation_rate", 2.0),
+        ("request_percentage", 3.0),
+        ("consumer_byte_rate", 4.0),
+    ]
+    await altered(broker, entry({"user": "ana"}, changes))
+    ((found,),) = [(await described(broker)).entries]
+    assert [(value.key, value.value) for value in found.values] == [changes[3], changes[2], changes[0], changes[1]]
+
+
 async def test_entities_are_changed_independently_of_each_other(broker: Any) -> None:
     results = await altered(
         broker, entry({"user": "ana"}, RATE), entry({"user": ""}, RATE), entry({"ip": None}, RATE), entry({}, RATE)
