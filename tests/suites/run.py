@@ -26,6 +26,7 @@ from penstock_suites.sources import SourceError
 from penstock_suites.suite import Run, Suite
 from penstock_suites.suites.kafka_go import KafkaGo
 from penstock_suites.suites.librdkafka import Librdkafka
+from penstock_suites.suites.platformatic import Platformatic
 from penstock_suites.suites.pytests import Aiokafka, ConfluentKafka, KafkaPython
 from penstock_suites.suites.sarama import Sarama
 
@@ -37,6 +38,7 @@ SUITES: Mapping[str, Callable[[Path | None], Suite]] = {
     "kafka-go": lambda _: KafkaGo(),
     "confluent": ConfluentKafka,
     "kafka-python": KafkaPython,
+    "platformatic": Platformatic,
 }
 FROM_REGISTRIES = ("sarama", "librdkafka", "kafka-go")
 MOST_AGAIN = 6

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from penstock_suites import gotests
 from penstock_suites.lists import FAILED, PASSED, SKIPPED, Exceptions, ListError, Outcome, counted, problems, read
+from penstock_suites.suites import platformatic
 
 GOOD = Outcome(PASSED)
 BAD = Outcome(FAILED, "got 2")
@@ -65,6 +67,33 @@ def test_a_go_test_that_never_ended_has_failed() -> None:
 
 def test_the_pattern_for_go_matches_names_and_levels_exactly() -> None:
     assert gotests.pattern(["A", "B/x(1)"]) == r"^A$|^B$/^x\(1\)$"
+
+
+def node_results(*events: tuple[str, str, int]) -> dict[str, str]:
+    """Return results by test, from names, results and nesting of tests of one file."""
+    lines = [
+        json.dumps({"file": "/home/test/a/b.test.ts", "name": name, "nesting": nesting, "result": result, "detail": ""})
+        for name, result, nesting in events
+    ]
+    found = platformatic.outcomes(lines, Path("/home"))
+    return {test: outcome.result for test, outcome in found.items()}
+
+
+def test_a_test_of_node_is_named_by_its_file_with_single_blanks() -> None:
+    assert node_results(("x  y", PASSED, 0), ("z", SKIPPED, 0)) == {"a/b::x y": PASSED, "a/b::z": SKIPPED}
+
+
+def test_of_tests_of_node_with_one_name_the_failed_one_counts_and_subtests_do_not() -> None:
+    assert node_results(("x", PASSED, 0), ("x", FAILED, 0), ("x", PASSED, 0), ("y", FAILED, 1)) == {"a/b::x": FAILED}
+
+
+def test_only_node_tests_that_use_a_broker_and_no_other_service_are_selected(tmp_path: Path) -> None:
+    folder = tmp_path / "test"
+    folder.mkdir()
+    for name, text in {"a": "createTopic(t)", "b": "createTopicName(t)", "sasl-gssapi": "createBase(t)"}.items():
+        (folder / f"{name}.test.ts").write_text(text)
+    assert platformatic.selected(tmp_path, []) == ["test/a.test.ts"]
+    assert platformatic.selected(tmp_path, ["c::x"]) == []
 
 
 def results(events: list[tuple[str, str]]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,3 +157,14 @@ def python_environment(name: str, requirements: Sequence[str]) -> Path:
             call([uv, "venv", "-q", "--clear", "--python", sys.executable, str(home / "venv")])
             call([uv, "pip", "install", "-q", "--python", str(python), *requirements])
         return python
+
+
+def node_environment(name: str, packages: Mapping[str, str]) -> Path:
+    """Return the `node_modules` in the cache with these versions of npm packages; create it at first use."""
+    wanted = json.dumps({"private": True, "dependencies": packages})
+    key = hashlib.sha256(wanted.encode()).hexdigest()[:12]
+    with prepared(f"node-{name}-{key}") as (home, complete):
+        if not complete:
+            (home / "package.json").write_text(wanted)
+            call(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=home)
+        return home / "node_modules"
