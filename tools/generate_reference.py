@@ -189,7 +189,6 @@ Unsupported APIs:
 | APIs | reason |
 |---|---|
 | delegation tokens | clients authenticate with SCRAM, OAUTHBEARER or certificates instead |
-| share groups (KIP-932) | their records in flight and stored states exist; the requests do not yet |
 | Vote and the other controller APIs | there is no KRaft quorum; DescribeQuorum reports the controller, \
 and the revision of its state as an offset |
 | GetTelemetrySubscriptions, PushTelemetry | the broker does not collect client metrics |

@@ -18,7 +18,9 @@ from penstock.wire.messages.join_group import JoinGroupRequest, JoinGroupRespons
 from penstock.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-GROUP_KEY, TRANSACTION_KEY = 0, 1
+GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
+SHARE_KEY_VERSION = 6
+"""The version from which a key may be a share-partition, `GROUP:TOPIC_ID:PARTITION` (KIP-932)."""
 BATCHED_FIND_VERSION = 4
 """The version from which FindCoordinator names several keys."""
 TWO_STEP_JOIN_VERSION, NULL_PROTOCOL_VERSION, SKIP_ASSIGNMENT_VERSION = 4, 7, 9
@@ -49,7 +51,10 @@ class GroupsApi:
         """Serve FindCoordinator 0 to 6."""
         listener = context.peer.listener
         if context.version >= BATCHED_FIND_VERSION:
-            found = [self.find_one(key, request.key_type, listener) for key in request.coordinator_keys]
+            if request.key_type == SHARE_KEY and context.version >= SHARE_KEY_VERSION:
+                found = [self.find_share(key, listener) for key in request.coordinator_keys]
+            else:
+                found = [self.find_one(key, request.key_type, listener) for key in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=found)
         one = self.find_one(request.key, request.key_type, listener)
         return FindCoordinatorResponse(
@@ -59,6 +64,15 @@ class GroupsApi:
             host=one.host,
             port=one.port,
         )
+
+    def find_share(self, key: str, listener: str) -> Coordinator:
+        """Return the coordinator of a share-partition's state: that of its group."""
+        parts = key.rsplit(":", 2)
+        if len(parts) != 3 or not all(parts) or not parts[2].isdecimal():
+            return no_coordinator(key, ErrorCode.INVALID_REQUEST, "a share-partition's key is GROUP:TOPIC_ID:PARTITION")
+        found = self.find_one(parts[0], GROUP_KEY, listener)
+        found.key = key
+        return found
 
     def find_one(self, key: str, key_type: int, listener: str) -> Coordinator:
         """Return the coordinator of a key at its address for `listener`, or the error."""

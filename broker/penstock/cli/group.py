@@ -1,7 +1,8 @@
-"""`penstock group`: lists, describes, resets and deletes consumer groups."""
+"""`penstock group`: lists, describes, resets and deletes consumer groups and share groups."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -12,10 +13,10 @@ from penstock.cli.group_reset import OffsetResetTarget, parse_topic_partitions, 
 from penstock.cli.output import print_json, print_table
 from penstock.cli.root import make_app
 from penstock.cli.times import parse_time_ms
-from penstock.client import GroupDescription, PartitionLag, TopicPartition
+from penstock.client import GroupDescription, GroupMember, PartitionLag, ShareOffset, TopicPartition
 from penstock.runtime.clock import SystemClock
 
-app = make_app(no_args_is_help=True, help="List, describe, reset and delete consumer groups.")
+app = make_app(no_args_is_help=True, help="List, describe, reset and delete consumer groups and share groups.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 
@@ -23,7 +24,7 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 @app.command("list")
 @with_connection()
 def list_(output: Output = "text", *, connection: Connection) -> None:
-    """List consumer groups and their states.
+    """List groups with their states and types (classic, consumer or share).
 
     Example: `penstock group list`
     """
@@ -31,19 +32,25 @@ def list_(output: Output = "text", *, connection: Connection) -> None:
 
 
 async def list_groups(connection: Connection, as_json: bool) -> None:
-    """Print all consumer groups."""
+    """Print all groups."""
     async with connection.admin() as admin:
         groups = await admin.list_groups()
     if as_json:
-        print_json([{"group": g.group_id, "state": g.state, "protocol_type": g.protocol_type} for g in groups])
+        print_json(
+            [
+                {"group": g.group_id, "state": g.state, "type": g.group_type, "protocol_type": g.protocol_type}
+                for g in groups
+            ]
+        )
         return
-    print_table(("group", "state", "type"), [(g.group_id, g.state, g.protocol_type) for g in groups])
+    rows = [(g.group_id, g.state, g.group_type, g.protocol_type) for g in groups]
+    print_table(("group", "state", "type", "protocol"), rows)
 
 
 @app.command()
 @with_connection()
 def describe(group: Group, output: Output = "text", *, connection: Connection) -> None:
-    """Describe a consumer group: members, assigned partitions and lag.
+    """Describe a consumer group or a share group: members, assigned partitions and lag.
 
     Examples:
 
@@ -57,6 +64,11 @@ async def describe_group(connection: Connection, group: str, as_json: bool) -> N
     """Print a group's description. Raises `CommandError` if the group does not exist."""
     async with connection.admin() as admin:
         found = await admin.describe_group(group)
+        if found.state == "Dead":
+            found = await admin.describe_modern_group(group) or found
+        if found.protocol_type == "share":
+            show_share_group(found, await admin.share_offsets(group), as_json)
+            return
         topics = {tp.topic for member in found.members for tp in member.partitions}
         lags = await admin.group_lag(group, topics)
     if found.state == "Dead" and not lags:
@@ -67,6 +79,45 @@ async def describe_group(connection: Connection, group: str, as_json: bool) -> N
         print_json(document(found, lags))
     else:
         show_group(found, lags)
+
+
+def show_share_group(group: GroupDescription, offsets: Mapping[TopicPartition, ShareOffset], as_json: bool) -> None:
+    """Print a share group's description. Several members may have the same partition."""
+    total = sum(offset.lag or 0 for offset in offsets.values())
+    if as_json:
+        print_json(
+            {
+                "group": group.group_id,
+                "state": group.state,
+                "type": group.protocol_type,
+                "protocol": group.protocol,
+                "members": [member_document(member) for member in group.members],
+                "lag": total,
+                "partitions": [
+                    {"topic": tp.topic, "partition": tp.partition, "start_offset": offset.start, "lag": offset.lag}
+                    for tp, offset in offsets.items()
+                ],
+            }
+        )
+        return
+    print(f"share group {group.group_id}  state {group.state}  members {len(group.members)}  lag {total:,}")
+    if group.members:
+        members = [(m.member_id, m.client_id, m.host, ",".join(map(str, m.partitions))) for m in group.members]
+        print_table(("member", "client", "host", "partitions"), members)
+    if offsets:
+        rows = [(tp.topic, str(tp.partition), offset.start, offset.lag) for tp, offset in offsets.items()]
+        print_table(("topic", "partition", "start", "lag"), rows)
+
+
+def member_document(member: GroupMember) -> dict[str, object]:
+    """Return the JSON output of a member."""
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "partitions": [str(tp) for tp in member.partitions],
+    }
 
 
 def partition_owners(group: GroupDescription) -> dict[TopicPartition, str]:
@@ -82,16 +133,7 @@ def document(group: GroupDescription, lags: dict[TopicPartition, PartitionLag]) 
         "group": group.group_id,
         "state": group.state,
         "protocol": group.protocol,
-        "members": [
-            {
-                "member_id": m.member_id,
-                "instance_id": m.instance_id,
-                "client_id": m.client_id,
-                "host": m.host,
-                "partitions": [str(tp) for tp in m.partitions],
-            }
-            for m in group.members
-        ],
+        "members": [member_document(member) for member in group.members],
         "lag": sum(known),
         "partitions": [
             {
@@ -156,7 +198,9 @@ def reset(
     *,
     connection: Connection,
 ) -> None:
-    """Reset a group's committed offsets. Shows the plan; `--yes` executes it. Refused while the group has members.
+    """Reset a group's offsets. Shows the plan; `--yes` executes it. Refused while the group has members.
+
+    These are the committed offsets, or the start offsets of a share group.
 
     Offsets are limited to the range between a partition's start and end offset.
 
@@ -191,7 +235,7 @@ def delete(
     *,
     connection: Connection,
 ) -> None:
-    """Delete consumer groups and their committed offsets. Refused for groups that have members.
+    """Delete groups and their offsets. Refused for groups that have members.
 
     Example: `penstock group delete tour --yes`
     """
@@ -201,7 +245,7 @@ def delete(
 async def delete_groups(connection: Connection, groups: list[str], yes: bool) -> None:
     """Delete groups after confirmation."""
     async with connection.admin() as admin:
-        confirm(f"Delete {', '.join(groups)} and their committed offsets?", yes)
+        confirm(f"Delete {', '.join(groups)} and their offsets?", yes)
         await admin.delete_groups(groups)
     for group in groups:
         print(f"deleted group {group}")

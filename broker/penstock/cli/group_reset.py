@@ -120,22 +120,29 @@ async def reset_offsets(
     """Print the plan, and execute it if `execute`."""
     async with connection.admin() as admin:
         found = await admin.describe_group(group)
+        if found.state == "Dead":
+            found = await admin.describe_modern_group(group) or found
+        is_share = found.protocol_type == "share"
         if found.is_active:
             raise CommandError(
                 f'group "{group}" is {found.state} with {len(found.members)} members; stop its consumers first',
                 ExitCode.REFUSED,
             )
-        committed = {tp: at.offset for tp, at in (await admin.committed(group)).items()}
+        if is_share:
+            committed = {tp: offset.start for tp, offset in (await admin.share_offsets(group)).items()}
+        else:
+            committed = {tp: at.offset for tp, at in (await admin.committed(group)).items()}
         partitions = await select_partitions(admin, topics, committed)
         if not partitions:
-            raise CommandError(f'group "{group}" has no committed offsets; set --topic', ExitCode.NOT_FOUND)
+            raise CommandError(f'group "{group}" has no offsets; set --topic', ExitCode.NOT_FOUND)
         at_time: dict[TopicPartition, int] = {}
         if target.time_ms is not None:
             times = await admin.list_offsets(dict.fromkeys(partitions, target.time_ms))
             at_time = {tp: at.offset for tp, at in times.items()}
         steps = plan_reset(target, committed, await admin.ends(partitions), at_time)
         if execute:
-            await admin.alter_offsets(group, {tp: step.after for tp, step in steps.items()})
+            alter = admin.alter_share_offsets if is_share else admin.alter_offsets
+            await alter(group, {tp: step.after for tp, step in steps.items()})
     if as_json:
         print_json(
             {

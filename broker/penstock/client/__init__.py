@@ -24,6 +24,7 @@ from penstock.client.admin.types import (
     PartitionLag,
     Reassignment,
     ScramCredentialInfo,
+    ShareOffset,
 )
 from penstock.client.errors import (
     AuthenticationFailed,
@@ -172,6 +173,7 @@ __all__ = [
     "Sasl",
     "ScramCredentialInfo",
     "Security",
+    "ShareOffset",
     "SkippedBatch",
     "Tls",
     "TlsFailed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,6 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
+from penstock.client.connection import ClientConnection
+from penstock.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from penstock.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 pytestmark = pytest.mark.integration
 
@@ -32,8 +40,9 @@ def committed(cli: Cli, group: str) -> dict[int, int | None]:
 
 
 def test_a_group_is_listed_and_described(cli: Cli, group: str, topic: str) -> None:
-    assert {"group": group, "state": "Empty", "protocol_type": "consumer"} in cli("group", "list", "-o", "json").json
-    assert [group, "Empty", "consumer"] in [line.split() for line in cli("group", "list").lines]
+    listed = {"group": group, "state": "Empty", "type": "classic", "protocol_type": "consumer"}
+    assert listed in cli("group", "list", "-o", "json").json
+    assert [group, "Empty", "classic", "consumer"] in [line.split() for line in cli("group", "list").lines]
     cli("produce", topic, "--partition", "0", stdin="more\nand more\n")
     out = cli("group", "describe", group).out
     assert f"group {group}  state Empty  members 0  lag 2" in out
@@ -102,3 +111,52 @@ def test_status_counts_what_is_there(cli: Cli, topic: str) -> None:
     assert found["partitions"]["offline"] == 0
     assert found["topics"] >= 1
     assert "cluster " in cli("status").out
+
+
+async def beat(bootstrap: str, request: Any, response: type[Any]) -> None:
+    """Send a heartbeat to the only broker."""
+    host, port = bootstrap.rsplit(":", 1)
+    connection = await ClientConnection.open(host, int(port), client_id="test")
+    try:
+        assert not (await connection.call(request, response)).error_code
+    finally:
+        await connection.close()
+
+
+def test_a_share_group_is_listed_described_reset_and_deleted(cli: Cli, bootstrap: str, topic: str, name: str) -> None:
+    cli("produce", topic, "--partition", "0", stdin="one\ntwo\nthree\n")
+    member = {"group_id": name, "member_id": "m1"}
+    join = ShareGroupHeartbeatRequest(**member, subscribed_topic_names=[topic])
+    asyncio.run(beat(bootstrap, join, ShareGroupHeartbeatResponse))
+    described = cli("group", "describe", name, "-o", "json").json
+    assert (described["type"], described["state"], described["protocol"]) == ("share", "Stable", "simple")
+    assert [m["member_id"] for m in described["members"]] == ["m1"]
+    assert f"{topic}-0" in described["members"][0]["partitions"]
+    reset = ["group", "reset-offsets", name, "--topic", f"{topic}:0", "--to-offset", "1", "--yes"]
+    assert cli(*reset).code == 4
+    leave = ShareGroupHeartbeatRequest(**member, member_epoch=-1)
+    asyncio.run(beat(bootstrap, leave, ShareGroupHeartbeatResponse))
+    assert [name, "Empty", "share", "share"] in [line.split() for line in cli("group", "list").lines]
+    assert cli(*reset, "--output", "json").json["partitions"] == [
+        {"topic": topic, "partition": 0, "before": None, "after": 1}
+    ]
+    out = cli("group", "describe", name).out
+    assert f"share group {name}  state Empty  members 0  lag 2" in out
+    assert [topic, "0", "1", "2"] in [line.split() for line in out.splitlines()]
+    assert cli("group", "delete", name, "--yes").code == 0
+    assert cli("group", "describe", name).code == 3
+
+
+def test_a_consumer_group_of_the_new_protocol_is_described(cli: Cli, bootstrap: str, topic: str, name: str) -> None:
+    member = {"group_id": name, "member_id": "m1"}
+    join = ConsumerGroupHeartbeatRequest(
+        **member, subscribed_topic_names=[topic], rebalance_timeout_ms=1000, topic_partitions=[]
+    )
+    asyncio.run(beat(bootstrap, join, ConsumerGroupHeartbeatResponse))
+    described = cli("group", "describe", name, "-o", "json").json
+    assert (described["state"], [m["member_id"] for m in described["members"]]) == ("Stable", ["m1"])
+    asyncio.run(
+        beat(bootstrap, ConsumerGroupHeartbeatRequest(**member, member_epoch=-1), ConsumerGroupHeartbeatResponse)
+    )
+    assert [name, "Empty", "consumer", "consumer"] in [line.split() for line in cli("group", "list").lines]
+    assert cli("group", "delete", name, "--yes").code == 0

@@ -74,6 +74,7 @@ NAMES_GROUP = RequestCondition("with a group id", lambda request: request.group_
 CHECKED_BY_HANDLERS = RequestCondition("for members of share groups", lambda request: False)
 OF_GROUP = RequestCondition("for groups", lambda request: request.key_type == 0)
 OF_TRANSACTION = RequestCondition("for transactional ids", lambda request: request.key_type == 1)
+OF_SHARE_PARTITION = RequestCondition("for share-partitions", lambda request: request.key_type == 2)
 CREATES_TOPICS = RequestCondition(
     "if the request and the broker create missing topics", lambda request: request.allow_auto_topic_creation
 )
@@ -234,6 +235,7 @@ TABLE: dict[int, ApiRules] = {
         (
             RequestRule(rights=(DESCRIBE_GROUP,), name="key", last=3, when=OF_GROUP),
             RequestRule(rights=(DESCRIBE_TXN,), name="key", last=3, when=OF_TRANSACTION),
+            RequestRule(rights=(CLUSTER_ACTION,), when=OF_SHARE_PARTITION),
             ElementRule(
                 subject=Named(DESCRIBE_GROUP),
                 requested="coordinator_keys",

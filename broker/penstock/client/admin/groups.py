@@ -43,7 +43,7 @@ class GroupAdminClient(ConfigAdminClient):
     async def _groups_of(self, node_id: int) -> list[GroupListing]:
         response = await self._cluster.call(node_id, list_groups.ListGroupsRequest(), list_groups.ListGroupsResponse)
         check(response.error_code, f"groups of broker {node_id}")
-        return [GroupListing(g.group_id, g.protocol_type, g.group_state) for g in response.groups]
+        return [GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in response.groups]
 
     async def describe_group(self, group: str) -> GroupDescription:
         """Return a group with its members; an unknown group has the state "Dead"."""

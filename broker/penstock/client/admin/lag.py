@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.client.admin.groups import Committed, GroupAdminClient
+from penstock.client.admin.groups import Committed
+from penstock.client.admin.modern_groups import ModernGroupAdminClient
 from penstock.client.admin.types import GroupLag, PartitionLag
 from penstock.client.errors import BrokerError, ClientError
 from penstock.client.group_protocol import by_topic
@@ -29,7 +30,7 @@ PartitionMeasurement = tuple[int, int, dict[int, int]]
 """(start offset, end offset, age in ms by committed offset) of a partition; unknown ages are missing."""
 
 
-class LagAdminClient(GroupAdminClient):
+class LagAdminClient(ModernGroupAdminClient):
     """Lag calls; applications use `admin.Admin`."""
 
     async def lag(self, groups: Iterable[str]) -> dict[str, GroupLag | ClientError]:

@@ -68,6 +68,16 @@ class GroupListing:
     group_id: str
     protocol_type: str
     state: str
+    group_type: str = ""
+    """`classic`, `consumer` or `share`; empty if an old broker does not return it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOffset:
+    """The start offset of a share group in a partition; `lag` is None if it is unknown (KIP-1226)."""
+
+    start: int
+    lag: int | None
 
 
 @dataclass(frozen=True, slots=True)

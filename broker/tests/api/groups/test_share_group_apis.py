@@ -9,6 +9,7 @@ from penstock.wire.messages import consumer_group_describe as cgd
 from penstock.wire.messages import consumer_group_heartbeat as cgh
 from penstock.wire.messages import delete_groups as dlg
 from penstock.wire.messages import describe_groups as dg
+from penstock.wire.messages import find_coordinator as fc
 from penstock.wire.messages import list_groups as lgs
 from penstock.wire.messages import offset_commit as oc
 from penstock.wire.messages import share_group_describe as sgd
@@ -109,6 +110,15 @@ async def test_a_group_of_another_type_never_becomes_a_share_group(broker) -> No
 async def test_a_heartbeat_of_a_missing_group_is_an_error(broker) -> None:
     refused = await beat(broker, epoch=1)
     assert (refused.error_code, refused.error_message) == (E.GROUP_ID_NOT_FOUND, "Share group g not found.")
+
+
+async def test_the_coordinator_of_a_share_partition_is_that_of_its_group(broker) -> None:
+    keys = ["g:x:c94c07d9-84b3-4cce-ad48-3ef13cb4fe22:0", "g:c94c07d9:x", "g"]
+    request = fc.FindCoordinatorRequest(key_type=2, coordinator_keys=keys)
+    found, *invalid = (await broker.call(6, request)).coordinators
+    assert (found.key, found.error_code, found.node_id, found.host) == (keys[0], E.NONE, 0, "main.example")
+    assert [each.error_code for each in invalid] == [E.INVALID_REQUEST] * 2
+    assert {each.error_code for each in (await broker.call(5, request)).coordinators} == {E.INVALID_REQUEST}
 
 
 async def test_only_an_empty_group_is_deleted(broker) -> None:
