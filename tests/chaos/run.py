@@ -40,7 +40,7 @@ def play(cell: Cell, seed: int) -> report.Row:
     home = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{cell.name}-"))
     print(f"{cell.name}: {cell.says} (seed {seed})", flush=True)
     began_s = time.monotonic()
-    world = World(home, random.Random(seed), cell.with_network, cell.small_disk, cell.is_secured)
+    world = World(home, random.Random(seed), cell.with_network, cell.small_disk, cell.is_secured, cell.with_etcd_links)
     try:
         outcome = world.play(cell.fault)
     finally:
@@ -99,7 +99,7 @@ def main() -> int:
     arguments = parser.parse_args()
     cells = chosen(arguments, parser)
     if arguments.list:
-        print("\n".join(f"{cell.name:18} {cell.says}{' (short set)' if cell.short else ''}" for cell in cells))
+        print("\n".join(f"{cell.name:20} {cell.says}{' (short set)' if cell.short else ''}" for cell in cells))
         return 0
     signal.signal(signal.SIGTERM, end_in_order)
     seed = arguments.seed

@@ -6,19 +6,27 @@ A fault function returns when the fault is healed. Its other assertions are the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.state import keys
-from penstock_chaos import rotation
+from penstock_chaos import logins, rotation
+from penstock_chaos.assertions import (
+    DURING_LIMIT_S,
+    LEASE_S,
+    all_led_by_others,
+    etcd_is_away,
+    leads,
+    nothing_taken,
+    taken_during,
+)
 from penstock_chaos.broker import ClusterBroker
 from penstock_chaos.cluster import BROKER_IDS, broker_name
-from penstock_chaos.console import Refused, Truth
+from penstock_chaos.console import Truth
 from penstock_chaos.history import SOURCE, WORKERS
 from penstock_chaos.places import BOTH, Direction
 from penstock_chaos.world import World
 
-LEASE_S = 9.0
 SHORT_PAUSE_S = 2.0
 LONG_PAUSE_S = LEASE_S + 6.0
 CUT_S = 20.0
@@ -28,12 +36,11 @@ DOWN_S = 2.0
 LOSS = 0.3
 FULL_DISK = 3
 FULL_S = 20.0
-DURING_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell. `short`: part of the short set. `with_network`, `small_disk`, `is_secured`: its cluster."""
+    """A cell. `short`: part of the short set. The others describe its cluster, as for `World`."""
 
     name: str
     says: str
@@ -42,50 +49,7 @@ class Cell:
     with_network: bool = False
     small_disk: int | None = None
     is_secured: bool = False
-
-
-def leads(truth: Truth, broker_id: int) -> dict[int, int]:
-    """Return the leader epochs of the source partitions that a broker leads."""
-    return {p: record.leader_epoch for p, record in truth.of(SOURCE).items() if record.leader == broker_id}
-
-
-def all_led_by_others(world: World, broker: ClusterBroker, before: Truth, since_s: float) -> None:
-    """Wait until the partitions that a broker led have other leaders in higher epochs."""
-    led = leads(before, broker.broker_id)
-    assert led, "the fault was to hit a leader"
-
-    def moved(truth: Truth) -> bool:
-        now = truth.of(SOURCE)
-        return all(now[p].leader not in (-1, broker.broker_id) and now[p].leader_epoch > e for p, e in led.items())
-
-    world.cluster.wait_truth(f"other leaders than {broker.broker_id}", moved)
-    world.prove(
-        f"the {len(led)} partitions that broker {broker.broker_id} led have other leaders in higher epochs"
-        f" {time.monotonic() - since_s:.1f} s later"
-    )
-
-
-def taken_during(world: World, partitions: Collection[int], since_s: float) -> None:
-    """Wait until the partitions accept records during the fault."""
-
-    def waiting() -> list[int]:
-        counts = world.acknowledged_between(since_s, time.monotonic())
-        return [p for p in partitions if counts[p] == 0]
-
-    if world.comes_true(lambda: not waiting(), DURING_LIMIT_S):
-        world.prove(f"partitions {sorted(partitions)} acknowledge writes during the fault")
-    else:
-        world.broken(f"partitions {waiting()} acknowledged nothing for {DURING_LIMIT_S:.0f} s while it lasted")
-
-
-def nothing_taken(world: World, partitions: Collection[int], begin_s: float, end_s: float, why: str) -> None:
-    """Assert that no record sent while it could not be acknowledged was acknowledged; records sent before may be."""
-    counts = world.acknowledged_between(begin_s, end_s)
-    wrong = {p: counts[p] for p in partitions if counts[p]}
-    if wrong:
-        world.broken(f"acknowledged although {why}: {wrong} (records by partition)")
-    else:
-        world.prove(f"nothing sent for {end_s - begin_s:.1f} s was acknowledged, as {why}")
+    with_etcd_links: bool = False
 
 
 # Kills
@@ -294,14 +258,6 @@ def lossy(world: World) -> None:
 # etcd
 
 
-def etcd_is_away(world: World) -> None:
-    try:
-        world.cluster.console.truth()
-    except Refused:
-        return
-    raise AssertionError("etcd answers: there was no fault")
-
-
 def without_etcd(world: World, since_s: float, all_go_on: bool) -> None:
     """Check that leaders whose followers all fetch continue for longer than their leases last."""
     time.sleep(LEASE_S + 3.0)
@@ -410,4 +366,17 @@ CELLS = (
     Cell("rotation", "certificates, CA, passwords, ACLs and token keys replaced", rotation.rotation, is_secured=True),
     Cell("rotation-once", "a certificate and a password replaced", rotation.once, is_secured=True),
     Cell("ca-while-down", "the CA replaced while a broker is down", rotation.while_down, is_secured=True),
+    Cell(
+        "logins-without-etcd",
+        "etcd down for longer than the lease: logins and rights",
+        logins.without_etcd,
+        is_secured=True,
+    ),
+    Cell(
+        "revoked-while-cut",
+        "a right revoked while a broker is cut off from etcd",
+        logins.revoked,
+        is_secured=True,
+        with_etcd_links=True,
+    ),
 )

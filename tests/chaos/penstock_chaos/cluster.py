@@ -11,6 +11,7 @@ from penstock_crash.small_disk import SmallDisk
 from penstock_chaos.broker import ClusterBroker
 from penstock_chaos.console import Console, Refused, Truth
 from penstock_chaos.etcd import Etcd
+from penstock_chaos.etcd_link import EtcdLink
 from penstock_chaos.etcd_program import find_etcd
 from penstock_chaos.places import Loopback, Namespaces
 from penstock_chaos.secured import ADMIN, Secured
@@ -35,10 +36,16 @@ def broker_name(broker_id: int) -> str:
 
 
 class Cluster:
-    """The processes of a cluster. `small_disk` is the id of the broker whose data is on a small file system."""
+    """The processes of a cluster. `small_disk` is the id of the broker whose data is on a small file system;
+    `links` are the brokers' links to etcd by id, if the cluster has any."""
 
     def __init__(
-        self, home: Path, with_network: bool, small_disk: int | None = None, secured: Secured | None = None
+        self,
+        home: Path,
+        with_network: bool,
+        small_disk: int | None = None,
+        secured: Secured | None = None,
+        with_etcd_links: bool = False,
     ) -> None:
         names = [CLIENTS, "etcd", *map(broker_name, BROKER_IDS)]
         self.home, self.secured = home, secured
@@ -47,6 +54,7 @@ class Cluster:
         self.clients = where.place(CLIENTS)
         self.disk = SmallDisk(home / "disk", DISK_BYTES) if small_disk is not None else None
         self.etcd = Etcd(find_etcd(), where.place("etcd"), home)
+        self.links = {i: EtcdLink(self.etcd.client_port) for i in BROKER_IDS} if with_etcd_links else {}
         self.console = Console(self.clients, self.etcd.url, home)
         self.brokers: dict[int, ClusterBroker] = {}
         for broker_id in BROKER_IDS:
@@ -55,7 +63,7 @@ class Cluster:
             self.brokers[broker_id] = ClusterBroker(
                 broker_id,
                 where.place(name),
-                self.etcd.url,
+                self.links[broker_id].url if self.links else self.etcd.url,
                 home / name,
                 SETTINGS | (secured.settings() if secured is not None else {}),
                 tuple(disk.prefix) if disk is not None else (),
@@ -115,6 +123,8 @@ class Cluster:
     def clean_up(self) -> None:
         for broker in self.brokers.values():
             broker.clean_up()
+        for link in self.links.values():
+            link.close()
         self.etcd.clean_up()
         self.console.close()
         if self.disk is not None:

@@ -212,10 +212,15 @@ class Administrator:
 
     def __init__(self, bootstrap: str, secured: Secured) -> None:
         self._bootstrap, self._secured = bootstrap, secured
+        self._admin: tuple[str, AdminClient] | None = None
 
     def _client(self) -> AdminClient:
-        """Return a new client: librdkafka reads CA certificates only once."""
-        return AdminClient({"bootstrap.servers": self._bootstrap} | self._secured.librdkafka(ADMIN))
+        """Return the client; another one if the CA certificates have changed, which librdkafka reads only once."""
+        trust = self._secured.trust_pem
+        if self._admin is None or self._admin[0] != trust:
+            settings = {"bootstrap.servers": self._bootstrap} | self._secured.librdkafka(ADMIN)
+            self._admin = trust, AdminClient(settings)
+        return self._admin[1]
 
     def create_users(self) -> None:
         """Create the users and their rights."""
@@ -234,22 +239,19 @@ class Administrator:
         password = secrets.token_hex(12)
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, ITERATIONS)
         upsertion = UserScramCredentialUpsertion(user, info, password.encode())
-        client = self._client()
-        client.alter_user_scram_credentials([upsertion])[user].result(CALL_S)
+        self._client().alter_user_scram_credentials([upsertion])[user].result(CALL_S)
         self._secured.write_password(user, password)
 
     def allow(self, user: str, kind: ResourceType, name: str, pattern: ResourcePatternType = LITERAL) -> None:
         """Allow a user all operations."""
         binding = AclBinding(kind, name, pattern, f"User:{user}", "*", ALL, ALLOW)
-        client = self._client()
-        for future in client.create_acls([binding]).values():
+        for future in self._client().create_acls([binding]).values():
             future.result(CALL_S)
 
     def revoke(self, user: str, kind: ResourceType, name: str, pattern: ResourcePatternType = LITERAL) -> int:
         """Remove that right; return the number of ACLs."""
         matching = AclBindingFilter(kind, name, pattern, f"User:{user}", "*", ALL, ALLOW)
-        client = self._client()
-        return sum(len(future.result(CALL_S)) for future in client.delete_acls([matching]).values())
+        return sum(len(future.result(CALL_S)) for future in self._client().delete_acls([matching]).values())
 
 
 def write(path: Path, text: str) -> None:

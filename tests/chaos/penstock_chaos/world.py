@@ -52,14 +52,24 @@ class Outcome:
 
 
 class World:
-    """One cluster with its workloads; `rng` chooses the targets of the fault."""
+    """One cluster with its workloads; `rng` chooses the targets of the fault.
+
+    `with_network`: network namespaces. `small_disk`: id of a broker. `is_secured`: TLS, users and ACLs.
+    `with_etcd_links`: brokers reach etcd through links that can be cut.
+    """
 
     def __init__(
-        self, home: Path, rng: random.Random, with_network: bool, small_disk: int | None, is_secured: bool = False
+        self,
+        home: Path,
+        rng: random.Random,
+        with_network: bool,
+        small_disk: int | None,
+        is_secured: bool = False,
+        with_etcd_links: bool = False,
     ) -> None:
         self.home, self.rng = home, rng
         self.secured = Secured(home) if is_secured else None
-        self.cluster = Cluster(home, with_network, small_disk, self.secured)
+        self.cluster = Cluster(home, with_network, small_disk, self.secured, with_etcd_links)
         self.workloads: dict[str, Workload] = {}
         self.outcome = Outcome()
         self.acknowledged: dict[int, dict[int, tuple[float, float]]] = {p: {} for p in range(SOURCE_PARTITIONS)}
@@ -128,15 +138,15 @@ class World:
             for p, offsets in self.acknowledged.items()
         }
 
-    def comes_true(self, condition: Callable[[], bool], limit_s: float) -> bool:
-        """Whether a condition becomes true within a time limit."""
+    def comes_true(self, condition: Callable[[], bool], limit_s: float, poll_s: float = POLL_S) -> bool:
+        """Whether a condition becomes true within a time limit. It is evaluated every `poll_s`."""
         deadline = time.monotonic() + limit_s
         while not condition():
             for workload in self.workloads.values():
                 workload.check_alive()
             if time.monotonic() > deadline:
                 return False
-            time.sleep(POLL_S)
+            time.sleep(poll_s)
         return True
 
     def wait_flowing(self, when: str, limit_s: float, much: int) -> None:

@@ -54,7 +54,16 @@ async def follow(
                 if got:
                     positions[tp] = got[-1].offset + 1
     finally:
+        await stop(consumer)
+
+
+async def stop(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer. The `stop` of aiokafka 0.14 raises CancelledError, and leaves connections open, if one of its
+    fetches waits to be repeated."""
+    try:
         await consumer.stop()
+    except asyncio.CancelledError:
+        await consumer._client.close()
 
 
 async def run(options: dict[str, Any], journal: JournalWriter, end: threading.Event) -> None:

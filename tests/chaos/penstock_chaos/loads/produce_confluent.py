@@ -6,6 +6,7 @@ Options: topic, partitions, name, pause_s. Journal: `send` writer, partition, nu
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from typing import Any
@@ -24,12 +25,13 @@ UNDER_WAY = 60
 
 
 class Writer:
-    """One producer, which ends with a fatal error, with the load, or if the CA certificates change."""
+    """One producer, which another one replaces after a fatal error, or if the CA certificates change."""
 
     def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter) -> None:
         self.name, self.topic, self.journal = name, options["topic"], journal
         self.sent = [0] * options["partitions"]
         self.under_way = [0] * options["partitions"]
+        self.turn = 0
         self.fatal = False
         config = {"bootstrap.servers": options["bootstrap"], "enable.idempotence": True, "acks": "all"}
         patience = {"message.timeout.ms": 0, "linger.ms": 5, "retry.backoff.ms": 50, "retry.backoff.max.ms": 500}
@@ -62,26 +64,48 @@ class Writer:
         self.under_way[partition] += 1
 
     def run(self, end: threading.Event, pause_s: float) -> None:
-        turn = 0
+        """Send until the end, a fatal error, or a change of the CA certificates."""
         while not (end.is_set() or self.fatal or self.login.has_old_trust):
-            self.login.renew(self.producer)
-            partition = turn % len(self.sent)
-            turn += 1
-            if self.under_way[partition] < UNDER_WAY:
-                try:
-                    self.send(partition)
-                except KafkaException as refused:
-                    self.fatal = True
-                    self.journal.write("broken", f"{self.name}: {refused}")
-            self.producer.poll(0)
-            time.sleep(pause_s)
+            self.send_next(pause_s)
+
+    def send_next(self, pause_s: float) -> None:
+        """Send one record, unless the next partition has too many unacknowledged ones."""
+        self.login.renew(self.producer)
+        partition = self.turn % len(self.sent)
+        self.turn += 1
+        if self.under_way[partition] < UNDER_WAY:
+            try:
+                self.send(partition)
+            except KafkaException as refused:
+                self.fatal = True
+                self.journal.write("broken", f"{self.name}: {refused}")
+        self.producer.poll(0)
+        time.sleep(pause_s)
+
+    def introduce(self, successor: Writer, end: threading.Event, pause_s: float) -> None:
+        """Send until the successor has a record of each partition acknowledged: it is connected to all leaders then,
+        and the change interrupts nothing."""
+        for partition in range(len(successor.sent)):
+            successor.send(partition)
+        while any(successor.under_way) and not (end.is_set() or self.fatal or successor.fatal):
+            self.send_next(pause_s)
+            successor.producer.poll(0)
+
+    def finish(self) -> None:
+        """Wait until all records are acknowledged."""
         while any(self.under_way) and not self.fatal:
             self.producer.poll(0.05)
 
 
 def main(options: dict[str, Any]) -> None:
     end, journal = start(options)
-    life = 0
-    while not end.is_set():
-        life += 1
-        Writer(f"{options['name']}.{life}", options, journal).run(end, options["pause_s"])
+    writer = Writer(f"{options['name']}.1", options, journal)
+    for life in itertools.count(2):
+        writer.run(end, options["pause_s"])
+        if end.is_set():
+            writer.finish()
+            return
+        successor = Writer(f"{options['name']}.{life}", options, journal)
+        writer.introduce(successor, end, options["pause_s"])
+        writer.finish()
+        writer = successor

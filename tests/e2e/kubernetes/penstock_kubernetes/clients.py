@@ -53,6 +53,9 @@ class Clients:
     def load(self, connection: str, topic: str, rate: float = 200) -> Load:
         return Load(self, connection, topic, rate)
 
+    def phased_load(self, connection: str, topic: str, life_s: float = 0, rate: float = 50) -> PhasedLoad:
+        return PhasedLoad(self, connection, topic, rate, life_s)
+
 
 class Load:
     """A producer that runs during the `with` block, which starts at its first acknowledged message. `summary` then
@@ -66,10 +69,8 @@ class Load:
         self.summary: dict[str, Any] = {}
 
     def __enter__(self) -> Load:
-        arguments = (self._connection, self._topic, str(self._rate), self._run)
-        command = self._clients.command("python", "load.py", "produce", *arguments)
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None, "the output is a pipe"
         readable, _, _ = select.select([self._process.stdout], [], [], FIRST_ACK_TIMEOUT_S)
@@ -79,6 +80,10 @@ class Load:
                 f"no message was acknowledged in {FIRST_ACK_TIMEOUT_S} s: {self._process.communicate()[1]}"
             )
         return self
+
+    def _command(self) -> list[str]:
+        arguments = (self._connection, self._topic, str(self._rate), self._run)
+        return self._clients.command("python", "load.py", "produce", *arguments)
 
     def __exit__(self, *error: object) -> None:
         assert self._process is not None
@@ -92,12 +97,40 @@ class Load:
             self.summary = json.loads(out.splitlines()[-1])
             print(f"load: {dict(self.summary, acknowledged='...')}")
 
-    def verify(self) -> None:
-        """Assert that each sent message was acknowledged and that each can be read, once and in order."""
+    def verify(self, connection: str = "") -> None:
+        """Assert that each sent message was acknowledged and that each can be read, once and in order. `connection`:
+        the settings of the reader; default: those of the load."""
         assert self.summary["count"] > 0, "no message was acknowledged"
         assert not self.summary["failures"], self.summary["failures"]
         assert self.summary["unanswered"] == 0
         out = self._clients.run(
-            "python", "load.py", "verify", self._connection, self._topic, stdin=json.dumps(self.summary)
+            "python", "load.py", "verify", connection or self._connection, self._topic, stdin=json.dumps(self.summary)
         )
         print(f"verified: {out.strip()}")
+
+
+class PhasedLoad(Load):
+    """A producer and a consumer whose latencies are in `summary` by phase (`phases.py`). They connect and authenticate
+    anew after `life_s`; 0: never."""
+
+    def __init__(self, clients: Clients, connection: str, topic: str, rate: float, life_s: float) -> None:
+        super().__init__(clients, connection, topic, rate)
+        self._life_s = life_s
+
+    def _command(self) -> list[str]:
+        arguments = (self._connection, self._topic, str(self._rate), self._run, str(self._life_s))
+        return self._clients.command("python", "phases.py", *arguments)
+
+    def begin(self, phase: str) -> None:
+        """Begin a phase."""
+        assert self._process is not None, "the load runs"
+        assert self._process.stdin is not None, "the input is a pipe"
+        self._process.stdin.write(f"{phase}\n")
+        self._process.stdin.flush()
+
+    def verify(self, connection: str = "") -> None:
+        """Assert also that clients reported no error, and consumed each message in order."""
+        assert self.summary["errors"] == {}
+        assert self.summary["disordered"] == []
+        assert self.summary["consumed"] == self.summary["count"]
+        super().verify(connection)
