@@ -24,4 +24,12 @@ PLANTS = (
         new="                return SequenceCheck.APPEND, None\n",
         caught_by=("cut-from-peers",),
     ),
+    Fault(
+        name="outdated-acls",
+        says="a broker decides by its ACLs however long it has not reached etcd",
+        file="control/acl_confirmation.py",
+        old="        return self.clock.boot_ms() < self.deadline_ms\n",
+        new="        return True\n",
+        caught_by=("revoked-while-cut",),
+    ),
 )

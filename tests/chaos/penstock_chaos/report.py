@@ -53,8 +53,8 @@ none of these:
 - in-sync replicas that differ in a byte
 
 `tests/chaos/test_checks.py` verifies that invented violations of each kind are found. `python -m tests.chaos.run
---plant acknowledged-alone` (or `duplicates-written`) plants a bug in a copy of the broker and runs the cells that
-must fail.
+--plant acknowledged-alone` (or `duplicates-written`, `outdated-acls`) plants a bug in a copy of the broker and runs the
+cells that must fail.
 
 etcd must be a version whose data survives SIGKILL (not 3.5.0 to 3.5.2): the one that `PENSTOCK_CHAOS_ETCD` names, the
 one on PATH, or one that is built once from Go modules. Cells that cut links give each process a network namespace,
