@@ -201,8 +201,13 @@ class TlsConnection(ServerConnection):
         return size - left, is_open
 
     def end_output(self) -> None:
-        """Send close_notify: the client knows then that the responses are complete (RFC 8446, section 6.1)."""
+        """Send close_notify: the client knows then that the responses are complete (RFC 8446, section 6.1).
+
+        What was not read is discarded before. If the shutdown read a fatal alert, it would leave the error in OpenSSL's
+        queue, and the next operation on another connection of this thread would fail with it.
+        """
         if self.is_established:
+            self.incoming.read()
             self.output.send_close_notify()
 
     def resume(self, reason: int) -> None:

@@ -384,6 +384,13 @@ class MemoryClient:
         self.writer.write(self.outgoing.read())
         return await self.call(lambda: self.session.read(100))
 
+    def fatal_alert(self) -> bytes:
+        """Return the alert with which the client answers a record that it cannot decrypt."""
+        self.incoming.write(b"\x17\x03\x03\x00\x20" + bytes(32))
+        with pytest.raises(ssl.SSLError, match="BAD_RECORD_MAC"):
+            self.session.read(100)
+        return self.outgoing.read()
+
 
 @pytest.mark.parametrize("by", ["shutdown", "idleness", "client"])
 def test_an_orderly_close_sends_close_notify(run: Run, by: str) -> None:
@@ -403,5 +410,24 @@ def test_an_orderly_close_sends_close_notify(run: Run, by: str) -> None:
                 return
             assert await client.call(lambda: client.session.read(1)) == b""
             client.writer.close()
+
+    run(scenario())
+
+
+def test_an_alert_that_was_not_read_when_its_connection_closed_fails_no_other_connection(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving_tls(Desk(echo), loaded()) as service:
+            client = MemoryClient(*await asyncio.open_connection("127.0.0.1", service.port))
+            await client.call(client.session.do_handshake)
+            assert await client.ask(b"hello") == framed(b"hello")
+            (connection,) = service.server.hub.connections.values()
+            assert isinstance(connection, connection_module.TlsConnection)
+            other = await service.connect_tls()
+            assert await other.ask(b"hello") == b"hello"
+            connection.incoming.write(client.fatal_alert())
+            connection.close(CloseReason.IDLE)
+            await client.reader.read()
+            client.writer.close()
+            assert await other.ask(b"again") == b"again"
 
     run(scenario())
