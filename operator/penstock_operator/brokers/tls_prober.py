@@ -4,7 +4,6 @@ implements `ports.brokers.BrokerProber`. A CA rollover waits for both."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import ssl
 
@@ -14,7 +13,6 @@ from penstock_operator.brokers.certificate_files import CertificateFiles
 from penstock_operator.ports.brokers import ClientCertificate
 
 TIMEOUT_S = 5.0
-CLOSE_TIMEOUT_S = 1.0
 
 log = get_logger("penstock.operator.brokers")
 
@@ -45,10 +43,9 @@ class TlsProber:
             log.debug("TLS probe failed", host=host, port=port, why=str(e))
             return None
         presented = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        writer.close()
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await writer.wait_closed()
+        # Not `close`: if the alert of a broker that refuses the client arrives while TLS is shut down, Python leaves
+        # its error in OpenSSL's queue, and the next operation on another connection of the thread fails with it.
+        writer.transport.abort()
         return hashlib.sha256(presented).hexdigest() if presented else None
 
 

@@ -24,6 +24,7 @@ from penstock_operator.specs.security import BROKER_TLS_DIR, ORGANIZATION
 pytestmark = pytest.mark.integration
 
 WAIT_S = 60.0
+REFUSED_PROBES = 30
 CHANGE = ConfigPatch("", {"log.retention.hours": "5"})
 
 
@@ -117,6 +118,17 @@ async def test_a_certificate_of_another_ca_is_refused(broker: TlsBroker) -> None
     gateway = broker.gateway(broker.brokers_port, certificate(authority(), "c-operator"))
     with pytest.raises(BrokersError):
         await gateway.describe_cluster()
+    await gateway.close()
+
+
+async def test_probes_that_the_broker_refuses_fail_no_other_connection(broker: TlsBroker) -> None:
+    pair, prober = certificate(authority(), "c-operator"), TlsProber()
+    stranger = ClientCertificate(broker.authority.certificate, pair.certificate, pair.key)
+    gateway = broker.gateway(broker.brokers_port, certificate(broker.authority, "c-operator"))
+    for _ in range(REFUSED_PROBES):
+        probe = asyncio.create_task(prober.presented("127.0.0.1", broker.brokers_port, stranger))
+        while not probe.done():
+            assert len((await gateway.describe_cluster()).brokers) == 1
     await gateway.close()
 
 
