@@ -54,7 +54,11 @@ async def test_two_members_never_hold_the_same_record(broker):
     assert acquired(await one.fetch("t", max_records=4)) == [(0, 3, 1)]
     response = await two.fetch("t", max_records=4)
     assert acquired(response) == [(4, 7, 1)]
-    assert batches_in(partition(response)) == [(4, 7)], "batches that others hold are left out"
+    assert batches_in(partition(response)) == [(4, 7)]
+    assert ack_error(await one.acknowledge({"t": [(0, 3, [RELEASE])]})) == E.NONE
+    response = await ShareMember(broker, "m3").fetch("t")
+    assert acquired(response) == [(0, 3, 2)]
+    assert batches_in(partition(response)) == [(0, 3)], "batches that others hold are left out"
 
 
 async def test_groups_do_not_affect_each_other(broker):
