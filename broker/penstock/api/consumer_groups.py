@@ -42,8 +42,8 @@ from penstock.wire.messages.consumer_group_heartbeat import (
 
 CLIENT_MEMBER_ID_VERSION = 1
 """The version from which members make their own ids (KIP-1082)."""
-CONSUMER_MEMBER = 1
-"""The type of a member of the consumer protocol in descriptions."""
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+"""The types of members in descriptions, by their protocols."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class ConsumerGroupsApi:
             subscribed_topic_regex=wanted.topic_pattern,
             assignment=self.describe_assignment(member.assigned),
             target_assignment=self.describe_assignment(group.target.get(member.member_id, NOTHING)),
-            member_type=CONSUMER_MEMBER,
+            member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
         )
 
     def describe_assignment(self, partitions: Assignment) -> DescribedAssignment:

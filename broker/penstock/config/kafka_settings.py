@@ -116,7 +116,6 @@ BROKER_ROWS = (
     (
         MIGRATION,
         """
-        group.consumer.migration.policy string disabled
         """,
     ),
     (

@@ -22,6 +22,8 @@ from penstock.config.share_groups import (
 ASSIGNORS = ("uniform", "range")
 """Names of the assignors of consumer groups; the first is the default."""
 
+MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
+
 
 def at_least_one_assignor(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of assignors. Raises `InvalidSetting` if there are none."""
@@ -79,6 +81,12 @@ class ModernGroupDefaults(ShareGroupDefaults):
         "group.consumer.assignors", ASSIGNORS,
         "Assignors that members of consumer groups can choose; the first is the default.",
         kind=SettingType.LIST, allowed=ASSIGNORS, convert=at_least_one_assignor,
+    )
+    group_consumer_migration_policy: str = setting(
+        "group.consumer.migration.policy", "bidirectional",
+        "Whether a group with members changes its protocol: to the consumer protocol when its first member joins"
+        " (upgrade), to the classic protocol when the last member of the consumer protocol leaves (downgrade), both"
+        " (bidirectional), or neither (disabled).", allowed=MIGRATION_POLICIES,
     )
     group_consumer_regex_refresh_interval_ms: int = setting(
         "group.consumer.regex.refresh.interval.ms", 600_000,

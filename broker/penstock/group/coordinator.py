@@ -15,6 +15,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.group.admission import check_join, is_group_id
 from penstock.group.calls import JoinRequest, JoinResult, Persist, Reply, SyncRequest, SyncResult
+from penstock.group.classic_members import ClassicMembers
 from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, RunningGroup, RunningModernGroup
 from penstock.group.directory import GroupDirectory
 from penstock.group.fencing import FencingConfirmation
@@ -75,8 +76,10 @@ class GroupCoordinator:
             self.offsets, view, clock, config, self._groups.usage, self._delete_if_unused
         )
         self.modern = ModernGroups(
-            store, view, clock, config, self._groups, self.offsets, ownership, self._request_error
-        )
+            store, view, clock, config, self._groups, self.offsets, ownership, self._request_error, new_id,
+            self._apply_effects,
+        )  # fmt: skip
+        self._classic_members = ClassicMembers(self.modern, config, new_id)
         self._settings = SettingsExpiry(store, clock, config, ownership, self.exists, lambda: self.retention.paused)
         self._loader = make_loader(store, view, self.offsets, self.retention, ownership, self._ensure_records)
         ownership.add_listener(self)
@@ -176,7 +179,11 @@ class GroupCoordinator:
     def join(self, group_id: str, request: JoinRequest) -> JoinFuture:
         """Join a group. The future resolves when the join phase ends. Call `abandon` if the client disconnects."""
         future: JoinFuture = asyncio.get_running_loop().create_future()
-        error = self.error(group_id) or check_join(self.config, group_id, request) or self._check_type(group_id)
+        error = self.error(group_id) or check_join(self.config, group_id, request)
+        error = error or self._groups.check_classic_join(group_id)
+        consumer = self._groups.consumer(group_id)
+        if not error and consumer is not None:
+            return self._classic_members.join(consumer, request)
         running = None if error else self._groups.running(group_id)
         if not error and running is None:
             if request.member_id:
@@ -190,24 +197,13 @@ class GroupCoordinator:
         self._apply_effects(running)
         return future
 
-    def _check_type(self, group_id: str) -> ErrorCode:
-        """Return the error if the group's members use another protocol. An empty group becomes a classic one."""
-        modern = self._groups.modern(group_id)
-        if modern is None:
-            is_share = self._groups.is_share(group_id)
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL if is_share else ErrorCode.NONE
-        if modern.group.members or self._groups.is_share(group_id):
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        shard = self._groups.shard(group_id)
-        assert shard is not None, f'this broker does not coordinate group "{group_id}"'
-        shard.groups[group_id] = modern.as_idle()
-        return ErrorCode.NONE
-
     def sync(self, group_id: str, request: SyncRequest) -> SyncFuture:
         """Sync with the group. The future resolves once the assignment is durable. See `abandon`."""
         future: SyncFuture = asyncio.get_running_loop().create_future()
-        running = self._groups.running(group_id)
+        running, consumer = self._groups.running(group_id), self._groups.consumer(group_id)
         error = self.error(group_id)
+        if not error and consumer is not None:
+            return self._classic_members.sync(consumer, request)
         if error or running is None:
             if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 # clients do not expect the loading error here; the member rejoins
@@ -230,7 +226,10 @@ class GroupCoordinator:
         error = self.error(group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return ErrorCode.NONE if is_group_id(group_id) else ErrorCode.INVALID_GROUP_ID
-        running = self._groups.running(group_id)
+        running, consumer = self._groups.running(group_id), self._groups.consumer(group_id)
+        if consumer is not None:
+            answer = self._classic_members.heartbeat(consumer, member_id, instance_id, generation)
+            return error or answer
         if running is None:
             return error or self._unknown(group_id)
         # Also if the broker's lease may have expired: the session must not expire because of that.
@@ -242,7 +241,9 @@ class GroupCoordinator:
         error = self.error(group_id)
         if error or not group_id:
             return error or ErrorCode.INVALID_GROUP_ID, []
-        running = self._groups.running(group_id)
+        running, consumer = self._groups.running(group_id), self._groups.consumer(group_id)
+        if consumer is not None:
+            return ErrorCode.NONE, self._classic_members.leave(consumer, members)
         if running is None:
             return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
         errors = [running.group.leave(*member) for member in members]
@@ -357,12 +358,9 @@ class GroupCoordinator:
         error = (await self.reads.prepare([group_id], ErrorCode.COORDINATOR_NOT_AVAILABLE))[group_id]
         if error:
             return error
-        known = self._groups.get(group_id)
-        if known is None:
+        if self._groups.get(group_id) is None:
             return await self._delete_settings(group_id)
-        if isinstance(known, RunningGroup) and known.group.phases.state is not GroupState.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP
-        if isinstance(known, RunningModernGroup) and known.group.members:
+        if self._groups.has_members(group_id):
             return ErrorCode.NON_EMPTY_GROUP
         failed = await asyncio.gather(*self._delete_group(group_id))
         return self.commit_failure(group_id) if any(failed) else ErrorCode.NONE
@@ -494,10 +492,8 @@ class GroupCoordinator:
         """Delete an empty group without offsets, unless a member is joining. Share groups never expire, as in Kafka."""
         if self._groups.is_share(group_id):
             return False
-        running, modern = self._groups.running(group_id), self._groups.modern(group_id)
-        if running is not None and (running.group.phases.state is not GroupState.EMPTY or running.group.pending):
-            return False
-        if modern is not None and modern.group.members:
+        running = self._groups.running(group_id)
+        if self._groups.has_members(group_id) or (running is not None and running.group.pending):
             return False
         self._delete_group(group_id)
         return True

@@ -21,6 +21,7 @@ from penstock.group.phases import GroupState
 from penstock.group.state_machine import ClassicGroup
 from penstock.runtime.clock import Clock
 from penstock.state import keys
+from penstock.wire.errors import ErrorCode
 
 
 class GroupDirectory:
@@ -59,6 +60,28 @@ class GroupDirectory:
         """Return whether the group is a share group."""
         known = self.get(group_id)
         return known is not None and type_of(known) is GroupType.SHARE
+
+    def consumer(self, group_id: str) -> RunningModernGroup | None:
+        """Return the consumer group if it has members."""
+        modern = self.modern(group_id)
+        is_consumer = modern is not None and modern.group.group_type is GroupType.CONSUMER and modern.group.members
+        return modern if is_consumer else None
+
+    def has_members(self, group_id: str) -> bool:
+        """Return whether the group has members, of whatever protocol."""
+        known = self.get(group_id)
+        if isinstance(known, RunningGroup):
+            return known.group.phases.state is not GroupState.EMPTY
+        return isinstance(known, RunningModernGroup) and bool(known.group.members)
+
+    def check_classic_join(self, group_id: str) -> ErrorCode:
+        """Return the error if no classic member can join. A consumer group without members becomes a classic one."""
+        if self.is_share(group_id):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        shard, modern = self.shard(group_id), self.modern(group_id)
+        if shard is not None and modern is not None and not modern.group.members:
+            shard.groups[group_id] = modern.as_idle()
+        return ErrorCode.NONE
 
     def is_running(self, group_id: str) -> bool:
         """Return whether the group has a state machine."""

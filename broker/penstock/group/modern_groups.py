@@ -20,6 +20,7 @@ from penstock.group.coordinator_shard import (
     type_of,
 )
 from penstock.group.directory import GroupDirectory
+from penstock.group.migration import check_upgrade, downgraded_group, may_downgrade, upgraded_members
 from penstock.group.modern.assignment import Assignment
 from penstock.group.modern.assignors import AssignmentInput
 from penstock.group.modern.consumer import (
@@ -36,6 +37,7 @@ from penstock.group.modern.protocols import MODERN_PROTOCOLS
 from penstock.group.modern.topics import ViewTopics
 from penstock.group.offsets import Offsets, OffsetWrite
 from penstock.group.ownership import ShardOwnership
+from penstock.group.persistence import encode_rebalancing_group
 from penstock.group.phases import GroupState
 from penstock.group.settings_refresh import GroupSettingsRefresh
 from penstock.runtime.clock import Clock
@@ -50,7 +52,10 @@ log = get_logger(__name__)
 
 
 class ModernGroups:
-    """The consumer groups and share groups of the owned shards. `error` returns what prevents serving a group now."""
+    """The consumer groups and share groups of the owned shards. `error` returns what prevents serving a group now.
+
+    `apply_effects` answers the waiting members of a classic group that is upgraded, and runs one that was downgraded.
+    """
 
     def __init__(
         self,
@@ -62,9 +67,12 @@ class ModernGroups:
         offsets: Offsets,
         ownership: ShardOwnership,
         error: Callable[[str], ErrorCode],
+        new_id: Callable[[], str],
+        apply_effects: Callable[[RunningGroup], None],
     ) -> None:
         self._clock, self._config, self._groups, self._offsets = clock, config, groups, offsets
-        self._ownership, self._error = ownership, error
+        self._ownership, self._error, self._new_id = ownership, error, new_id
+        self._apply_effects = apply_effects
         self.topics = ViewTopics(view)
         self._settings = GroupSettingsRefresh(store, self._shards_with_groups, self._apply_settings)
         self._refresh: asyncio.TimerHandle | None = None
@@ -129,7 +137,7 @@ class ModernGroups:
         group.restore(members, self._now_ms())
         running = shard.groups[group_id] = RunningModernGroup(group, self._clock.wall_ms())
         self._settings.request(shard.number)
-        self._start_assignment(running)
+        self.start_assignment(running)
         self._arm(running)
 
     def _discard(self, group_id: str, entries: list[StoreEntry]) -> None:
@@ -157,7 +165,7 @@ class ModernGroups:
             result = self._apply(running, request)
         except GroupError as e:
             result = failed(request, e.error, e.message)
-        write = self._flush(running)
+        write = self.store(running)
         self._discard_unused(running)
         return result if write is None else self._await_durable(running, write, request, result)
 
@@ -180,7 +188,7 @@ class ModernGroups:
         """Apply a heartbeat to its group. Raises `GroupError`."""
         group, now_ms = running.group, self._now_ms()
         member = handle_heartbeat(group, request, MODERN_PROTOCOLS[group.group_type].max_size(self._config), now_ms)
-        self._start_assignment(running)
+        self.start_assignment(running)
         if member is None:
             return HeartbeatResult(request.member_id, request.epoch)
         return respond(group, member, request, now_ms)
@@ -208,13 +216,9 @@ class ModernGroups:
             raise unknown_member(request.member_id, group_id)
         epoch, state_ms = 0, self._clock.wall_ms()
         if isinstance(known, RunningGroup):
-            phases = known.group.phases
-            if phases.state is not GroupState.EMPTY or known.group.pending:
-                raise GroupError(
-                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                    f'group "{group_id}" has members of the classic protocol; stop them before using the new one',
-                )
-            epoch = phases.generation
+            if known.group.phases.state is not GroupState.EMPTY or known.group.pending:
+                return self._upgrade(group_id, known)
+            epoch = known.group.phases.generation
             if known.timer is not None:
                 known.timer.cancel()
         elif known is not None:
@@ -227,6 +231,39 @@ class ModernGroups:
         self._offsets.cache.load_in_background([group_id])
         self._settings.request(shard.number)
         return running
+
+    # --- online migration
+
+    def _upgrade(self, group_id: str, classic: RunningGroup) -> RunningModernGroup:
+        """Convert a classic group with members, for a member of the consumer protocol. Raises `GroupError`."""
+        check_upgrade(classic.group, self._config)
+        members = upgraded_members(classic.group, self.topics)
+        group = self._new_group(GroupType.CONSUMER, group_id, classic.group.phases.generation)
+        group.restore(members, self._now_ms())
+        group.mark_all()
+        shard = self._groups.shard(group_id)
+        assert shard is not None, f'this broker does not coordinate group "{group_id}"'
+        running = shard.groups[group_id] = RunningModernGroup(group, self._clock.wall_ms())
+        self._settings.request(shard.number)
+        classic.group.phases.close(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._apply_effects(classic)
+        log.info("upgraded a group to the consumer protocol", group=group_id, members=len(members))
+        return running
+
+    def _downgrade(self, running: RunningModernGroup) -> None:
+        """Convert a group whose last member of the consumer protocol has gone, if the policy permits."""
+        group = running.group
+        shard = self._groups.shard(group.group_id)
+        if shard is None or not may_downgrade(group, self._config):
+            return
+        self.stop(running)
+        classic = downgraded_group(group, self._config, self._new_id, self._now_ms())
+        started = shard.groups[group.group_id] = RunningGroup(classic, self._clock.wall_ms(), is_stored=True)
+        deletes = [DeleteOp(keys.group_member(group.group_id, member_id)) for member_id in group.members]
+        put = PutOp(keys.group(group.group_id), encode_rebalancing_group(classic, self._clock.wall_ms()))
+        self._offsets.writers.for_group(group.group_id).submit([(put, None), *((each, None) for each in deletes)])
+        self._apply_effects(started)
+        log.info("downgraded a group to the classic protocol", group=group.group_id, members=len(group.members))
 
     def _discard_unused(self, running: RunningModernGroup) -> None:
         """Replace a group that its first member could not join by what was there before."""
@@ -261,7 +298,7 @@ class ModernGroups:
     def _select_topics(self, names: Sequence[str]) -> None:
         for _, running in list(self._running()):
             if running.group.on_topics_changed(names):
-                self._start_assignment(running)
+                self.start_assignment(running)
                 self._flush(running)
                 self._arm(running)
 
@@ -301,7 +338,7 @@ class ModernGroups:
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
 
-    def _start_assignment(self, running: RunningModernGroup) -> None:
+    def start_assignment(self, running: RunningModernGroup) -> None:
         """Start the assignment that is due, if any; a large one is computed in a thread."""
         given = running.group.start_assignment(self._now_ms())
         if given is not None:
@@ -324,8 +361,18 @@ class ModernGroups:
         if self._groups.get(running.group.group_id) is running:
             self._arm(running)
 
+    def store(self, running: RunningModernGroup) -> asyncio.Future[list[int]] | None:
+        """Store what has changed, and arm the timer. Returns the last write of the group that is not durable yet.
+
+        A group that has lost its last member of the consumer protocol may become a classic one.
+        """
+        is_changed = running.group.has_changes
+        write = self._flush(running)
+        if is_changed and self._groups.get(running.group.group_id) is running:
+            self._downgrade(running)
+        return write
+
     def _flush(self, running: RunningModernGroup) -> asyncio.Future[list[int]] | None:
-        """Store what has changed. Returns the last write of the group that is not durable yet."""
         group = running.group
         changes = group.pop_changes()
         if changes:
@@ -343,7 +390,10 @@ class ModernGroups:
         self, running: RunningModernGroup, changes: GroupChanges
     ) -> Iterator[tuple[Operation, OffsetWrite | None]]:
         group = running.group
-        if changes.is_epoch_changed:
+        for member_id, member in changes.members.items():
+            key = keys.group_member(group.group_id, member_id)
+            yield (DeleteOp(key) if member is None else PutOp(key, encode_member(member))), None
+        if changes.is_epoch_changed:  # after the members: without it, an upgraded group is still a classic one
             record = GroupRecord(
                 protocol_type=group.group_type,
                 generation=group.group_epoch,
@@ -351,9 +401,6 @@ class ModernGroups:
                 group_type=group.group_type,
             )
             yield PutOp(keys.group(group.group_id), records.encode(record)), None
-        for member_id, member in changes.members.items():
-            key = keys.group_member(group.group_id, member_id)
-            yield (DeleteOp(key) if member is None else PutOp(key, encode_member(member))), None
 
     def _on_written(
         self, running: RunningModernGroup, changes: GroupChanges, written: asyncio.Future[list[int]]
@@ -375,8 +422,8 @@ class ModernGroups:
         running.timer = None
         for member_id in running.group.tick(max(self._now_ms(), running.armed_ms)):
             log.info("removed a member without heartbeats", group=running.group.group_id, member=member_id)
-        self._start_assignment(running)
-        self._flush(running)
+        self.start_assignment(running)
+        self.store(running)
 
 
 def check_type(group_type: GroupType, group_id: str, known: HostedGroup | None, request: MemberHeartbeat) -> None:

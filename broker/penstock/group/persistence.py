@@ -36,6 +36,13 @@ def encode_group(group: ClassicGroup, wall_ms: int) -> bytes:
     return value
 
 
+def encode_rebalancing_group(group: ClassicGroup, wall_ms: int) -> bytes:
+    """Encode a group whose members have no complete assignment: after a restart, they join again."""
+    phases = group.phases
+    record = GroupRecord(protocol_type=phases.protocol_type, generation=phases.generation, state_ms=wall_ms)
+    return records.encode(record)
+
+
 def member_record(member: GroupMemberState, protocol: str) -> MemberRecord:
     """Return the member's record, with its metadata for `protocol`."""
     return MemberRecord(

@@ -219,7 +219,11 @@ class GroupRecord(StoredRecord, frozen=True, kw_only=True):
 
 
 class ModernMemberRecord(StoredRecord, frozen=True, kw_only=True):
-    """A member of a consumer group (KIP-848). Partitions are ranges such as `0-3,7` by topic id."""
+    """A member of a consumer group (KIP-848). Partitions are ranges such as `0-3,7` by topic id.
+
+    `protocols` (in order of preference, with their metadata) and `session_timeout_ms` are set for a member that uses
+    the classic protocol.
+    """
 
     epoch: Int32
     previous_epoch: Int32 = 0
@@ -234,6 +238,8 @@ class ModernMemberRecord(StoredRecord, frozen=True, kw_only=True):
     assigned: dict[UUID, str] = {}
     revoking: dict[UUID, str] = {}
     """Partitions that the member has to stop using."""
+    protocols: dict[str, bytes] = {}
+    session_timeout_ms: Count = 0
 
 
 class GroupSettingsRecord(StoredRecord, frozen=True, kw_only=True):

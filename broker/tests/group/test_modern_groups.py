@@ -104,13 +104,13 @@ def test_a_group_that_went_is_an_unknown_member_and_never_a_missing_group(run_wo
     run_world(scene)
 
 
-def test_protocols_do_not_mix_while_there_are_members(run_world):
+def test_a_classic_group_with_members_stays_one_if_migration_is_disabled(run_world):
     async def scene(world):
         world.create_topic("t")
+        world.config.group_consumer_migration_policy = "disabled"
         await world.stable("classic")
         assert (await join(world, "a", "classic")).error is E.INCONSISTENT_GROUP_PROTOCOL
         await join(world, "a")
-        assert (await world.groups.join("g", world.request())).error is E.INCONSISTENT_GROUP_PROTOCOL
         listed = {(each.group_id, each.group_type.value) for each in admin.list_groups(world.groups, [], [])}
         assert listed == {("classic", "classic"), ("g", "consumer")}
         assert admin.describe(world.groups, "g") is None

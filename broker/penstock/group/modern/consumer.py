@@ -153,7 +153,9 @@ def find_or_join_static(
     member = group.static_member(instance_id)
     if member is None:
         return add_member(group, request, max_size), True
-    if request.epoch == JOIN_EPOCH and member.epoch == STATIC_LEAVE_EPOCH:
+    if request.epoch == JOIN_EPOCH and (member.epoch == STATIC_LEAVE_EPOCH or member.classic is not None):
+        # As in the classic protocol, whose static members do not say that they leave, a new member replaces a classic
+        # one.
         return group.replace_static(request.member_id, member), False
     if member.member_id != request.member_id:
         if request.epoch == JOIN_EPOCH:
@@ -264,6 +266,8 @@ def commit_error(group: ModernGroup, member_id: str, epoch: int, partitions: Ite
         return ErrorCode.UNKNOWN_MEMBER_ID
     if epoch == member.epoch:
         return ErrorCode.NONE
+    if member.classic is not None:
+        return ErrorCode.ILLEGAL_GENERATION
     never = 1 << 31
     for topic_id, index in partitions if epoch < member.epoch else [(None, -1)]:
         assigned_at = never if topic_id is None else member.assigned_epochs.get(topic_id, {}).get(index, never)

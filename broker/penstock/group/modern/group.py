@@ -14,10 +14,11 @@ from enum import StrEnum
 from uuid import UUID
 
 from penstock.config.modern_groups import ModernGroupConfig
-from penstock.group.modern.assignment import NOTHING, Assignment, union
+from penstock.group.modern.assignment import NOTHING, Assignment, difference, union
 from penstock.group.modern.assignors import AssignmentInput, Assignor, Subscriber
 from penstock.group.modern.member import (
     STATIC_LEAVE_EPOCH,
+    ClassicProtocols,
     MemberState,
     ModernMember,
     Subscription,
@@ -110,6 +111,11 @@ class ModernGroup:
         )
 
     @property
+    def has_only_classic_members(self) -> bool:
+        """Whether there are members, and all use the classic protocol."""
+        return bool(self.members) and all(member.classic is not None for member in self.members.values())
+
+    @property
     def needs_assignment(self) -> bool:
         """Whether the target is not that of the current epoch."""
         return self.group_epoch > self.assignment_epoch or self._is_target_stale
@@ -148,6 +154,12 @@ class ModernGroup:
         return bool(self._changed) or self._is_epoch_changed
 
     # --- members
+
+    def set_classic(self, member: ModernMember, classic: ClassicProtocols) -> None:
+        """Set what a member sends with a join of the classic protocol."""
+        if member.classic != classic:
+            member.classic = classic
+            self._mark(member)
 
     def add_member(self, member: ModernMember) -> None:
         """Add a member, whose subscription was not set."""
@@ -228,7 +240,9 @@ class ModernGroup:
 
     def extend_session(self, member: ModernMember, now_ms: float) -> None:
         """Restart a member's session timeout."""
-        member.session_deadline_ms = now_ms + self.config.session_timeout_ms
+        classic = member.classic
+        timeout_ms = self.config.session_timeout_ms if classic is None else classic.session_timeout_ms
+        member.session_deadline_ms = now_ms + timeout_ms
         self._wake_by(member.session_deadline_ms)
 
     # --- epochs and target
@@ -313,6 +327,22 @@ class ModernGroup:
         """Return whether a member will get partitions as soon as others have released them, or are assigned anew."""
         return self.needs_assignment or member.state is MemberState.UNRELEASED
 
+    def must_rejoin(self, member: ModernMember) -> bool:
+        """Return whether a classic member has to rejoin: to stop using partitions, or to get all that it may have."""
+        target = self.target.get(member.member_id)
+        if target is None:
+            return False
+        if member.epoch < self.assignment_epoch or member.state is MemberState.UNREVOKED:
+            return True
+        wanted = difference(target, member.assigned)
+        return bool(difference(member.assigned, target)) or (bool(wanted) and self.owners.free(wanted) == wanted)
+
+    def await_rejoin(self, member: ModernMember, now_ms: float) -> None:
+        """Remove a classic member that does not rejoin within its rebalance timeout."""
+        if member.revocation_deadline_ms is None:
+            member.revocation_deadline_ms = now_ms + member.rebalance_timeout_ms
+            self._wake_by(member.revocation_deadline_ms)
+
     # --- time
 
     def tick(self, now_ms: float) -> list[str]:
@@ -330,6 +360,11 @@ class ModernGroup:
     def _wake_by(self, when_ms: float) -> None:
         if self.wake_ms is None or when_ms < self.wake_ms:
             self.wake_ms = when_ms
+
+    def mark_all(self) -> None:
+        """Store all members and the epoch: the group was converted from another protocol."""
+        self._changed.update(self.members)
+        self._is_epoch_changed = True
 
     def _mark(self, member: ModernMember) -> None:
         self._changed[member.member_id] = member

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -45,6 +46,15 @@ class Subscription(NamedTuple):
 NO_SUBSCRIPTION = Subscription()
 
 
+class ClassicProtocols(NamedTuple):
+    """What a member of the classic protocol sends with each join: its protocols in order of preference, each with its
+    metadata, and its session timeout in ms.
+    """
+
+    metadata: Mapping[str, bytes]
+    session_timeout_ms: int
+
+
 @dataclass(slots=True, eq=False)
 class ModernMember:
     """A member. Times are the event loop's, in milliseconds."""
@@ -59,6 +69,8 @@ class ModernMember:
     """The existing topics that the subscription selects."""
     topic_filter: TopicFilter | None = None
     """The topics that an expression can select; None after a restart of the coordinator until the next heartbeat."""
+    classic: ClassicProtocols | None = None
+    """Set for a member of the classic protocol. Its epoch is its generation."""
     epoch: int = 0
     previous_epoch: int = 0
     """The epoch before the last change, which the member has if it missed a response."""
@@ -70,6 +82,7 @@ class ModernMember:
     """The epoch at which each partition was assigned."""
     session_deadline_ms: float = 0.0
     revocation_deadline_ms: float | None = None
+    """When the member is removed unless it has stopped using `revoking`; if it is classic, unless it has rejoined."""
 
     def advance_epoch(self, epoch: int) -> None:
         """Move to an epoch."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from uuid import UUID
 
 from penstock.group.modern.assignment import Assignment, encode_indexes, parse_indexes
-from penstock.group.modern.member import ModernMember, Subscription
+from penstock.group.modern.member import ClassicProtocols, ModernMember, Subscription
+from penstock.group.subscription import parse_subscription
 from penstock.state import records
 from penstock.state.records import MAX_PARTITIONS, ModernMemberRecord
 
 
 def encode_member(member: ModernMember) -> bytes:
     """Encode a member's durable state."""
-    wanted = member.subscription
+    wanted, classic = member.subscription, member.classic
     return records.encode(
         ModernMemberRecord(
             epoch=member.epoch,
@@ -27,12 +28,17 @@ def encode_member(member: ModernMember) -> bytes:
             assignor=wanted.assignor,
             assigned={topic_id: encode_indexes(indexes) for topic_id, indexes in member.assigned.items()},
             revoking={topic_id: encode_indexes(indexes) for topic_id, indexes in member.revoking.items()},
+            protocols={} if classic is None else dict(classic.metadata),
+            session_timeout_ms=0 if classic is None else classic.session_timeout_ms,
         )
     )
 
 
 def restored_member(member_id: str, record: ModernMemberRecord) -> ModernMember:
     """Return the member of a record, without the topics that its subscription selects. Raises ValueError."""
+    classic = ClassicProtocols(record.protocols, record.session_timeout_ms) if record.protocols else None
+    for metadata in record.protocols.values():
+        parse_subscription(metadata)
     return ModernMember(
         member_id,
         record.instance_id,
@@ -40,6 +46,7 @@ def restored_member(member_id: str, record: ModernMemberRecord) -> ModernMember:
         record.client_host,
         record.rebalance_timeout_ms,
         Subscription(tuple(record.topics), record.topic_pattern, record.assignor, record.rack),
+        classic=classic,
         epoch=record.epoch,
         previous_epoch=record.previous_epoch,
         assigned=parse_partitions(record.assigned),

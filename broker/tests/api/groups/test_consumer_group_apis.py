@@ -10,6 +10,7 @@ from penstock.wire.messages import consumer_group_heartbeat as cgh
 from penstock.wire.messages import describe_groups as dg
 from penstock.wire.messages import list_groups as lgs
 from penstock.wire.messages import offset_fetch as of
+from penstock.wire.messages import sync_group as sg
 
 
 async def join(broker, member_id: str = "a", version: int = 1, **fields):
@@ -66,6 +67,21 @@ async def test_a_group_is_described_with_epochs_assignments_and_targets(broker) 
         1, cgh.ConsumerGroupHeartbeatRequest(group_id="g", member_id="a", member_epoch=-1, instance_id="i")
     )
     assert (await describe(broker)).group_state == "Empty"
+
+
+async def test_a_classic_member_is_described_by_its_type_and_served_by_the_classic_apis(broker) -> None:
+    await join(broker)
+    joined = await broker.join(5)
+    assert (joined.error_code, joined.leader, joined.protocol_name) == (E.NONE, "", "range")
+    synced = await broker.call(
+        3, sg.SyncGroupRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+    )
+    assert synced.error_code == E.NONE
+    assert synced.assignment == b"\0\0" + b"\0\0\0\0" + b"\xff" * 4, "the other member has all partitions"
+    group = await describe(broker)
+    assert {member.member_id: member.member_type for member in group.members} == {"a": 1, joined.member_id: 0}
+    await broker.leave(joined.member_id)
+    assert [member.member_id for member in (await describe(broker)).members] == ["a"]
 
 
 async def test_other_groups_are_not_found(broker) -> None:
