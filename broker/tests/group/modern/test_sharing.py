@@ -58,3 +58,10 @@ def test_members_that_stay_keep_a_partition_if_nothing_else_changes(before: int,
         assert len(loads) == partitions
         assert max(loads.values()) <= -(-after // partitions)
         assert all(second.values())
+
+
+@pytest.mark.parametrize("gone", [f"m{index:03}" for index in range(9)])
+def test_the_other_members_keep_their_partitions_when_one_leaves(gone: str) -> None:
+    first = assign_shared(AssignmentInput(members_of(9), {T: 3}))
+    rest = {name: member for name, member in members_of(9, owned=first).items() if name != gone}
+    assert assign_shared(AssignmentInput(rest, {T: 3})) == {name: first[name] for name in rest}
