@@ -17,6 +17,7 @@ CLIENTS = (OLDER, NEWEST)
 
 ADD_PARTITIONS_TO_TXN = 24
 CONSUMER_GROUP_HEARTBEAT = 68
+SHARE_FETCH = 78
 REASSIGNED_BROKERS = 3
 
 
@@ -25,6 +26,7 @@ class Need(Enum):
 
     TRANSACTIONS = "transactional producers"
     CONSUMER_PROTOCOL = "groups of KIP-848, where the coordinator assigns"
+    SHARE_GROUPS = "groups of KIP-932, whose members acknowledge single records"
     THREE_BROKERS = "brokers that replicas can move between"
 
 
@@ -68,16 +70,27 @@ NEEDS = {
     "transaction-admin": Need.TRANSACTIONS,
     "group-next": Need.CONSUMER_PROTOCOL,
     "group-next-static": Need.CONSUMER_PROTOCOL,
+    "share-implicit": Need.SHARE_GROUPS,
+    "share-explicit": Need.SHARE_GROUPS,
     "reassignment": Need.THREE_BROKERS,
 }
 NEWEST_ONLY = frozenset(
-    {"produce-split", "consume-by-duration", "admin-group-listing", "group-next", "group-next-static"}
+    {
+        "produce-split",
+        "consume-by-duration",
+        "admin-group-listing",
+        "group-next",
+        "group-next-static",
+        "share-implicit",
+        "share-explicit",
+    }
 )
 """Scenarios in src4/, with features that clients before 4.1 lack or implement incorrectly."""
 
 _SERVED: dict[Need, Callable[[set[int], int], bool]] = {
     Need.TRANSACTIONS: lambda apis, brokers: ADD_PARTITIONS_TO_TXN in apis,
     Need.CONSUMER_PROTOCOL: lambda apis, brokers: CONSUMER_GROUP_HEARTBEAT in apis,
+    Need.SHARE_GROUPS: lambda apis, brokers: SHARE_FETCH in apis,
     Need.THREE_BROKERS: lambda apis, brokers: brokers >= REASSIGNED_BROKERS,
 }
 
@@ -95,7 +108,7 @@ def served(bootstrap: str) -> set[Need]:
 
 def promised(brokers: int) -> set[Need]:
     """Return the features of a Penstock cluster with that many brokers."""
-    always = {Need.TRANSACTIONS, Need.CONSUMER_PROTOCOL}
+    always = {Need.TRANSACTIONS, Need.CONSUMER_PROTOCOL, Need.SHARE_GROUPS}
     return always | {Need.THREE_BROKERS} if brokers >= REASSIGNED_BROKERS else always
 
 

@@ -47,7 +47,7 @@ final class Cluster implements AutoCloseable {
         this.admin = Admin.create(settings());
     }
 
-    private Map<String, Object> settings(String... given) {
+    Map<String, Object> settings(String... given) {
         Map<String, Object> all = new HashMap<>(common);
         for (int i = 0; i < given.length; i += 2) {
             all.put(given[i], given[i + 1]);
