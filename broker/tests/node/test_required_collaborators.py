@@ -51,6 +51,7 @@ OPTIONAL = {
     ),
     "HeartbeatResult.assigned": "a result: only some heartbeats bring an assignment",
     "ModernMember.topic_filter": "a value: only some members subscribe by a pattern",
+    "ModernMember.classic": "state: only members of the classic protocol have it",
     "RunningModernGroup.replaced": "state: the classic group that this one replaces, if there was one",
     "AuthenticationStage.session": "a value: the session that is renewed",
     "DeferredBatch.verification": "a batch behind others is verified when its turn comes",
