@@ -15,6 +15,8 @@ from penstock_simulation.history import (
     Outcome,
     Replica,
     Seen,
+    ShareAck,
+    ShareDelivery,
     Use,
     Write,
 )
@@ -34,6 +36,26 @@ def value(number: int, writer: str = "w") -> bytes:
 def content(*numbers: int, start: int = 0, writer: str = "w") -> Content:
     records = [(start + i, value(number, writer)) for i, number in enumerate(numbers)]
     return Content(P, start, start + len(records), records)
+
+
+def delivered(number: int, count: int = 1, sent_s: float = 1.0) -> ShareDelivery:
+    return ShareDelivery("m", P, number, value(number), count, sent_s)
+
+
+def acked(number: int, *, is_final: bool = True, outcome: Outcome = Outcome.OK, completed_s: float = 2.0) -> ShareAck:
+    return ShareAck("m", P, number, is_final, outcome, completed_s)
+
+
+def queue_of_three(*acks: ShareAck) -> History:
+    """Return the history of a share group that says it is done with three records."""
+    return History(
+        writes=WRITES,
+        contents=[content(0, 1, 2)],
+        deliveries=[delivered(number) for number in range(3)],
+        acks=list(acks),
+        delivery_limit=9,
+        queue_ends={P: 3},
+    )
 
 
 def decided(*numbers: int) -> Content:
@@ -125,6 +147,21 @@ BROKEN = {
         History(replicas=[Replica(P, "b1", 2, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(0, b"a")])]),
     ],
     "allowed later": [History(grants=[Grant("ana", 1.0, 5.0)], uses=[Use("ana", "b1", "read", 5.1)])],
+    "delivered again": [
+        History(writes=WRITES, deliveries=[delivered(0), delivered(0, sent_s=2.1)], acks=[acked(0)], delivery_limit=9),
+        History(
+            writes=WRITES,
+            deliveries=[delivered(0, sent_s=2.1)],
+            acks=[acked(0, completed_s=9.0), acked(0)],
+            delivery_limit=9,
+        ),
+    ],
+    "undelivered": [
+        History(writes=WRITES, contents=[content(0, 1, 2)], delivery_limit=9, queue_ends={P: 1}),
+        queue_of_three(acked(0), acked(1, is_final=False), acked(2)),
+        queue_of_three(acked(0), acked(1, outcome=Outcome.FAILED), acked(2)),
+    ],
+    "over the limit": [History(writes=WRITES, deliveries=[delivered(0, count=10)], delivery_limit=9)],
 }
 
 LEGAL = {
@@ -195,6 +232,33 @@ LEGAL = {
     "a user does what it may": History(
         grants=[Grant("ana", 1.0, 5.0), Grant("bob", 6.0)],
         uses=[Use("ana", "b1", "read", 5.0), Use("bob", "b1", "read", 9.0)],
+    ),
+    "a record is done, although the answer was lost": queue_of_three(
+        acked(0), acked(1, outcome=Outcome.UNKNOWN), acked(2)
+    ),
+    "the group is not done with the last record": History(
+        writes=WRITES,
+        contents=[content(0, 1, 2)],
+        deliveries=[delivered(0)],
+        acks=[acked(0)],
+        delivery_limit=9,
+        queue_ends={P: 1},
+    ),
+    "a record was delivered too often": History(
+        writes=WRITES,
+        contents=[content(0, 1, 2)],
+        deliveries=[delivered(0, count=8)],
+        delivery_limit=9,
+        queue_ends={P: 1},
+    ),
+    "a record is delivered again before the answer": History(
+        writes=WRITES, deliveries=[delivered(0), delivered(0, sent_s=1.9)], acks=[acked(0)], delivery_limit=9
+    ),
+    "a released record is delivered again": History(
+        writes=WRITES,
+        deliveries=[delivered(0), delivered(0, sent_s=3.0)],
+        acks=[acked(0, is_final=False)],
+        delivery_limit=9,
     ),
     "a replica begins later": History(
         replicas=[Replica(P, "b1", 2, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(1, b"b")])]

@@ -13,6 +13,7 @@ from penstock_simulation.cluster import ALL_FEATURES
 from penstock_simulation.cluster_bugs import CLUSTER_BUGS, HUNTS
 from penstock_simulation.cluster_faults import CLUSTER_WEIGHTS, ClusterFaults
 from penstock_simulation.faults import WEIGHTS, Faults
+from penstock_simulation.history import Outcome
 from penstock_simulation.planted import BUGS, CAUGHT, Bug, functions, module_name, planted
 from penstock_simulation.scenario import LEAST_FAULTS, LEAST_OPERATIONS
 from penstock_simulation.worlds import BROKER, CLUSTER, run_seed
@@ -54,6 +55,8 @@ def test_each_workload_runs_in_a_cluster_and_is_seen_by_the_checker() -> None:
     assert any(commit.transaction for commit in history.commits)
     assert len({replica.replica.partition(".")[0] for replica in history.replicas}) > 1
     assert len({told.broker for told in history.acknowledgements}) > 1
+    assert any(ack.is_final and ack.outcome is Outcome.OK for ack in history.acks)
+    assert set(history.queue_ends) <= {content.partition for content in history.contents}
     assert {use.request for use in history.uses} == {"write", "read", "describe"}
     assert {content.partition[0] for content in history.contents} >= {"orders", "ledger", "passing-1"}
 

@@ -11,7 +11,17 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from penstock_simulation.history import Commit, CommittedRead, Content, History, Outcome, Partition, Seen, Write
+from penstock_simulation.history import (
+    Commit,
+    CommittedRead,
+    Content,
+    History,
+    Outcome,
+    Partition,
+    Seen,
+    ShareAck,
+    Write,
+)
 
 
 class Finding(NamedTuple):
@@ -130,6 +140,8 @@ def observed(history: History) -> Iterator[tuple[Partition, int, bytes, str]]:
     """Return (partition, offset, value, reader) of each record read."""
     for seen in history.seen:
         yield seen.partition, seen.offset, seen.value, f"the reader {seen.reader}"
+    for delivery in history.deliveries:
+        yield delivery.partition, delivery.offset, delivery.value, f"the member {delivery.member}"
     for content in history.contents:
         for offset, value in content.records:
             yield content.partition, offset, value, "the final read"
@@ -353,6 +365,49 @@ def allowed_later(history: History) -> Iterator[Finding]:
             )
 
 
+# Share groups
+
+
+def delivered_again(history: History) -> Iterator[Finding]:
+    """Once the answer to an acknowledgement says that a record is done, no later request acquires it."""
+    done: dict[tuple[Partition, int], ShareAck] = {}
+    for ack in history.acks:
+        if ack.is_final and ack.outcome is Outcome.OK:
+            before = done.get((ack.partition, ack.offset))
+            if before is None or ack.completed_s < before.completed_s:
+                done[ack.partition, ack.offset] = ack
+    for delivery in history.deliveries:
+        known = done.get((delivery.partition, delivery.offset))
+        if known is not None and delivery.sent_s > known.completed_s:
+            yield Finding(
+                "delivered again",
+                f"{delivery.member} acquired {place(delivery.partition, delivery.offset)} by a request of"
+                f" {delivery.sent_s:.3f} s; {known.member}'s acknowledgement was answered at {known.completed_s:.3f} s",
+            )
+
+
+def undelivered(history: History) -> Iterator[Finding]:
+    """A share group is done with a record only if it was acknowledged, or delivered as often as permitted.
+
+    Responses may be lost, so that a broker may count up to `LOST_DELIVERIES` more than members received.
+    """
+    counts: dict[tuple[Partition, int], int] = defaultdict(int)
+    for delivery in history.deliveries:
+        key = delivery.partition, delivery.offset
+        counts[key] = max(counts[key], delivery.count)
+        if delivery.count > history.delivery_limit:
+            yield Finding("over the limit", f"{delivery.member} got delivery {delivery.count} of {place(*key)}")
+    settled = {
+        (ack.partition, ack.offset) for ack in history.acks if ack.is_final and ack.outcome is not Outcome.FAILED
+    }
+    for content in history.contents:
+        end = history.queue_ends.get(content.partition, 0)
+        for offset, value in content.records:
+            key = content.partition, offset
+            if offset < end and key not in settled and counts[key] + LOST_DELIVERIES < history.delivery_limit:
+                yield Finding("undelivered", f"the group is done with {value!r} at {place(*key)}, which none accepted")
+
+
 CHECKS: Iterable[Callable[[History], Iterator[Finding]]] = (
     lost,
     vanished,
@@ -371,4 +426,8 @@ CHECKS: Iterable[Callable[[History], Iterator[Finding]]] = (
     high_watermark_back,
     replicas_differ,
     allowed_later,
+    delivered_again,
+    undelivered,
 )
+LOST_DELIVERIES = 4
+"""Deliveries of a record in a row whose responses were lost, at most."""

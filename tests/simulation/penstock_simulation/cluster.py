@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from penstock.client import TopicPartition
-from penstock_simulation import administering, plain_reading, revoking, transacting, workload
+from penstock_simulation import administering, plain_reading, queueing, revoking, transacting, workload
 from penstock_simulation.checker import Finding
 from penstock_simulation.cluster_faults import CLUSTER_WEIGHTS, ClusterFaults
 from penstock_simulation.hosting import BrokerHost
@@ -27,7 +27,10 @@ FEATURES = {"transactions": 0.6, "churn": 0.3, "reassignment": 0.4, "scaling": 0
 RIGHTS = "rights"
 RIGHTS_SHARE = 0.3
 """Probability of the workload with ACLs. It is drawn apart, so that it changes nothing in seeds without it."""
-ALL_FEATURES = frozenset({*FEATURES, RIGHTS})
+QUEUES = "queues"
+QUEUES_SHARE = 0.4
+"""Probability of the workload with a share group, drawn apart as well."""
+ALL_FEATURES = frozenset({*FEATURES, RIGHTS, QUEUES})
 
 
 class Cluster(Scenario):
@@ -48,6 +51,8 @@ class Cluster(Scenario):
         drawn = frozenset(name for name, share in FEATURES.items() if rng.random() < share)
         if self.world.streams[RIGHTS].random() < RIGHTS_SHARE:
             drawn |= {RIGHTS}
+        if self.world.streams[QUEUES].random() < QUEUES_SHARE:
+            drawn |= {QUEUES}
         self.features = drawn if features is None else features
         self.faults = ClusterFaults(self, kinds or CLUSTER_WEIGHTS)
         self.faults.pace = rng.choice([0.3, 1.0])
@@ -75,6 +80,9 @@ class Cluster(Scenario):
             enough=lambda: self.faults.counted >= LEAST_FAULTS,
         )
         self.revocations = revoking.Revocations(self.plan, self.hosts, lease_ms / 1000)
+        if QUEUES in self.features:
+            self.history.delivery_limit = queueing.DELIVERY_LIMIT
+            self.plan.last.append(partial(queueing.finish, self.plan))
         if RIGHTS in self.features:
             self.plan.others.append((revoking.GUARDED, 1, False))
         if "transactions" in self.features:
@@ -111,6 +119,10 @@ class Cluster(Scenario):
         if RIGHTS in self.features:
             self.start_client("grants", partial(revoking.administer, self.revocations, streams["grants"]))
             self.start_client("user", partial(revoking.use, self.revocations, streams["user"]))
+        if QUEUES in self.features:
+            for number in range(queueing.MEMBERS):
+                name = f"q{number}"
+                self.start_client(name, partial(queueing.work, plan, name, streams[name]))
         if "churn" in self.features:
             clock = Machine(self.world, self.network, "churn").clock
             self.start_client("churn", partial(administering.churn, plan, clock, streams["churn"]))

@@ -179,6 +179,36 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
         ),
         Hunt(("store_cut", "watch_lag", "isolate"), ("rights",)),
     ),
+    (
+        one_edit(
+            "share-ack-early",
+            "an acknowledgement of a record is answered before it is durable",
+            "share/leader.py",
+            "            self._waiting.setdefault(write, []).append(done)\n",
+            "            done.set_result(error)\n",
+        ),
+        Hunt(("kill", "kill_several", "isolate"), ("queues",)),
+    ),
+    (
+        one_edit(
+            "share-release-ends",
+            "a record that a member releases is not delivered again",
+            "share/partition.py",
+            "return self._released(run) if ack_type == AckType.RELEASE else RecordState.ARCHIVED",
+            "return RecordState.ARCHIVED",
+        ),
+        Hunt(("kill",), ("queues",)),
+    ),
+    (
+        one_edit(
+            "share-state-unfenced",
+            "a coordinator takes the state of a share-partition from a leader that was deposed",
+            "share/coordinator.py",
+            "await self._ensure_known(write.key, stored) or stored.version.refusal(version)",
+            "await self._ensure_known(write.key, stored)",
+        ),
+        Hunt(("isolate", "pause", "lease_ends", "cut_peers"), ("queues",)),
+    ),
     (BUGS["deferred-batch-overtaken"], Hunt(("restart", "watch_lag", "store_slow"), ("transactions",))),
 )
 CLUSTER_BUGS: dict[str, Bug] = {bug.name: bug for bug, _ in HUNTED}

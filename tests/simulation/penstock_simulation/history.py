@@ -143,6 +143,32 @@ class Use:
 
 
 @dataclass(slots=True)
+class ShareDelivery:
+    """A record that a member of a share group acquired by a request that it sent at `sent_s`."""
+
+    member: str
+    partition: Partition
+    offset: int
+    value: bytes
+    count: int
+    """Deliveries of the record so far, as the broker counts them."""
+    sent_s: float
+
+
+@dataclass(slots=True)
+class ShareAck:
+    """A member's acknowledgement of a record."""
+
+    member: str
+    partition: Partition
+    offset: int
+    is_final: bool
+    """Whether the record was accepted or rejected, not released."""
+    outcome: Outcome = Outcome.UNKNOWN
+    completed_s: float = inf
+
+
+@dataclass(slots=True)
 class History:
     """All recorded events, each kind in the order of occurrence."""
 
@@ -156,6 +182,12 @@ class History:
     replicas: list[Replica] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
+    deliveries: list[ShareDelivery] = field(default_factory=list)
+    acks: list[ShareAck] = field(default_factory=list)
+    delivery_limit: int = 0
+    """Deliveries after which the share group is done with a record."""
+    queue_ends: dict[Partition, int] = field(default_factory=dict)
+    """By partition, the offset below which the share group was done with all records at the end."""
     aborted: set[str] = field(default_factory=set)
     """Transactions known to be aborted."""
     undecided: set[str] = field(default_factory=set)

@@ -59,6 +59,8 @@ class Plan:
     """Topics in addition to `TOPIC`: name, partitions, and whether they are written in transactions."""
     groups: list[tuple[str, list[TopicPartition]]] = field(default_factory=list)
     """Groups in addition to `GROUP`, and the partitions whose offsets they commit."""
+    last: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    """What else has to be done at the end, repeated after errors."""
     enough: Callable[[], bool] = bool
     """Whether enough events have occurred for producers to stop."""
     fewer: dict[str, int] = field(default_factory=dict)
@@ -342,6 +344,8 @@ async def read_everything(plan: Plan) -> None:
     """Read the final contents of all partitions and committed offsets of all groups."""
     for group, partitions in plan.committers:
         await insist(plan, partial(read_committed_offsets, plan, group, partitions))
+    for work in plan.last:
+        await insist(plan, work)
     for topic, count, is_transactional in plan.topics:
         partitions = [TopicPartition(topic, index) for index in range(count)]
         await insist(plan, partial(read_topic, plan, partitions, is_transactional))
