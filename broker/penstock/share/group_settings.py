@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.modern_groups import ShareGroupConfig, share_group_config
@@ -47,12 +48,20 @@ class ShareGroupSettings:
         loading = self._loading.get(group_id)
         if loading is None:
             loading = self._loading[group_id] = asyncio.ensure_future(self._read(group_id))
-            loading.add_done_callback(lambda _: self._loading.pop(group_id))
+            loading.add_done_callback(partial(self._on_read, group_id))
         return await asyncio.shield(loading)
 
     def remove(self, group_id: str) -> None:
         """Stop keeping the settings of a group up to date."""
         self._groups.pop(group_id, None)
+        if (loading := self._loading.pop(group_id, None)) is not None:
+            loading.cancel()
+
+    def _on_read(self, group_id: str, loading: asyncio.Future[ShareGroupConfig]) -> None:
+        if self._loading.get(group_id) is loading:
+            del self._loading[group_id]
+        if not loading.cancelled():
+            loading.exception()  # the callers may have been cancelled meanwhile
 
     async def _read(self, group_id: str) -> ShareGroupConfig:
         entry = await self._store.get(keys.group_settings(group_id))

@@ -199,16 +199,6 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
         ),
         Hunt(("kill",), ("queues",)),
     ),
-    (
-        one_edit(
-            "share-state-unfenced",
-            "a coordinator takes the state of a share-partition from a leader that was deposed",
-            "share/coordinator.py",
-            "await self._ensure_known(write.key, stored) or stored.version.refusal(version)",
-            "await self._ensure_known(write.key, stored)",
-        ),
-        Hunt(("isolate", "pause", "lease_ends", "cut_peers"), ("queues",)),
-    ),
     (BUGS["deferred-batch-overtaken"], Hunt(("restart", "watch_lag", "store_slow"), ("transactions",))),
 )
 CLUSTER_BUGS: dict[str, Bug] = {bug.name: bug for bug, _ in HUNTED}
