@@ -35,6 +35,8 @@ SETTINGS = {
     "share.delivery.count.limit": str(DELIVERY_LIMIT),
 }
 HEARTBEAT_S = 1.0
+LEFT = -1
+"""Member epoch of a member that leaves."""
 WAIT_MS = 300
 MUCH = 1 << 20
 MAX_RECORDS = 20
@@ -115,7 +117,9 @@ class ShareMember:
             await asyncio.gather(heartbeats, return_exceptions=True)
 
     async def close(self) -> None:
-        """Leave silently: the brokers notice that the connections end."""
+        """Leave the group; a member that is killed does not, and keeps its partitions until its session ends."""
+        with contextlib.suppress(ClientError):
+            await self.heartbeat(ShareGroupHeartbeatRequest(WORKERS, self.member_id, LEFT))
         await self.cluster.close()
 
     async def heartbeats(self) -> None:
