@@ -8,6 +8,7 @@ from uuid import UUID
 
 from penstock.api.exchange import PeerInfo
 from penstock.api.group_admin import ALL_OPERATIONS, NO_OPERATIONS
+from penstock.api.modern_groups import confirmed, existing_topics, missing_text
 from penstock.api.routes import RequestContext, Route
 from penstock.group import admin
 from penstock.group.coordinator import GroupCoordinator
@@ -93,12 +94,8 @@ class ConsumerGroupsApi:
     async def await_heartbeat(
         self, group_id: str, pending: HeartbeatResult | Awaitable[HeartbeatResult]
     ) -> ConsumerGroupHeartbeatResponse:
-        """Return the response once it is durable, a fatal error once the store confirms this coordinator."""
-        result = pending if isinstance(pending, HeartbeatResult) else await pending
-        error = await self.coordinator.fencing.confirm(group_id, result.error)
-        response = heartbeat_response(result)
-        response.error_code = error
-        return response
+        """Return the response once it may leave."""
+        return heartbeat_response(await confirmed(self.coordinator, group_id, pending))
 
     def heartbeat_of(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> MemberHeartbeat:
         """Return the coordinator's form of a heartbeat."""
@@ -140,10 +137,9 @@ class ConsumerGroupsApi:
             return DescribedGroup(error_code=error, group_id=group_id)
         found = admin.describe_modern(self.coordinator, group_id, GroupType.CONSUMER)
         if found is None:
-            what = "is not a consumer group" if self.coordinator.exists(group_id) else "not found"
             return DescribedGroup(
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-                error_message=f"Group {group_id} {what}.",
+                error_message=missing_text(self.coordinator, group_id, GroupType.CONSUMER),
                 group_id=group_id,
                 group_state=GroupState.DEAD.value,
             )
@@ -186,12 +182,10 @@ class ConsumerGroupsApi:
 
     def describe_assignment(self, partitions: Assignment) -> DescribedAssignment:
         """Describe partitions of existing topics."""
-        existing = ((self.view.topics_by_id.get(topic_id), indexes) for topic_id, indexes in partitions.items())
         return DescribedAssignment(
             topic_partitions=[
-                DescribedPartitions(topic_id=topic.topic_id, topic_name=topic.name, partitions=sorted(indexes))
-                for topic, indexes in existing
-                if topic is not None
+                DescribedPartitions(topic_id=topic.topic_id, topic_name=topic.name, partitions=indexes)
+                for topic, indexes in existing_topics(self.view, partitions)
             ]
         )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from authorized_broker import HOST, ROOT, AuthorizedBroker, AuthorizedClient
+from authorized_broker import HOST, ROOT, AuthorizedBroker, AuthorizedClient, opened_broker
 from log_kit import headers_in
 from replica_kit import accepted, batch_of, until
 from wire_in_memory import RecordedConnection, RecordedExchange
@@ -29,6 +32,15 @@ LONG_MS = 60_000
 MUCH = 1 << 20
 ACCEPT, RELEASE, REJECT, RENEW = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW
 Acks = dict[str, list[tuple[int, int, list[int]]]]
+
+
+@contextlib.asynccontextmanager
+async def opened_share_broker(home: Path) -> AsyncIterator[AuthorizedBroker]:
+    """Run a broker with the topics "t" and "u", whose share group "g" starts with the first record."""
+    async with opened_broker(home) as opened:
+        await opened.create_topics("t", "u")
+        await configure(opened, auto_offset_reset="earliest")
+        yield opened
 
 
 class ShareMember(AuthorizedClient):

@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from authorized_broker import ANA, AuthorizedBroker, opened_broker
+from authorized_broker import ANA, AuthorizedBroker
 from replica_kit import until
 from share_kit import (
     ACCEPT,
@@ -19,6 +19,7 @@ from share_kit import (
     acquired,
     append,
     configure,
+    opened_share_broker,
     partition,
 )
 
@@ -30,9 +31,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[AuthorizedBroker]:
-    async with opened_broker(tmp_path) as opened:
-        await opened.create_topics("t", "u")
-        await configure(opened, auto_offset_reset="earliest")
+    async with opened_share_broker(tmp_path) as opened:
         await append(opened, 3)
         yield opened
 

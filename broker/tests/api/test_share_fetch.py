@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from authorized_broker import AuthorizedBroker, opened_broker
+from authorized_broker import AuthorizedBroker
 from replica_kit import until
 from share_kit import (
     ACCEPT,
@@ -21,6 +21,7 @@ from share_kit import (
     batches_in,
     configure,
     leader_of,
+    opened_share_broker,
     partition,
 )
 
@@ -31,9 +32,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[AuthorizedBroker]:
-    async with opened_broker(tmp_path) as opened:
-        await opened.create_topics("t", "u")
-        await configure(opened, auto_offset_reset="earliest")
+    async with opened_share_broker(tmp_path) as opened:
         yield opened
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from authorized_broker import ROOT, AuthorizedBroker, opened_broker
+from authorized_broker import ROOT, AuthorizedBroker
 from replica_kit import batch_of, until
 from share_kit import (
     ACCEPT,
@@ -18,6 +18,7 @@ from share_kit import (
     batches_in,
     configure,
     leader_of,
+    opened_share_broker,
     partition,
 )
 
@@ -33,9 +34,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[AuthorizedBroker]:
-    async with opened_broker(tmp_path) as opened:
-        await opened.create_topics("t", "u")
-        await configure(opened, auto_offset_reset="earliest")
+    async with opened_share_broker(tmp_path) as opened:
         yield opened
 
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from authorized_broker import ANA, ROOT, AuthorizedBroker, opened_broker
-from share_kit import ACCEPT, REJECT, ShareMember, ack_error, acquired, append, configure
+from authorized_broker import ANA, ROOT, AuthorizedBroker
+from share_kit import ACCEPT, REJECT, ShareMember, ack_error, acquired, append, opened_share_broker
 
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.errors import ErrorCode as E
@@ -23,9 +23,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[AuthorizedBroker]:
-    async with opened_broker(tmp_path) as opened:
-        await opened.create_topics("t", "u")
-        await configure(opened, auto_offset_reset="earliest")
+    async with opened_share_broker(tmp_path) as opened:
         await append(opened, 10)
         yield opened
 

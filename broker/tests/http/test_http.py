@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ from penstock.api.authentication_stats import AuthenticationStats
 from penstock.api.log_dirs import LogDirState
 from penstock.http import metrics
 from penstock.http.app import HttpServer
-from penstock.http.heartbeat import Heartbeat
 from penstock.http.lag import measure_lags
 from penstock.http.sources import PartitionName, RemoteOffsets, Sources
 from penstock.replica.health import ReplicaHealth
@@ -479,36 +478,3 @@ async def test_a_port_that_is_taken_is_explained() -> None:
     async with running() as broker:
         with pytest.raises(ListenError, match="is in use"):
             await HttpServer(lambda: None).start("127.0.0.1", broker.port)
-
-
-class ManualLoop:
-    """An event loop whose time the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.timers: list[tuple[float, Any]] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, when: float, callback: Any) -> Any:
-        self.timers.append((when, callback))
-        return self
-
-    def cancel(self) -> None:
-        self.timers.clear()
-
-    def run(self, until: Iterable[float]) -> None:
-        for self.now in until:
-            (_, callback) = self.timers.pop()
-            callback()
-
-
-def test_delays_of_the_loop_are_counted_as_stalls() -> None:
-    loop = ManualLoop()
-    heartbeat = Heartbeat(loop, interval_s=0.1)  # type: ignore[arg-type]
-    heartbeat.start()
-    loop.run([100.1, 100.21, 100.61, 100.71, 102.81])
-    assert heartbeat.stalls == 2
-    assert heartbeat.stalled_s == pytest.approx(2.3)
-    assert heartbeat.longest_s == pytest.approx(2.0)
