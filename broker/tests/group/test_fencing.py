@@ -8,11 +8,14 @@ from uuid import uuid4
 import pytest
 from shards_kit import request, stable
 
+from penstock.api.consumer_groups import ConsumerGroupsApi
 from penstock.api.exchange import PeerInfo
 from penstock.api.groups import GroupsApi
 from penstock.api.offsets import OffsetsApi
 from penstock.api.routes import RequestContext
+from penstock.security.authorizer import AllowAll
 from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from penstock.wire.messages.heartbeat import HeartbeatRequest
 from penstock.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from penstock.wire.messages.offset_commit import (
@@ -23,7 +26,13 @@ from penstock.wire.messages.offset_commit import (
 from penstock.wire.messages.sync_group import SyncGroupRequest
 
 E = ErrorCode
-OLDEST_WITH_INSTANCES = {HeartbeatRequest: 3, JoinGroupRequest: 5, SyncGroupRequest: 3, OffsetCommitRequest: 7}
+OLDEST_WITH_INSTANCES = {
+    HeartbeatRequest: 3,
+    JoinGroupRequest: 5,
+    SyncGroupRequest: 3,
+    OffsetCommitRequest: 7,
+    ConsumerGroupHeartbeatRequest: 0,
+}
 
 
 class Waits:
@@ -35,7 +44,11 @@ class Waits:
 
 async def ask(broker, message):
     """Send a request as a client and return the response's error."""
-    apis = [GroupsApi(broker.groups, broker.view, None), OffsetsApi(broker.groups, broker.view)]
+    apis = [
+        GroupsApi(broker.groups, broker.view, None),
+        OffsetsApi(broker.groups, broker.view),
+        ConsumerGroupsApi(broker.groups, broker.view, AllowAll()),
+    ]
     route = next(r for api in apis for r in api.routes() if r.request is type(message))
     version = OLDEST_WITH_INSTANCES[type(message)]
     context = RequestContext(version, 1, "me", PeerInfo(1, "MAIN", "127.0.0.1", 5), Waits())
@@ -83,6 +96,12 @@ def stranger(member_id):
     return join("", protocol="another", instance_id=None)
 
 
+def consumer(member_id):
+    return ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id="new", rebalance_timeout_ms=1000, subscribed_topic_names=["t"], topic_partitions=[]
+    )
+
+
 FINAL_ANSWERS = [
     (heartbeat, E.FENCED_INSTANCE_ID),
     (sync, E.FENCED_INSTANCE_ID),
@@ -90,12 +109,13 @@ FINAL_ANSWERS = [
     (join, E.FENCED_INSTANCE_ID),
     (newcomer, E.GROUP_MAX_SIZE_REACHED),
     (stranger, E.INCONSISTENT_GROUP_PROTOCOL),
+    (consumer, E.GROUP_MAX_SIZE_REACHED),
 ]
 
 
 async def full_group(broker):
     """Create a stable group with one static member and a maximum size of one."""
-    broker.config.group_max_size = 1
+    broker.config.group_max_size = broker.config.group_consumer_max_size = 1
     return await stable(broker, "g", instance_id="i")
 
 
