@@ -10,7 +10,7 @@ from penstock.replica.manager import ReplicaManager
 
 
 class LatestOffsets:
-    """Implements `api.share_offsets.LatestOffsetsQuery`."""
+    """Implements `api.share.offsets.LatestOffsetsQuery`."""
 
     def __init__(self, replicas: ReplicaManager, remote: RemoteLeaders) -> None:
         self.replicas, self.remote = replicas, remote

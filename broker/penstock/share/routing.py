@@ -1,6 +1,6 @@
 """Reaches the states of share-partitions at the coordinators of their groups, on this broker or on others.
 
-Requests to another broker are batched by group while one is in flight. `api.share_states` serves them there.
+Requests to another broker are batched by group while one is in flight. `api.share.states` serves them there.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.api.share_states import ShareStatesApi
+from penstock.api.share.states import ShareStatesApi
 from penstock.group.modern.group import GroupType
 from penstock.group.modern.share import share_heartbeat
 from penstock.share.partition import ShareSnapshot

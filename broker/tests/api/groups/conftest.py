@@ -15,7 +15,7 @@ from penstock.api.groups import GroupsApi
 from penstock.api.offsets import OffsetsApi
 from penstock.api.producer_ids import ProducerIdsApi
 from penstock.api.routes import RequestContext
-from penstock.api.share_groups import ShareGroupsApi
+from penstock.api.share.groups import ShareGroupsApi
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.group.coordinator import GroupCoordinator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
-from penstock.api.share_acks import AckOutcome, ShareAcks
-from penstock.api.share_members import ShareMembers, session_key
+from penstock.api.share.acks import AckOutcome, ShareAcks
+from penstock.api.share.members import ShareMembers, session_key
 from penstock.share.sessions import SessionRequest
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode

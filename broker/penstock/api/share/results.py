@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from penstock.api.share_acks import AckOutcome
-from penstock.api.share_reading import AcquiredRecords
+from penstock.api.share.acks import AckOutcome
+from penstock.api.share.reading import AcquiredRecords
 from penstock.log.types import LogSlice
 from penstock.share.sessions import TopicPartition
 from penstock.wire.errors import ErrorCode

@@ -14,10 +14,10 @@ from functools import partial
 from penstock.api.authorization.access import OUTDATED_RIGHTS, DataAccess
 from penstock.api.fetch import MAX_WAIT_MS, FetchLimits
 from penstock.api.routes import RequestContext, Route
-from penstock.api.share_acks import AckOutcome, ShareAcks
-from penstock.api.share_members import ShareMembers, session_key
-from penstock.api.share_reading import NOTHING, AcquiredRecords, ReadLimits, acquire_records, available_bytes
-from penstock.api.share_results import ShareFetchResult
+from penstock.api.share.acks import AckOutcome, ShareAcks
+from penstock.api.share.members import ShareMembers, session_key
+from penstock.api.share.reading import NOTHING, AcquiredRecords, ReadLimits, acquire_records, available_bytes
+from penstock.api.share.results import ShareFetchResult
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.stats import RequestStats
