@@ -172,7 +172,7 @@ Between brokers, Fetch carries a field of Penstock's own: tag 10001 of a partiti
 int64) is the follower's flushed offset. Tags from 10001 are Penstock's (`tools/own_fields.toml`). WriteTxnMarkers and
 AddPartitionsToTxn carry the transaction number, topic ids and leader epochs (docs/decisions/0014).
 
-Admin clients may use the following fields; other clients can ignore them (docs/decisions/0022):
+Clients may use the following fields; other clients can ignore them (docs/decisions/0022 and 0045):
 
 | API | location | tag | type | meaning |
 |---|---|---|---|---|
@@ -183,6 +183,9 @@ requested, at most 10,000 per request |
 | ListOffsets 6 to 11 | partition of the response | 10002 | array of int64 | for each committed offset, the age in ms \
 of the first unread record, by the largest timestamp of its batch and the leader's clock; 0 if all records are read, \
 -1 if unknown |
+| ShareFetch, ShareAcknowledge 1 to 2 | acknowledgement batch of the request | 10001 | int64 | ms for which the \
+records that the batch releases are not delivered again, at most 30 days; 0 for at once; if absent or -1, the back-off \
+of the group |
 
 Unsupported APIs:
 
