@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import sys
@@ -231,19 +230,17 @@ class ConsumeRun:
                     await self.consumer.commit()
 
     async def has_reached_ends(self) -> bool:
-        """Return whether each partition was read to the end offset it had when it was assigned."""
+        """Return whether each partition was read to the end offset it had when it was assigned.
+
+        Without partitions, a member waits for those that the group still assigns to it.
+        """
         assigned = self.consumer.assignment
-        if not assigned:
-            return self.options.group is None or (self.consumer.is_settled and await self.stays_unassigned())
         new = assigned - self.ends.keys()
         if new:
             self.ends.update(await self.consumer.end_offsets(new))
-        return all([await self.consumer.position(tp) >= self.ends[tp] for tp in assigned])
-
-    async def stays_unassigned(self) -> bool:
-        """Return whether a member without partitions still has none after a short wait."""
-        await asyncio.sleep(0.5)
-        return self.consumer.is_settled and not self.consumer.assignment
+        if not all([await self.consumer.position(tp) >= self.ends[tp] for tp in assigned]):
+            return False
+        return await self.consumer.is_settled() and self.consumer.assignment == assigned
 
     def write(self, tp: TopicPartition, records: list[Record]) -> None:
         """Print records, up to the count."""

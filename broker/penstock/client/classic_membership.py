@@ -16,6 +16,7 @@ from penstock.client.membership import LEAVE_TIMEOUT_MS, GroupMembership, GroupO
 from penstock.client.offsets import COORDINATOR_MOVED
 from penstock.client.types import TopicPartition
 from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from penstock.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from penstock.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
@@ -25,6 +26,7 @@ from penstock.wire.schema import MalformedMessage
 JOIN = "join"
 """Purpose of a separate connection: JoinGroup is answered only when all members have joined."""
 JOIN_MARGIN_MS = 5_000
+REBALANCING_STATES = frozenset({"PreparingRebalance", "CompletingRebalance"})
 
 
 class ClassicMembership(GroupMembership):
@@ -33,6 +35,7 @@ class ClassicMembership(GroupMembership):
     def __init__(self, cluster: ClusterConnections, options: GroupOptions, wake: Callable[[], None]) -> None:
         super().__init__(cluster, options, wake)
         self.is_leader = False
+        self._topics: list[str] = []
         self._assigned_counts: dict[str, int] = {}
         self._all_topics: frozenset[str] = frozenset()
 
@@ -52,12 +55,12 @@ class ClassicMembership(GroupMembership):
         `BrokerError` for a fatal error.
         """
         await self._stop_heartbeats()
-        topics, owned = list(topics), list(owned)
+        self._topics, owned = list(topics), list(owned)
         attempt = 0
         while True:
             self.rejoin_needed = False
             try:
-                assigned = await self._join_once(topics, owned)
+                assigned = await self._join_once(self._topics, owned)
                 self._heartbeats = self._loop.create_task(self._send_heartbeats(), name="penstock-heartbeat")
                 return assigned
             except ClientError as e:
@@ -192,6 +195,25 @@ class ClassicMembership(GroupMembership):
     async def has_new_generation(self, generation: int) -> bool:
         """Return False: a member of an older generation has lost its partitions."""
         return False
+
+    async def has_final_assignment(self) -> bool:
+        """Return whether the group is stable and each partition that this member subscribes to is assigned.
+
+        A partition that a cooperative member has revoked is assigned in the next generation (KIP-429).
+        """
+        response = await self._call(DescribeGroupsRequest(groups=[self.options.group_id]), DescribeGroupsResponse)
+        group = response.groups[0]
+        if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return self.joined  # members of the consumer protocol have upgraded the group
+        self._check(group.error_code, "describing")
+        if group.group_state in REBALANCING_STATES or not self.joined:
+            return False
+        counts = {topic: self.cluster.metadata.partition_count(topic) for topic in self._topics}
+        try:
+            assigned = {tp for m in group.members for tp in group_protocol.read_assignment(m.member_assignment)}
+        except MalformedMessage:
+            return True  # members of another kind: nothing is known of their partitions
+        return all(TopicPartition(topic, index) in assigned for topic in counts for index in range(counts[topic]))
 
     async def leave(self, reason: str) -> None:
         """Send LeaveGroup, so that the group need not wait for the session timeout. Never raises."""

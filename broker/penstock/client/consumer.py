@@ -257,11 +257,13 @@ class Consumer:
             raise IllegalState("group_metadata needs a group_id; set it")
         return ConsumerGroupMetadata(self._group.group_id, self.generation, self.member_id, self._group.instance_id)
 
-    @property
-    def is_settled(self) -> bool:
-        """Return whether no rebalance of the group is known; if not, `assignment` is about to change."""
+    async def is_settled(self) -> bool:
+        """Return whether the group has assigned all that this member gets; if not, `assignment` is about to change.
+
+        Asks the coordinator. Raises `ClientError`.
+        """
         rebalancing = self._polling.rebalancing if self._started else None
-        return rebalancing is None or rebalancing.is_settled
+        return rebalancing is None or await rebalancing.is_settled()
 
     async def getmany(
         self, *, timeout_ms: float = 1_000, max_records: int = 10_000

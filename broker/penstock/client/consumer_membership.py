@@ -16,6 +16,11 @@ from penstock.client.errors import BrokerError, ClientError, GroupFenced, Unsupp
 from penstock.client.membership import LEAVE_TIMEOUT_MS, GroupMembership, GroupOptions
 from penstock.client.offsets import COORDINATOR_MOVED
 from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from penstock.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -90,6 +95,22 @@ class ConsumerMembership(GroupMembership):
             self.request_heartbeat()
             await asyncio.wait({self._answered}, timeout=self.cluster.request_timeout_ms / 1000)
         return self.joined and self.generation != generation
+
+    async def has_final_assignment(self) -> bool:
+        """Return whether the coordinator has no other assignment for this member than the one in use.
+
+        A member that joins a group may get its partitions with later heartbeats, once they are assigned or others have
+        released them.
+        """
+        request = ConsumerGroupDescribeRequest(group_ids=[self.options.group_id])
+        response = await self._call(request, ConsumerGroupDescribeResponse)
+        for group in response.groups:
+            check(group.error_code, f'group "{group.group_id}"', group.error_message)
+            for member in group.members:
+                if member.member_id == self.member_id and member.member_epoch == self.generation:
+                    is_current = group.group_epoch == group.assignment_epoch == member.member_epoch
+                    return is_current and partitions_of(member.target_assignment) == self._current.owned
+        return False
 
     # --- join and leave
 
@@ -263,3 +284,8 @@ class ConsumerMembership(GroupMembership):
                 " unique group_instance_id for each consumer, or wait for the end of that member's session"
             )
         return error
+
+
+def partitions_of(assignment: Assignment) -> TopicIdPartitions:
+    """Return the partitions of a described assignment."""
+    return {topic.topic_id: frozenset(topic.partitions) for topic in assignment.topic_partitions if topic.partitions}

@@ -84,6 +84,10 @@ class GroupMembership(ABC):
     async def has_new_generation(self, generation: int) -> bool:
         """Return whether a commit that was rejected as of an older `generation` can be repeated with a newer one."""
 
+    @abstractmethod
+    async def has_final_assignment(self) -> bool:
+        """Return whether the group has assigned all that this member gets until something changes."""
+
     @property
     def joined(self) -> bool:
         """Return whether this is a member of a generation."""

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 
 from penstock.client.cluster import ClusterConnections
+from penstock.client.errors import ClientError
 from penstock.client.membership import GroupMembership, GroupOptions
 from penstock.client.metadata import MetadataCache
 from penstock.client.positions import Positions
@@ -75,9 +76,20 @@ class Rebalancing(ABC):
             return self._due or not self.may_return_records
         return self._task is not None or self.membership.rejoin_needed or not self.may_return_records
 
+    async def is_settled(self) -> bool:
+        """Return whether this member has its whole assignment, and no further rebalance is known.
+
+        Raises `ClientError`.
+        """
+        try:
+            return self._is_quiet and await self.membership.has_final_assignment() and self._is_quiet
+        except ClientError as e:
+            if not e.retriable:
+                raise
+            return False
+
     @property
-    def is_settled(self) -> bool:
-        """Return whether this member has its assignment and no further rebalance is known."""
+    def _is_quiet(self) -> bool:
         return self.membership.joined and self._task is None and not self.membership.rejoin_needed
 
     async def step(self, deadline: float, has_records: bool) -> None:

@@ -304,7 +304,7 @@ def test_a_member_has_not_finished_while_its_group_is_divided_anew(bootstrap: st
         async with member() as quiet, member() as reader, member() as third:
             for one in (quiet, reader):
                 one.subscribe([topic])
-            while not (quiet.assignment and reader.assignment and reader.is_settled):
+            while not (quiet.assignment and reader.assignment and await reader.is_settled()):
                 await asyncio.gather(quiet.getmany(timeout_ms=50), reader.getmany(timeout_ms=50))
             third.subscribe([topic])
             joining = asyncio.create_task(third.getmany(timeout_ms=60_000))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from penstock.client import Consumer, RebalanceListener, TopicPartition
@@ -72,6 +72,16 @@ class Notes(RebalanceListener):
 
     async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
         self.revoked.append(partitions)
+
+
+class CallingListener(RebalanceListener):
+    """Runs a coroutine function with the partitions that are revoked."""
+
+    def __init__(self, call: Callable[[set[TopicPartition]], Awaitable[object]]) -> None:
+        self.call = call
+
+    async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
+        await self.call(partitions)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
-from group_readers import Notes, Reader, consumer_of, reading, shared, until
+from group_readers import CallingListener, Notes, Reader, consumer_of, reading, shared, until
 
 from penstock.client import (
     Admin,
@@ -20,7 +20,6 @@ from penstock.client import (
     GroupFenced,
     NewTopic,
     Producer,
-    RebalanceListener,
     TopicPartition,
 )
 from penstock.client.cluster import ClusterConnections
@@ -38,16 +37,6 @@ from penstock.wire.messages.consumer_group_heartbeat import (
 pytestmark = pytest.mark.integration
 
 member_of: Callable[..., Consumer] = partial(consumer_of, group_protocol="consumer")
-
-
-class CommittingListener(RebalanceListener):
-    """Runs a coroutine function with the partitions that are revoked."""
-
-    def __init__(self, commit: Callable[[set[TopicPartition]], Awaitable[object]]) -> None:
-        self.commit = commit
-
-    async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
-        await self.commit(partitions)
 
 
 async def fill(bootstrap: str, topic: str, first: int, count: int) -> None:
@@ -142,12 +131,13 @@ async def test_a_partition_is_assigned_to_another_member_after_its_owner_has_rev
         await one.consumer.commit({TopicPartition(topic, p): 7 for p in range(4)})
 
     await fill(bootstrap, topic, 0, 28)
-    async with reading(member_of(bootstrap, name), topic, CommittingListener(hold)) as one:
+    async with reading(member_of(bootstrap, name), topic, CallingListener(hold)) as one:
         await until(shared([one]))
         async with reading(member_of(bootstrap, name), topic) as two:
             await is_revoking.wait()
             for reader in (one, two, one, two, one, two):
                 await answered_heartbeat(reader)
+            assert not await two.consumer.is_settled()
             assert two.partitions == set(), "the owner has not acknowledged yet"
             may_revoke.set()
             await until(shared([one, two]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from group_readers import Notes, Reader, consumer_of, reading, shared, until
+from group_readers import CallingListener, Notes, Reader, consumer_of, reading, shared, until
 
 from penstock.client import (
     Admin,
@@ -68,6 +68,30 @@ async def test_a_cooperative_member_keeps_what_it_has_when_another_joins(bootstr
         async with reading(consumer_of(bootstrap, name, **options), topic) as two:
             await until(shared([one, two]))
         assert [len(revoked) for revoked in notes.revoked] == [2]
+
+
+async def test_a_cooperative_member_is_not_settled_before_the_partitions_that_others_revoke_are_assigned(
+    bootstrap: str, topic: str, name: str
+) -> None:
+    may_revoke, is_revoking = asyncio.Event(), asyncio.Event()
+
+    async def hold(_: set[TopicPartition]) -> None:
+        is_revoking.set()
+        await may_revoke.wait()
+
+    options = {"assignors": ["cooperative-sticky"]}
+    async with reading(consumer_of(bootstrap, name, **options), topic, CallingListener(hold)) as one:
+        await until(shared([one]))
+        async with reading(consumer_of(bootstrap, name, **options), topic) as two:
+            await is_revoking.wait()
+            rebalancing = two.consumer._polling.rebalancing
+            assert rebalancing is not None
+            await until(lambda: rebalancing._is_quiet)
+            assert (await two.consumer.is_settled(), two.partitions) == (False, set())
+            may_revoke.set()
+            while not await two.consumer.is_settled():
+                await asyncio.sleep(0.01)
+            assert len(two.partitions) == 2
 
 
 async def test_partitions_are_given_up_only_while_records_are_asked_for(bootstrap: str, topic: str, name: str) -> None:

@@ -198,6 +198,7 @@ class ModernGroup:
             self.assignment_epoch, self._is_target_stale = self.group_epoch, False
             self.target.clear()
             self._partition_counts = {}
+            self._next_assignment_ms = float("-inf")
             self.wake_ms = None
         else:
             self._partition_counts = self._count_partitions()

@@ -11,9 +11,9 @@ from modern_kit import CONFIG, HEARTBEAT_MS, REBALANCE_MS, SESSION_MS, Client, G
 from penstock.config.modern_groups import ConsumerGroupConfig
 from penstock.group.modern.assignment import NOTHING, intersection
 from penstock.group.modern.assignors import CONSUMER_ASSIGNORS
-from penstock.group.modern.consumer import MAX_WAITING_INTERVAL_MS, commit_error, fetch_error
+from penstock.group.modern.consumer import MAX_WAITING_INTERVAL_MS, MemberHeartbeat, commit_error, fetch_error
 from penstock.group.modern.group import MAX_INLINE_SIZE, GroupType, ModernGroup, ModernGroupState
-from penstock.group.modern.member import GroupError, MemberState
+from penstock.group.modern.member import LEAVE_EPOCH, GroupError, MemberState
 from penstock.group.modern.persistence import encode_member, restored_member
 from penstock.state import records
 from penstock.state.records import ModernMemberRecord
@@ -291,6 +291,14 @@ def test_changes_within_the_interval_share_an_assignment() -> None:
     assert g.group.assignment_epoch == 4
     g.settle([a, *others])
     assert sorted(len(client.indexes()) for client in (a, *others)) == [1, 1, 2, 2]
+
+
+def test_the_first_member_of_an_emptied_group_gets_its_partitions_at_once() -> None:
+    g = GroupUnderTest(config=ConsumerGroupConfig(SESSION_MS, HEARTBEAT_MS, 1000))
+    g.joined("a")
+    g.send(MemberHeartbeat("a", LEAVE_EPOCH))
+    result = g.client("b").join()
+    assert (result.interval_ms, result.assigned) == (HEARTBEAT_MS, g.of(t=[0, 1, 2, 3, 4, 5]))
 
 
 def test_a_large_assignment_is_left_to_the_caller() -> None:
