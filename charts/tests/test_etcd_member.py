@@ -22,17 +22,19 @@ from penstock.state.etcd.binary import find_etcd
 HOSTS = ["127.0.1.2", "127.0.1.3", "127.0.1.4"]
 NAMES = [f"penstock-etcd-{ordinal}" for ordinal in range(3)]
 LOST = 1
-PATIENCE_S = 30
+PATIENCE_S = 60
 PLAINTEXT = ("--set", "etcd.companion.allowPlaintext=true")
 """Members without TLS: recovery is the same, but for etcdctl's options and the scheme of the peer URL."""
 TRY_S = 4
 """Seconds to wait for the result of a start."""
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+def reserved_port() -> socket.socket:
+    """Reserve a free port of all addresses: only a process that requests it, with SO_REUSEADDR, can listen on it."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind(("", 0))
+    return one
 
 
 def wait(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
@@ -47,7 +49,8 @@ class StatefulSet:
 
     def __init__(self, helm: str, chart: Path, directory: Path) -> None:
         self.helm, self.chart, self.directory = helm, chart, directory
-        self.ports = {"2379": free_port(), "2380": free_port(), "2381": free_port()}
+        self.reserved = {port: reserved_port() for port in ("2379", "2380", "2381")}
+        self.ports = {port: one.getsockname()[1] for port, one in self.reserved.items()}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.pods: dict[int, list[str]] = {}
         self.apply()
@@ -160,6 +163,8 @@ def etcd(helm: str, chart: Path, tmp_path: Path) -> Iterator[StatefulSet]:
     yield made
     for ordinal in list(made.processes):
         made.stop(ordinal)
+    for reserved in made.reserved.values():
+        reserved.close()
 
 
 @pytest.mark.timeout(300)

@@ -177,8 +177,8 @@ async def test_a_broker_whose_disk_does_not_answer_acknowledges_nothing(tmp_path
         assert not alike.answered.is_set()
         assert produce(api, acks=1).answered.is_set(), "acks=1 does not wait for the disk"
         it.files.go_on.set()
-        await asyncio.wait_for(durable.answered.wait(), 20)
-        await asyncio.wait_for(alike.answered.wait(), 20)
+        await asyncio.wait_for(durable.answered.wait(), 60)
+        await asyncio.wait_for(alike.answered.wait(), 60)
 
 
 async def test_a_failed_fdatasync_fails_who_waits_and_stops_the_log_for_good(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from penstock.wire.messages.produce import ProduceResponse
 from penstock.wire.record import Record
 from penstock.wire.records import build_batch
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ async def after_flush(wire: Wire, message: Any, response: Any, version: int) -> 
 
 
 async def decoded(wire: Wire, exchange: RecordedExchange, response: Any, version: int) -> Any:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not exchange.completed:
             await asyncio.sleep(0.001)
     return wire.decoded(exchange, response, version)

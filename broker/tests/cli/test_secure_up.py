@@ -136,7 +136,7 @@ async def test_nobody_gets_in_without_the_password_or_without_tls(broker: Secure
     anonymous = Admin(broker.address, security=Security(tls=security.tls), request_timeout_ms=2000)
     for client in (plain, anonymous):
         with pytest.raises(ClientError):
-            await asyncio.wait_for(client.start(), 30)
+            await asyncio.wait_for(client.start(), 60)
     assert security.sasl is not None
     wrong = Security(security.tls, type(security.sasl)(security.sasl.mechanism, "admin", secret("wrong-pw-c81e")))
     with pytest.raises(AuthenticationFailed):

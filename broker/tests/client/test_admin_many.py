@@ -101,7 +101,7 @@ async def test_a_part_that_fails_as_a_whole_is_no_failure_of_the_others() -> Non
 
 async def test_what_does_not_pass_is_answered_with_its_last_error_once_time_is_over() -> None:
     asked = Asked(*[{"a": LATE}] * 1000)
-    assert await request_each(cluster_of(timeout_ms=20), "a", asked, chunk_size=2) == {"a": LATE}
+    assert await request_each(cluster_of(timeout_ms=500), "a", asked, chunk_size=2) == {"a": LATE}
     assert len(asked.parts) > 1
 
 
@@ -263,7 +263,7 @@ async def test_the_place_of_a_broker_is_changed_while_it_runs(admin: Admin) -> N
         node.node_id, [AlterConfig("broker.rack", "zone-a"), AlterConfig("broker.failure.domain", "zone-a/node-1")]
     )
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await admin.describe_cluster()).brokers[0].rack != "zone-a":
                 await asyncio.sleep(0.01)
         found = await admin.broker_configs_many([node.node_id, 77], only_own=True)
@@ -286,7 +286,7 @@ async def test_groups_are_described_each_for_itself(admin: Admin, topic: str, na
     await admin.alter_offsets(f"{name}-empty", {TopicPartition(topic, 0): 0})
     async with Consumer(bootstrap, group_id=name) as consumer:
         consumer.subscribe([topic])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(consumer.assignment) < 4:
                 await consumer.getmany(timeout_ms=50)
         found = await admin.describe_groups([name, f"{name}-empty", f"{name}-absent"])

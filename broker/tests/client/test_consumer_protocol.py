@@ -223,7 +223,7 @@ async def test_a_commit_with_an_older_epoch_is_repeated_with_the_current_one(
 async def test_one_who_does_not_ask_for_records_leaves_the_group_and_may_come_back(
     bootstrap: str, topic: str, name: str
 ) -> None:
-    async with member_of(bootstrap, name, max_poll_interval_ms=300) as consumer:
+    async with member_of(bootstrap, name, max_poll_interval_ms=1_500) as consumer:
         notes = Notes()
         consumer.subscribe([topic], listener=notes)
         while len(consumer.assignment) != 4:

@@ -55,13 +55,11 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.timeout(10)
 async def test_iteration_goes_on_where_each_batch_fills_the_buffer() -> None:
     async with polling_of(FetchedFrom(12, 2_000), SMALL) as polling:
         assert await iterate(polling, 12) == list(range(12))
 
 
-@pytest.mark.timeout(10)
 async def test_getmany_returns_as_soon_as_there_is_a_batch_that_fills_the_buffer() -> None:
     async with polling_of(FetchedFrom(12, 2_000), SMALL) as polling:
         found: list[int] = []
@@ -70,7 +68,6 @@ async def test_getmany_returns_as_soon_as_there_is_a_batch_that_fills_the_buffer
         assert found == list(range(12))
 
 
-@pytest.mark.timeout(10)
 async def test_iteration_fetches_ahead_before_the_buffer_is_empty() -> None:
     replicas = FetchedFrom(100, 200)
     async with polling_of(replicas, SMALL) as polling:

@@ -192,7 +192,7 @@ async def test_a_pattern_takes_up_topics_that_are_created_later(bootstrap: str, 
 async def test_one_who_does_not_ask_for_records_leaves_the_group_and_may_come_back(
     bootstrap: str, topic: str, name: str
 ) -> None:
-    async with consumer_of(bootstrap, name, max_poll_interval_ms=300) as consumer:
+    async with consumer_of(bootstrap, name, max_poll_interval_ms=1_500) as consumer:
         consumer.subscribe([topic])
         member_id = ""
         while not member_id or len(consumer.assignment) != 4:

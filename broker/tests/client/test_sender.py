@@ -112,7 +112,6 @@ async def test_a_record_that_cannot_be_delivered_in_time_fails(scripted: Scripte
             await producer.flush()
 
 
-@pytest.mark.timeout(20)
 async def test_a_record_fails_in_time_where_no_broker_is_left_to_send_it_to(scripted: ScriptedBroker) -> None:
     async with producer_of(scripted, delivery_timeout_ms=2_000) as producer:
         await (await producer.send(TOPIC, b"v", partition=0))
@@ -126,7 +125,6 @@ async def test_a_record_fails_in_time_where_no_broker_is_left_to_send_it_to(scri
             await producer.flush()
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("topic", ["unknown", TOPIC])
 async def test_a_send_that_waits_while_the_producer_closes_hears_of_it(scripted: ScriptedBroker, topic: str) -> None:
     producer = producer_of(scripted, buffer_memory=3_000)

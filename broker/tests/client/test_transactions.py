@@ -170,14 +170,14 @@ async def test_a_record_that_the_topic_rejects_must_be_aborted_and_costs_the_nex
 async def test_a_transaction_that_takes_too_long_is_aborted_by_the_coordinator(
     bootstrap: str, topic: str, name: str
 ) -> None:
-    async with Producer(bootstrap, transactional_id=name, transaction_timeout_ms=200) as producer:
+    async with Producer(bootstrap, transactional_id=name, transaction_timeout_ms=2_000) as producer:
         producer.begin()
         await (await producer.send(topic, b"v", partition=0))
         async with Consumer(bootstrap, isolation="read_committed") as consumer:
             place = TopicPartition(topic, 0)
             while (await consumer.end_offsets([place]))[place] == 0:  # the last stable offset
                 pass
-        with pytest.raises(ProducerFenced, match="200 ms"):
+        with pytest.raises(ProducerFenced, match="2000 ms"):
             await producer.commit()
     assert await values(bootstrap, topic) == []
 

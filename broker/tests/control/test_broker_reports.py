@@ -64,7 +64,7 @@ async def change(cluster, *changes: tuple[str, int, str | None]) -> ErrorCode:
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 

@@ -19,7 +19,7 @@ from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 FIRST = f"{0:020d}.log"
 
 

@@ -70,7 +70,7 @@ async def test_a_flush_that_ends_in_any_exception_fails_who_waits(tmp_path: Path
         append(log)
         files.sync_dir = no_thread  # type: ignore[method-assign]
         with pytest.raises(LogDirFailed, match="can't start new thread"):
-            await asyncio.wait_for(log.flush(), 10)
+            await asyncio.wait_for(log.flush(), 60)
         with pytest.raises(LogDirFailed):
             append(log)
 
@@ -84,7 +84,7 @@ async def test_a_log_that_cannot_say_what_is_unsynced_stops_the_directory_at_onc
         log.active.file.close()
         log.active.file = None
         with pytest.raises(LogDirFailed, match="closed before it was synced"):
-            await asyncio.wait_for(log.flush(), 10)
+            await asyncio.wait_for(log.flush(), 60)
 
 
 async def test_an_append_after_a_read_goes_on_with_the_indexes_that_were_there(tmp_path: Path) -> None:

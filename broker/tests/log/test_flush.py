@@ -20,7 +20,7 @@ from penstock.log.types import LogDirFailed, LogFull
 async def until_flushed(log: PartitionLog) -> None:
     done = asyncio.Event()
     log.on_flushed = lambda log: done.set() if log.flushed_offset >= log.end_offset else None
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), 60)
 
 
 async def test_nothing_is_flushed_before_its_file_and_its_directories_are_synced(tmp_path: Path) -> None:

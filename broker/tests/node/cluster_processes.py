@@ -25,7 +25,7 @@ from penstock.client import (
     UnknownTopic,
 )
 
-LEASE_MS = 3000
+LEASE_MS = 6000
 """Session timeout of the brokers: shorter than the default, because tests wait until it expires."""
 
 

@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).parents[1] / "security"))
 import secrets_kit
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 READY = re.compile(r"ready kafka=([^ ]+):(\d+) http=(?:off|([^ ]+):(\d+))\n")
 R = TypeVar("R", bound=Payload)
 

@@ -26,7 +26,7 @@ from joserfc.jwk import ECKey
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
-from node_kit import DEADLINE_S, Client, Process
+from node_kit import DEADLINE_S, Client, Process, port_of, reserved_port
 
 from penstock.client import Admin, AlterConfig, AuthenticationFailed, ClientError, ProvidedTokens, Sasl, Security, Tls
 from penstock.client.connection import ClientConnection
@@ -50,6 +50,7 @@ pytestmark = pytest.mark.integration
 PASSWORD, PLAIN_PASSWORD, WRONG = map(secret, ("admin-pw-7f3a", "svc-pw-91be", "wrong-pw-55c2"))
 CLIENT_PASSWORDS = [secret(f"client-pw-{number}") for number in range(4)]
 ISSUER, AUDIENCE = "https://id.example/", "penstock"
+LISTENERS = ("SASL_PLAINTEXT", "SASL_SSL", "SHORT", "PLAINTEXT")
 SESSION_MS = 1500
 TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 KEY = ECKey.generate_key("P-256", {"kid": "one"})
@@ -73,7 +74,8 @@ class Secured:
         keys.write_text(json.dumps({"keys": [KEY.as_dict(private=False)]}))
         password = home / "password"
         password.write_text(PASSWORD + "\n")
-        self.ports = {name: free_port() for name in ("SASL_PLAINTEXT", "SASL_SSL", "SHORT", "PLAINTEXT")}
+        self.reserved = [reserved_port() for _ in LISTENERS]
+        self.ports = {name: port_of(one) for name, one in zip(LISTENERS, self.reserved, strict=True)}
         server_context(home)
         self.certificate = str(home / "server.pem")
         settings = {
@@ -131,12 +133,6 @@ class Secured:
         return await ClientConnection.open("127.0.0.1", self.ports[listener], sasl=sasl)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     made = Secured(tmp_path_factory.mktemp("secured"))
@@ -144,6 +140,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     code = made.process.stop()
     output = made.process.log()
     made.process.kill()
+    for reserved in made.reserved:
+        reserved.close()
     assert code == 0
     assert "Traceback" not in output
 

@@ -109,9 +109,10 @@ async def test_a_broker_that_is_told_to_end_hands_its_leaderships_over_first(clu
 async def test_a_broker_that_was_paused_for_longer_than_its_lease_comes_back_as_another_incarnation(
     cluster: Cluster,
 ) -> None:
+    async with Admin(cluster.bootstrap) as patient:
+        await patient.create_topics([NewTopic("t", 1)])
     quick = {"request_timeout_ms": 1000}
     async with Admin(cluster.bootstrap, **quick) as admin, Producer(cluster.bootstrap, **quick) as producer:
-        await admin.create_topics([NewTopic("t", 1)])
         sent = await write(producer, "t", 0, 100)
         [placed] = await partitions(admin, "t")
         paused: Process = cluster.brokers[placed.leader]

@@ -111,10 +111,8 @@ def consume_with_others(files: Files, port: int, has_certificate: bool) -> list[
     consumer.subscribe(["t"])
     found = [message.value() for _ in range(4) if (message := consumer.poll(30)) is not None]
     consumer.close()
-    other = kafka.KafkaConsumer(
-        "t", auto_offset_reset="earliest", consumer_timeout_ms=3000, **files.kafka_python(port, has_certificate)
-    )
-    others = [message.value for message in other]
+    other = kafka.KafkaConsumer("t", auto_offset_reset="earliest", **files.kafka_python(port, has_certificate))
+    others = [next(other).value for _ in range(4)]
     other.close()
     return [found, others]
 

@@ -42,7 +42,7 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.record import Record
 from penstock.wire.records import build_batch
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class GatedFiles(FaultyFiles):

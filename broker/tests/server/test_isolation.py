@@ -14,7 +14,7 @@ from penstock.server import output
 
 pytestmark = pytest.mark.integration
 
-UNTIL_S = 10.0
+UNTIL_S = 60.0
 
 
 def test_without_a_descriptor_to_wait_with_only_the_slow_reader_ends(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,12 +27,16 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
         yield running
 
 
+SHORT_S = 1.0
+"""Timeout of requests that a test leaves without a response, or repeats until they succeed."""
+
+
 @asynccontextmanager
-async def opened(*endpoints: str, request_timeout_s: float = 1.0, patience_s: float = 0.2) -> AsyncIterator[EtcdStore]:
+async def opened(*endpoints: str, timeout_s: float = DEADLINE_S, patience_s: float = 0.2) -> AsyncIterator[EtcdStore]:
     options = EtcdOptions(
         endpoints=endpoints,
-        request_timeout_s=request_timeout_s,
-        connect_timeout_s=1.0,
+        request_timeout_s=timeout_s,
+        connect_timeout_s=timeout_s,
         patience_s=patience_s,
         keepalive_s=5.0,
     )
@@ -112,8 +116,10 @@ async def test_a_write_that_is_not_answered_in_time_is_reported_and_the_next_goe
     async with Proxy(etcd.members[0].client_port) as proxy, opened(proxy.url, *etcd.endpoints) as store:
         await store.get("/f/warm")
         proxy.is_swallowing = True
+        store.caller.timeout_s = 0.2
         with pytest.raises(StoreUnavailable, match="unknown"):
             await store.txn([], [PutOp("/f/late", b"")])
+        store.caller.timeout_s = DEADLINE_S
         assert (await store.txn([Compare.absent("/f/none")], [PutOp("/f/late", b"2")])).succeeded
 
 
@@ -236,7 +242,7 @@ async def test_a_watch_goes_on_while_etcd_is_killed_and_comes_back(tmp_path: Pat
 
 @pytest.mark.parametrize("how", ["paused", "killed"])
 async def test_reads_writes_and_watches_move_on_when_the_member_in_use_is(three: EtcdCluster, how: str) -> None:
-    async with opened(*three.endpoints) as store:
+    async with opened(*three.endpoints, timeout_s=SHORT_S) as store:
         start = (await persistently(lambda: store.txn([], [PutOp(f"/move/{how}", b"0")]))).revision
         following = Following(store, f"/move/{how}", start)
         await following.until(start)
@@ -264,7 +270,7 @@ async def test_reads_writes_and_watches_move_on_when_the_member_in_use_is(three:
 
 
 async def test_nothing_is_decided_by_a_member_that_has_lost_its_majority(three: EtcdCluster) -> None:
-    async with opened(*three.endpoints) as store:
+    async with opened(*three.endpoints, timeout_s=SHORT_S) as store:
         await persistently(lambda: store.txn([], [PutOp("/fence", b"1")]))
         others = [member for member in three.members if member is not member_in_use(store, three)]
         for member in others:

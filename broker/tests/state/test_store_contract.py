@@ -31,7 +31,7 @@ async def put(store: Store, key: str, value: bytes = b"v") -> int:
 async def collect(store: Store, prefix: str, from_revision: int, until: int) -> list[StoreChanges]:
     """Return the changes that a watch yields up to revision `until`."""
     found = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for changes in store.watch(prefix, from_revision):
             found.append(changes)
             if changes.revision >= until:
@@ -341,7 +341,7 @@ async def test_what_a_transaction_wrote_can_be_read_when_a_watch_brings_it(store
     reading = asyncio.ensure_future(reader())
     for i in range(20):
         await put(store, "/w", str(i).encode())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await reading
 
 
@@ -374,7 +374,7 @@ async def test_two_watches_do_not_disturb_each_other(store: Store) -> None:
     await put(store, "/a")
     last = await put(store, "/b")
     assert flat(await collect(store, "/b", start + 1, last)) == [("/b", b"v")]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert (await anext(slow)).events[0].key == "/a"
 
 

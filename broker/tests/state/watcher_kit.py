@@ -28,7 +28,7 @@ class Followed:
 
     async def write(self, *operations: Operation) -> None:
         result = await self.store.txn([], operations)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.watcher.applied(result.revision)
 
 

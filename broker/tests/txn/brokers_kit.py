@@ -304,7 +304,7 @@ class TxnCluster(Cluster):
         return decode(TransactionRecord, entry.key, entry.value)
 
     async def reaches(self, transactional_id: str, state: str) -> TransactionRecord:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 record = await self.transaction(transactional_id)
                 if record.state == state:
@@ -366,7 +366,7 @@ class Client:
             producer_id=before.producer_id,
             producer_epoch=before.epoch,
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 answer = await self.cluster[self.coordinator].ask(request, InitProducerIdResponse, 5)
                 if answer.error_code != E.CONCURRENT_TRANSACTIONS:
@@ -389,7 +389,7 @@ class Client:
 
     async def retried(self, request: Payload, response: type[R], version: int) -> R:
         """Send a request, repeated while the previous transaction is completing."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 answer = await self.cluster[self.coordinator].ask(request, response, version)
                 if E.CONCURRENT_TRANSACTIONS not in codes_in(answer):

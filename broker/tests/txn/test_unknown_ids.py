@@ -27,7 +27,7 @@ async def expired(cluster: TxnCluster) -> Client:
     cluster.clock.advance(cluster[1].config.transactional_id_expiration_ms)
     await cluster.coordinate(2, "x")
     client.coordinator = 2
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await cluster.store.get(keys.transaction("x")) is not None:
             await asyncio.sleep(0.01)
     return client

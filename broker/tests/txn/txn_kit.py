@@ -14,7 +14,7 @@ from penstock.node.broker import BrokerNode
 from penstock.node.environment import SystemEnvironment
 
 T = TypeVar("T")
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @contextlib.asynccontextmanager

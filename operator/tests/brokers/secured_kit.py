@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from penstock.config.properties import parse_properties
 
 SCRAM, OLD_SCRAM = "SCRAM-SHA-512", "SCRAM-SHA-256"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from penstock_operator.ports.brokers import (
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 40.0
+DEADLINE_S = 60.0
 
 
 async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:

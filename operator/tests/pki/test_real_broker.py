@@ -81,9 +81,9 @@ class TlsBroker:
         listen = [word for address in addresses for word in ("--listener", address)]
         self.process = Process(home, "--config", str(file), listen=(*listen, "--http-port", "-1")).ready()
 
-    def gateway(self, port: int, pair: KeyPair) -> Gateway:
+    def gateway(self, port: int, pair: KeyPair, timeout_ms: int = 30_000) -> Gateway:
         access = ClientCertificate(self.authority.certificate, pair.certificate, pair.key)
-        return Gateway(AdminConnection(f"localhost:{port}", certificate=access, request_timeout_ms=2_000))
+        return Gateway(AdminConnection(f"localhost:{port}", certificate=access, request_timeout_ms=timeout_ms))
 
     def end(self) -> None:
         self.process.kill()
@@ -115,7 +115,7 @@ async def test_another_certificate_of_the_ca_has_no_rights(broker: TlsBroker) ->
 
 
 async def test_a_certificate_of_another_ca_is_refused(broker: TlsBroker) -> None:
-    gateway = broker.gateway(broker.brokers_port, certificate(authority(), "c-operator"))
+    gateway = broker.gateway(broker.brokers_port, certificate(authority(), "c-operator"), timeout_ms=2_000)
     with pytest.raises(BrokersError):
         await gateway.describe_cluster()
     await gateway.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock_spark.jobs.run.stopping import StopSignal
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 def interrupted_at(step: int, stop: StopSignal, wait: Callable[[], bool]) -> tuple[bool, int]:

@@ -138,8 +138,8 @@ def test_a_group_with_members_is_not_committed_for(
 def test_what_kept_a_commit_from_being_taken_is_said(link_to: LinkTo, penstock: Broker, topic: MakeTopic) -> None:
     name = topic()
     delete_topic(penstock.bootstrap, name)
-    with pytest.raises(Unavailable, match=f'after 1000 ms; group "lag", {name}-0: UNKNOWN_TOPIC_OR_PARTITION'):
-        link_to(penstock.bootstrap, give_up_ms=1_000).commit("lag", {TopicPartition(name, 0): 1})
+    with pytest.raises(Unavailable, match=f'after 5000 ms; group "lag", {name}-0: UNKNOWN_TOPIC_OR_PARTITION'):
+        link_to(penstock.bootstrap, give_up_ms=5_000).commit("lag", {TopicPartition(name, 0): 1})
 
 
 def test_a_connection_has_one_link_in_a_process(penstock: Broker) -> None:

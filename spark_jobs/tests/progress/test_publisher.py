@@ -16,7 +16,7 @@ from penstock_spark.progress.publisher import Publisher
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 HERE, THERE = ConnectionOptions("here:1"), ConnectionOptions("there:1")
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 class Broker:

@@ -29,7 +29,7 @@ from penstock_spark.sink.service_client import ServiceEndpoint, ServiceUnreachab
 pytestmark = pytest.mark.integration
 
 StartRun = Callable[..., Run]
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -110,7 +110,7 @@ async def write(session: TaskSession) -> None:
 
 async def settled(service: SinkService) -> None:
     """Wait until every run has ended, and check that only its result is kept."""
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(60):
         while service.busy_ids:
             await asyncio.sleep(0.001)
 

@@ -17,7 +17,7 @@ from penstock_spark.sink.service_client import ServiceEndpoint, call_service
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def test_a_rendezvous_file_that_cannot_be_written_leaves_no_process_and_no_file(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 """Time limit for a condition; far more than a healthy broker on a busy machine needs."""
 POLL_S = 0.005
 _READY = re.compile(r"^ready kafka=(\S+:\d+) http=(\S+)$", re.MULTILINE)

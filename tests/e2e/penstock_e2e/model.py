@@ -22,7 +22,7 @@ TimestampType = Literal["create", "append", "unknown"]
 
 CODECS: tuple[Codec, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS: tuple[Acks, ...] = ("0", "1", "all")
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 """Time limit for a condition; far more than a healthy broker on a busy machine needs."""
 
 

@@ -40,7 +40,7 @@ from penstock.state.watcher import Watcher
 
 LEASE_MS = 9000
 STEP_S = 0.02
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 """Maximum wait for a thread, in real time, during which virtual time stands still."""
 
 
