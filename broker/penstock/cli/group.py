@@ -14,6 +14,7 @@ from penstock.cli.output import print_json, print_table
 from penstock.cli.root import make_app
 from penstock.cli.times import parse_time_ms
 from penstock.client import GroupDescription, GroupMember, PartitionLag, ShareOffset, TopicPartition
+from penstock.client.admin.types import SHARE
 from penstock.runtime.clock import SystemClock
 
 app = make_app(no_args_is_help=True, help="List, describe, reset and delete consumer groups and share groups.")
@@ -64,9 +65,7 @@ async def describe_group(connection: Connection, group: str, as_json: bool) -> N
     """Print a group's description. Raises `CommandError` if the group does not exist."""
     async with connection.admin() as admin:
         found = await admin.describe_group(group)
-        if found.state == "Dead":
-            found = await admin.describe_modern_group(group) or found
-        if found.protocol_type == "share":
+        if found.group_type == SHARE:
             show_share_group(found, await admin.share_offsets(group), as_json)
             return
         topics = {tp.topic for member in found.members for tp in member.partitions}
@@ -89,7 +88,7 @@ def show_share_group(group: GroupDescription, offsets: Mapping[TopicPartition, S
             {
                 "group": group.group_id,
                 "state": group.state,
-                "type": group.protocol_type,
+                "type": group.group_type,
                 "protocol": group.protocol,
                 "members": [member_document(member) for member in group.members],
                 "lag": total,

@@ -13,6 +13,7 @@ from penstock.cli.common import CommandError, ExitCode
 from penstock.cli.connection import Connection
 from penstock.cli.output import print_json, print_table
 from penstock.client import Admin, TopicPartition
+from penstock.client.admin.types import SHARE
 from penstock.config.addresses import quoted
 
 PARTITION = re.compile("[0-9]{1,9}")
@@ -120,9 +121,7 @@ async def reset_offsets(
     """Print the plan, and execute it if `execute`."""
     async with connection.admin() as admin:
         found = await admin.describe_group(group)
-        if found.state == "Dead":
-            found = await admin.describe_modern_group(group) or found
-        is_share = found.protocol_type == "share"
+        is_share = found.group_type == SHARE
         if found.is_active:
             raise CommandError(
                 f'group "{group}" is {found.state} with {len(found.members)} members; stop its consumers first',

@@ -26,6 +26,7 @@ from penstock.client import (
     NewTopic,
     PartitionLag,
     Producer,
+    ShareOffset,
     TopicInfo,
     TopicPartition,
     UnknownTopic,
@@ -407,3 +408,28 @@ async def test_leaders_that_know_no_ages_tell_the_lag_in_records(
         lag = found.partitions[TopicPartition(topic, 0)]
         assert (lag.lag, lag.start_offset, lag.end_offset, lag.lag_ms) == (1, 0, 1, None)
         await old.delete_groups([name])
+
+
+async def test_groups_of_each_type_are_described_together(admin: Admin, topic: str, name: str, bootstrap: str) -> None:
+    tp = TopicPartition(topic, 0)
+    await admin.alter_offsets(f"{name}-classic", {tp: 0})
+    await admin.alter_share_offsets(f"{name}-share", {tp: 0})
+    await admin.alter_share_offsets(f"{name}-share-2", {tp: 0})
+    async with Consumer(bootstrap, group_id=name, group_protocol="consumer", client_id="me") as consumer:
+        consumer.subscribe([topic])
+        while len(consumer.assignment) < 4:
+            await consumer.getmany(timeout_ms=50)
+        described = all_or_raise(
+            await admin.describe_groups([f"{name}-classic", name, f"{name}-share", f"{name}-share-2", f"{name}-absent"])
+        )
+    assert {group: (found.group_type, found.state) for group, found in described.items()} == {
+        f"{name}-classic": ("classic", "Empty"),
+        name: ("consumer", "Stable"),
+        f"{name}-share": ("share", "Empty"),
+        f"{name}-share-2": ("share", "Empty"),
+        f"{name}-absent": ("classic", "Dead"),
+    }
+    (member,) = described[name].members
+    assert (member.client_id, len(member.partitions)) == ("me", 4)
+    offsets = await admin.share_offsets_many([f"{name}-share", f"{name}-share-2"])
+    assert offsets == dict.fromkeys(offsets, {tp: ShareOffset(0, 0)})

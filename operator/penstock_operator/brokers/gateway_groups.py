@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from penstock.client import Admin, ClientError, OffsetAndMetadata, TopicPartition
-from penstock.client.admin.types import ConfigEntry, GroupDescription, GroupLag
+from penstock.client.admin.types import ConfigEntry, GroupLag
+from penstock.client.many import all_or_raise
 from penstock_operator.brokers.errors import outcomes
 from penstock_operator.brokers.gateway_access import AccessClient
 from penstock_operator.brokers.settings import alterations
-from penstock_operator.ports.brokers import BrokersError, ConfigPatch, ObservedGroupState, ObservedOffset
+from penstock_operator.ports.brokers import (
+    DEAD_LETTER_TOPIC,
+    SHARE,
+    BrokersError,
+    ConfigPatch,
+    ObservedDeadLetters,
+    ObservedGroupState,
+    ObservedOffset,
+)
+
+Offsets = tuple[ObservedOffset, ...]
 
 LATEST = -1
-UNKNOWN = -1
 DEAD = "Dead"
 """State of a group that does not exist."""
 
@@ -29,19 +39,7 @@ class GroupGateway(AccessClient):
     async def groups(self, group_ids: Sequence[str]) -> dict[str, ObservedGroupState]:
         """Return groups with offsets and lag. A group with settings only has the state Dead. Raises `BrokersError` if
         any group fails: an error must not look like absence."""
-
-        async def query(admin: Admin) -> dict[str, ObservedGroupState]:
-            described, lags, configs = await asyncio.gather(
-                admin.describe_groups(group_ids), admin.lag(group_ids), admin.group_configs(group_ids)
-            )
-            lost = [g for g, lag in lags.items() if isinstance(lag, GroupLag) and lag.errors]
-            committed = await admin.committed_many(lost) if lost else {}
-            found = {
-                g: group_state(g, described[g], lags[g], configs[g], committed.get(g)) for g in dict.fromkeys(group_ids)
-            }
-            return {g: state for g, state in found.items() if state is not None}
-
-        return await self._connection.call("groups", query) if group_ids else {}
+        return await self._connection.call("groups", lambda admin: query_groups(admin, group_ids)) if group_ids else {}
 
     async def change_groups(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
         """Change group settings. Return the error, or None, by group."""
@@ -64,10 +62,15 @@ class GroupGateway(AccessClient):
 
         return await self._connection.call("offsets", query) if requested else {}
 
-    async def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Commit offsets for a group. Raises `BrokersError` (not passing) if the group has members."""
+    async def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int], *, is_share: bool = False) -> None:
+        """Commit offsets for a group, or set the start offsets of a share group. Raises `BrokersError` (not passing) if
+        the group has members."""
         plain = {TopicPartition(*at): offset for at, offset in offsets.items()}
-        await self._connection.call(f"offsets of group {group_id}", lambda admin: admin.alter_offsets(group_id, plain))
+
+        async def change(admin: Admin) -> None:
+            await (admin.alter_share_offsets if is_share else admin.alter_offsets)(group_id, plain)
+
+        await self._connection.call(f"offsets of group {group_id}", change)
 
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, BrokersError | None]:
         """Delete groups. Return the error, or None, by group."""
@@ -78,34 +81,93 @@ class GroupGateway(AccessClient):
         )
 
 
-def group_state(
-    group_id: str,
-    described: GroupDescription | ClientError,
-    lag: GroupLag | ClientError,
-    configs: Mapping[str, ConfigEntry] | ClientError,
-    committed: Mapping[TopicPartition, OffsetAndMetadata] | ClientError | None = None,
-) -> ObservedGroupState | None:
-    """Return the state of a group, or None if it does not exist. `committed` has the committed offsets of partitions
-    whose lag is unknown: a partition without a leader must neither hide the group nor look uncommitted. Raises
-    `ClientError`."""
-    for part in (described, lag, configs, committed):
-        if isinstance(part, ClientError):
-            raise part
-    assert not isinstance(described, ClientError), "errors are raised above"
-    assert not isinstance(lag, ClientError), "errors are raised above"
-    assert not isinstance(configs, ClientError), "errors are raised above"
-    assert not isinstance(committed, ClientError), "errors are raised above"
-    settings = {name: entry.value for name, entry in configs.items() if entry.source == "group" and entry.value}
-    offsets = tuple(
+async def query_groups(admin: Admin, group_ids: Sequence[str]) -> dict[str, ObservedGroupState]:
+    """Return groups of all types by id, without those that do not exist. Raises `ClientError`."""
+    described, configs = await asyncio.gather(admin.describe_groups(group_ids), admin.group_configs(group_ids))
+    groups, entries = all_or_raise(described), all_or_raise(configs)
+    settings = {group: own_settings(found) for group, found in entries.items()}
+    shared = [group for group in groups if groups[group].group_type == SHARE]
+    offsets = await share_group_offsets(admin, shared) | await committed_offsets(admin, groups.keys() - set(shared))
+    letters = await dead_letters(admin, {settings[group].get(DEAD_LETTER_TOPIC, "") for group in shared} - {""})
+    return {
+        group: ObservedGroupState(
+            group,
+            found.state,
+            len(found.members),
+            offsets[group],
+            settings[group],
+            found.group_type,
+            letters.get(settings[group].get(DEAD_LETTER_TOPIC, "")),
+        )
+        for group, found in groups.items()
+        if found.state != DEAD or settings[group] or offsets[group]
+    }
+
+
+def own_settings(configs: Mapping[str, ConfigEntry]) -> dict[str, str]:
+    """Return the settings that are set for a group itself."""
+    return {name: entry.value for name, entry in configs.items() if entry.source == "group" and entry.value}
+
+
+async def share_group_offsets(admin: Admin, groups: Collection[str]) -> dict[str, Offsets]:
+    """Return the start offsets of share groups. Raises `ClientError`."""
+    found = all_or_raise(await admin.share_offsets_many(groups)) if groups else {}
+    return {
+        group: tuple(
+            ObservedOffset(tp.topic, tp.partition, at.start, at.lag, 0 if at.lag == 0 else None)
+            for tp, at in sorted(offsets.items())
+        )
+        for group, offsets in found.items()
+    }
+
+
+async def committed_offsets(admin: Admin, groups: Collection[str]) -> dict[str, Offsets]:
+    """Return the committed offsets of groups. A partition without a leader must neither hide its group nor look
+    uncommitted. Raises `ClientError`."""
+    lags = all_or_raise(await admin.lag(groups))
+    incomplete = [group for group, lag in lags.items() if lag.errors]
+    committed = all_or_raise(await admin.committed_many(incomplete)) if incomplete else {}
+    return {group: offsets_of(lag, committed.get(group, {})) for group, lag in lags.items()}
+
+
+def offsets_of(lag: GroupLag, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> Offsets:
+    """Return the offsets of a group; `committed` has those of partitions whose lag is unknown."""
+    known = tuple(
         ObservedOffset(
-            tp.topic, tp.partition, found.committed.offset, found.start_offset, found.end_offset, found.lag_ms
+            tp.topic,
+            tp.partition,
+            found.committed.offset,
+            max(found.end_offset - max(found.committed.offset, found.start_offset), 0),
+            found.lag_ms,
         )
         for tp, found in lag.partitions.items()
         if found.committed is not None
     )
-    for tp in sorted(lag.errors):
-        if committed is not None and tp in committed:
-            offsets += (ObservedOffset(tp.topic, tp.partition, committed[tp].offset, UNKNOWN, UNKNOWN),)
-    if described.state == DEAD and not settings and not offsets:
-        return None
-    return ObservedGroupState(group_id, described.state, len(described.members), offsets, settings)
+    unknown = (tp for tp in sorted(lag.errors) if tp in committed)
+    return known + tuple(ObservedOffset(tp.topic, tp.partition, committed[tp].offset, None) for tp in unknown)
+
+
+async def dead_letters(admin: Admin, topics: Collection[str]) -> dict[str, ObservedDeadLetters]:
+    """Return the number and the oldest of the records in these topics, without those that do not exist or whose offsets
+    cannot be read, for example without a leader: that must not hide the groups."""
+    if not topics:
+        return {}
+    try:
+        described = await admin.describe_topics_many(sorted(topics))
+        partitions = [
+            TopicPartition(name, number)
+            for name, topic in described.items()
+            if not isinstance(topic, ClientError)
+            for number in sorted(topic.partitions)
+        ]
+        firsts, ends = await admin.list_offsets(dict.fromkeys(partitions, 0)), await admin.ends(partitions)
+    except ClientError:
+        return {}
+    found: dict[str, ObservedDeadLetters] = {}
+    for tp in partitions:
+        (start, end), times = ends[tp], [firsts[tp].timestamp_ms] if firsts[tp].offset >= 0 else []
+        known = found.get(tp.topic, ObservedDeadLetters(tp.topic, 0))
+        if known.oldest_ms is not None:
+            times.append(known.oldest_ms)
+        found[tp.topic] = ObservedDeadLetters(tp.topic, known.depth + end - start, min(times, default=None))
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -21,12 +20,14 @@ from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ConfigPatch, ObservedGroupState
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube, KubeError, Object
 from penstock_operator.reconcile.group.names import DISCOVERED, is_taken_over
-from penstock_operator.reconcile.group.reconcile import reconcile
+from penstock_operator.reconcile.group.reconcile import reconcile, rejected, utc_time
 from penstock_operator.reconcile.group.reset import offset_queries, range_partitions, topics_to_describe
-from penstock_operator.reconcile.group.types import Action, CommitOffsets, ObservedGroup
+from penstock_operator.reconcile.group.types import Action, CommitOffsets, GroupPlan, ObservedGroup
 
 MAX_CONCURRENT_WRITES = 8
 UNREACHABLE_RETRY_S = 15.0
+REJECTED_RETRY_S = 60.0
+"""Pause before settings that the brokers rejected are tried again."""
 EARLIEST, LATEST = -2, -1
 ClusterKey = tuple[str, str]
 
@@ -174,15 +175,14 @@ class GroupController:
             async with self._slots:
                 if is_taken_over(body):
                     await self._take_over(key, body)
-                for action in plan.actions:
-                    assert brokers is not None, "an action without brokers"
-                    await _run_action(brokers, group.group_id, action)
-                    self._views.forget((key.namespace, group.spec.cluster_ref.name), group.group_id)
-                wait_s = await self._write(key, group, plan.status)
+                status = await self._run_actions(key, group, brokers, plan)
+                wait_s = await self._write(key, group, status)
                 if plan.events:
                     await self._kube.record_events(body, plan.events)
         except (BrokersError, KubeError) as error:
             return ReconcileResult(error=str(error))
+        if status is not plan.status:
+            return ReconcileResult(requeue_after_s=REJECTED_RETRY_S)
         if observed.error is not None:
             return ReconcileResult(
                 requeue_after_s=UNREACHABLE_RETRY_S
@@ -190,6 +190,23 @@ class GroupController:
         if plan.requeue_after_s is not None:
             return ReconcileResult(requeue_after_s=plan.requeue_after_s)
         return ReconcileResult(requeue_after_s=wait_s)
+
+    async def _run_actions(
+        self, key: ObjectKey, group: ConsumerGroup, brokers: BrokerGateway | None, plan: GroupPlan
+    ) -> ConsumerGroupStatus:
+        """Run the actions of a plan. Returns the status, with the reason if the brokers reject an action. Raises
+        `BrokersError` for errors that may pass."""
+        for action in plan.actions:
+            assert brokers is not None, "an action without brokers"
+            try:
+                await _run_action(brokers, group.group_id, action)
+            except BrokersError as error:
+                if error.is_passing or isinstance(action, CommitOffsets):
+                    raise
+                return rejected(group, plan.status, str(error), self._now())
+            finally:
+                self._views.forget((key.namespace, group.spec.cluster_ref.name), group.group_id)
+        return plan.status
 
     async def _write(self, key: ObjectKey, group: ConsumerGroup, status: ConsumerGroupStatus) -> float | None:
         """Write a changed status, or return the time in seconds until `pacing` allows the write."""
@@ -210,12 +227,12 @@ class GroupController:
         await self._kube.patch(CONSUMER_GROUPS, key.namespace, key.name, patch)
 
     def _now(self) -> str:
-        return datetime.fromtimestamp(self._clock.wall_ms() / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return utc_time(self._clock.wall_ms())
 
 
 async def _run_action(brokers: BrokerGateway, group_id: str, action: Action) -> None:
     if isinstance(action, CommitOffsets):
-        await brokers.commit(group_id, action.offsets)
+        await brokers.commit(group_id, action.offsets, is_share=action.is_share)
         return
     refused = (await brokers.change_groups([ConfigPatch(group_id, action.settings)])).get(group_id)
     if refused is not None:
@@ -223,5 +240,5 @@ async def _run_action(brokers: BrokerGateway, group_id: str, action: Action) -> 
 
 
 def _stripped(status: ConsumerGroupStatus) -> ConsumerGroupStatus:
-    """Return the status without lag, which changes constantly."""
-    return msgspec.structs.replace(status, lag=None, lag_seconds=None, topics=())
+    """Return the status without lag and dead letters, which change constantly."""
+    return msgspec.structs.replace(status, lag=None, lag_seconds=None, topics=(), dead_letters=None)

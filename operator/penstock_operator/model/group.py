@@ -20,6 +20,7 @@ from penstock_operator.model.common import (
     topic_name_rule,
 )
 from penstock_operator.model.fields import PrinterColumn, Rule, doc, unchanged
+from penstock_operator.model.settings import CONFIG_VALUE, MAX_SETTINGS, group_rules
 
 MAX_GROUP_ID = 1024
 MAX_TOPICS = 100
@@ -151,12 +152,34 @@ class ConsumerGroupSpec(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    type: (
+        Annotated[
+            Literal["classic", "consumer", "share"],
+            doc(
+                "Type of the group: the classic protocol, the consumer protocol (KIP-848) or a share group (KIP-932)."
+                " Default: the type of the existing group. Ready is False if the group has another type. Needed to set"
+                " offsets of a share group before it exists."
+            ),
+        ]
+        | None
+    ) = None
+    config: Annotated[
+        dict[str, str],
+        doc(
+            "Settings of the group, by Kafka name. A setting that is removed here is reset to its default; settings"
+            ' that were never listed stay as they are. Quote booleans and fractions ("true", "0.5").',
+            *group_rules(),
+            schema=CONFIG_VALUE,
+            max_length=MAX_SETTINGS,
+        ),
+    ] = {}
     reset: (
         Annotated[
             OffsetReset,
             doc(
-                "Resets the group's committed offsets, once per `id`, when the group has no members. The status shows"
-                " the plan. The operator does not retry a failed reset: set another `id`."
+                "Resets the group's committed offsets, or the start offsets of a share group, once per `id`, when the"
+                " group has no members. The status shows the plan. The operator does not retry a failed reset: set"
+                " another `id`."
             ),
         ]
         | None
@@ -201,6 +224,14 @@ class ResetStatus(Model, frozen=True, kw_only=True):
     total_changes: Annotated[int, doc("Total number of changes.")] = 0
 
 
+class DeadLetters(Model, frozen=True, kw_only=True):
+    """Dead letters of a share group."""
+
+    topic: Annotated[str, doc("Topic of the dead letters.")]
+    depth: Annotated[int, doc("Number of records in the topic.")]
+    oldest: Annotated[str, doc("Time of the oldest record in the topic, in RFC 3339.")] | None = None
+
+
 class ConsumerGroupStatus(Model, frozen=True, kw_only=True):
     """Observed state of a `ConsumerGroup`."""
 
@@ -214,13 +245,31 @@ class ConsumerGroupStatus(Model, frozen=True, kw_only=True):
         ),
     ] = ()
     group_id: Annotated[str, doc("Group id.")] | None = None
+    type: Annotated[str, doc("Type of the group: classic, consumer or share.")] | None = None
     state: Annotated[str, doc("Group state as in the Kafka protocol, or Absent.")] | None = None
     members: Annotated[int, doc("Number of members.")] | None = None
-    lag: Annotated[int, doc("Number of records not yet consumed, in all topics.")] | None = None
+    lag: (
+        Annotated[
+            int,
+            doc(
+                "Number of records not yet consumed, in all topics. Of a share group: records that are not done,"
+                " whether available or in flight."
+            ),
+        ]
+        | None
+    ) = None
     lag_seconds: Annotated[int, doc("Age of the oldest record not yet consumed, if known.")] | None = None
     topics: Annotated[tuple[TopicLag, ...], doc("Lag by topic.", schema=keyed_by("topic"))] = ()
     topic_names: Annotated[str, doc("Comma-separated topic names, for the printer column.")] | None = None
     reset: Annotated[ResetStatus, doc("Plan or result of the newest reset.")] | None = None
+    configured: Annotated[tuple[str, ...], doc("Names of the settings that this object has set.")] = ()
+    dead_letters: (
+        Annotated[
+            DeadLetters,
+            doc("Dead letters, if the group has `errors.deadletterqueue.topic.name` and the topic exists."),
+        ]
+        | None
+    ) = None
 
 
 class ConsumerGroup(Model, frozen=True, kw_only=True):
@@ -229,14 +278,17 @@ class ConsumerGroup(Model, frozen=True, kw_only=True):
     kind_info: ClassVar[KindInfo] = KindInfo(
         kind="ConsumerGroup",
         short="pcg",
-        description="A consumer group of a Cluster: its state and lag, and resets of its offsets."
+        description="A consumer group or share group of a Cluster: its state, lag and settings, and resets of its"
+        " offsets."
         " The operator creates objects for the groups that it discovers.",
         columns=(
             PrinterColumn("Cluster", ".spec.clusterRef.name"),
+            PrinterColumn("Type", ".status.type"),
             PrinterColumn("State", ".status.state"),
             PrinterColumn("Members", ".status.members", "integer"),
             PrinterColumn("Lag", ".status.lag", "integer"),
             PrinterColumn("Lag-Seconds", ".status.lagSeconds", "integer"),
+            PrinterColumn("Dead-Letters", ".status.deadLetters.depth", "integer", priority=1),
             PrinterColumn("Topics", ".status.topicNames"),
             AGE,
             PrinterColumn("Group", ".status.groupId", priority=1),

@@ -11,6 +11,7 @@ from typing import Any
 from penstock.config.broker import BROKER_SETTINGS
 from penstock.config.definition import MAX_VALUE_CHARS, Setting
 from penstock.config.definition import SettingType as Type
+from penstock.config.group import GROUP_SETTINGS
 from penstock.config.security_settings import SECURITY_SETTINGS
 from penstock.config.topic import TOPIC_SETTINGS
 from penstock_operator.model.fields import Rule
@@ -58,6 +59,11 @@ def topic_settings() -> dict[str, Setting]:
     return _settable(TOPIC_SETTINGS, TOPIC_OWNED_BY_OPERATOR)
 
 
+def group_settings() -> dict[str, Setting]:
+    """Return the settings that `spec.config` of a `ConsumerGroup` can contain."""
+    return _settable(GROUP_SETTINGS, {})
+
+
 def _settable(settings: Mapping[str, Setting], owned: Mapping[str, str]) -> dict[str, Setting]:
     return {n: s for n, s in sorted(settings.items()) if n not in owned and not _is_reserved(n)}
 
@@ -103,6 +109,13 @@ def topic_rules() -> tuple[Rule, ...]:
     known = topic_settings()
     names = ", ".join(known)
     return (*_names(known, TOPIC_OWNED_BY_OPERATOR, "topic", f"supported settings: {names}"), *_values(known.values()))
+
+
+def group_rules() -> tuple[Rule, ...]:
+    """Return the CEL rules for `spec.config` of a `ConsumerGroup`."""
+    known = group_settings()
+    names = ", ".join(known)
+    return (*_names(known, {}, "group", f"supported settings: {names}"), *_values(known.values()))
 
 
 def broker_rules() -> tuple[Rule, ...]:

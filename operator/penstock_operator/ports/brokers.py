@@ -14,6 +14,10 @@ OWNER = "penstock.owner"
 DELETION_POLICY = "penstock.deletion.policy"
 RESET_ID = "penstock.reset.id"
 """Group setting: id of the newest completed reset."""
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+"""Group setting: topic of a share group's dead letters (KIP-1191)."""
+CLASSIC, SHARE = "classic", "share"
+"""Types of groups, beside `consumer`."""
 
 
 class BrokersError(Exception):
@@ -74,28 +78,38 @@ class BrokerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ObservedOffset:
-    """Committed offset of a group in a partition, and the log's `start` and `end` offsets: -1 if unknown, for example
-    without a leader."""
+    """Committed offset of a group in a partition, or the start offset of a share group."""
 
     topic: str
     partition: int
     committed: int
-    start: int
-    end: int
+    lag: int | None
+    """Number of records not yet consumed; None if it is unknown, for example without a leader."""
     lag_ms: int | None = None
     """Age of the oldest record not yet consumed, in ms; 0: no lag, None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
+class ObservedDeadLetters:
+    """The dead letters of a share group: `oldest_ms` is the time of the first one in ms since 1970, if there is one."""
+
+    topic: str
+    depth: int
+    oldest_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedGroupState:
-    """State of a consumer group."""
+    """State of a group of any type."""
 
     group_id: str
     state: str
-    """Stable, Empty, PreparingRebalance, CompletingRebalance, Dead."""
+    """Stable, Empty, PreparingRebalance, CompletingRebalance, Assigning, Reconciling, Dead."""
     members: int
     offsets: tuple[ObservedOffset, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
+    group_type: str = CLASSIC
+    dead_letters: ObservedDeadLetters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +211,9 @@ class BrokerGateway(AccessGateway, Protocol):
         """Return offsets by time in ms since the epoch (-2 earliest, -1 latest); the end offset if no record is as
         late."""
 
-    async def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Commit offsets for a group. Raises `BrokersError` (not passing) if the group has members."""
+    async def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int], *, is_share: bool = False) -> None:
+        """Commit offsets for a group, or set the start offsets of a share group. Raises `BrokersError` (not passing) if
+        the group has members."""
 
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, BrokersError | None]:
         """Delete groups."""

@@ -110,4 +110,4 @@ async def test_offsets_are_not_set_under_members() -> None:
     brokers.groups_by_id["g"].members = 0
     await brokers.commit("g", {("t", 0): 0})
     group = (await brokers.groups(["g", "h"]))["g"]
-    assert (group.state, group.offsets[0].committed, group.offsets[0].end) == ("Empty", 0, 7)
+    assert (group.state, group.offsets[0].committed, group.offsets[0].lag) == ("Empty", 0, 7)

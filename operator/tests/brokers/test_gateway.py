@@ -20,6 +20,7 @@ from penstock_operator.ports.brokers import (
     RESET_ID,
     BrokersError,
     ConfigPatch,
+    ObservedOffset,
     ObservedTopicState,
     TopicCreation,
 )
@@ -210,7 +211,7 @@ async def test_groups_are_told_of_with_lag_and_settings(gateway: Gateway, trio: 
     assert (state.state, state.members) == ("Empty", 0)
     assert state.settings == {RESET_ID: "r1", OWNER: "uid-2"}
     (offset,) = state.offsets
-    assert (offset.committed, offset.start, offset.end) == (2, 0, 5)
+    assert (offset.committed, offset.lag) == (2, 3)
     assert offset.lag_ms is not None
     assert group in await gateway.group_ids()
     assert "unknown" not in await gateway.groups(["unknown"])
@@ -289,3 +290,33 @@ async def test_it_goes_on_when_the_controller_dies(gateway: Gateway, trio: objec
     assert (await gateway.describe_cluster()).controller_id != controller
     trio.begin(controller).ready()  # type: ignore[attr-defined]
     await seen(gateway, name, lambda t: len(t.partitions[0].isr) == 3)
+
+
+async def test_share_groups_have_their_type_and_start_offsets(gateway: Gateway, trio: object, name: str) -> None:
+    group = f"g-{name}"
+    await created(gateway, name, 1, 1)
+    async with Producer(trio.bootstrap) as producer:  # type: ignore[attr-defined]
+        for number in range(5):
+            await (await producer.send(name, b"%d" % number))
+    await gateway.commit(group, {(name, 0): 2}, is_share=True)
+
+    async def has_offsets() -> bool:
+        found = (await gateway.groups([group])).get(group)
+        return found is not None and bool(found.offsets)
+
+    await until(has_offsets, "the share group with its offsets")
+    state = (await gateway.groups([group]))[group]
+    assert (state.group_type, state.state, state.members) == ("share", "Empty", 0)
+    assert state.offsets == (ObservedOffset(name, 0, 2, 3),)
+    assert await gateway.delete_groups([group]) == {group: None}
+
+
+async def test_groups_of_the_consumer_protocol_have_their_members(gateway: Gateway, trio: object, name: str) -> None:
+    await created(gateway, name, 1, 1)
+    bootstrap: str = trio.bootstrap  # type: ignore[attr-defined]
+    async with Consumer(bootstrap, group_id=f"g-{name}", group_protocol="consumer") as consumer:
+        consumer.subscribe([name])
+        while set(consumer.assignment) != {TopicPartition(name, 0)}:
+            await consumer.getmany(timeout_ms=100)
+        state = (await gateway.groups([f"g-{name}"]))[f"g-{name}"]
+        assert (state.group_type, state.state, state.members) == ("consumer", "Stable", 1)

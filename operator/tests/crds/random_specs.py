@@ -87,6 +87,13 @@ CONFIGS: dict[type, Strategy] = {
             "min.cleanable.dirty.ratio": st.sampled_from(["0", "0.25", "1", ".5"]),
         },
     ),
+    ConsumerGroupSpec: st.fixed_dictionaries(
+        {},
+        optional={
+            "share.delivery.count.limit": st.integers(2, 10).map(str),
+            "share.isolation.level": st.just("read_committed"),
+        },
+    ),
     ClusterSpec: st.fixed_dictionaries(
         {}, optional={"num.partitions": st.integers(1, 1000).map(str), "log.cleanup.policy": st.just("compact")}
     ),

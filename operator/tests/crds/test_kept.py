@@ -99,6 +99,10 @@ VALID: dict[str, tuple[str, dict[str, Any]]] = {
     "broker settings": ("Cluster", {"config/log.retention.hours": 168, "config/auto.create.topics.enable": "false"}),
     "the smallest group": ("ConsumerGroup", {}),
     "a group of any id": ("ConsumerGroup", {"groupId": "Billing / Österreich 2"}),
+    "a share group": (
+        "ConsumerGroup",
+        {"type": "share", "config/share.delivery.count.limit": 3, "config/share.auto.offset.reset": "earliest"},
+    ),
     "a reset to a time": (
         "ConsumerGroup",
         {"reset": {"id": "a", "to": "timestamp", "timestamp": "2026-11-21T08:00:00.5+01:00", "dryRun": True}},

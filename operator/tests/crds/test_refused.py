@@ -277,6 +277,13 @@ CASES: dict[str, Case] = {
         {"startingOffsets": {"topics": []}},
         "should have at least 1 items",
     ),
+    "an unknown group setting": ("ConsumerGroup", {"config/share.limit": "1"}, "unknown group setting share.limit"),
+    "a setting out of its bounds": (
+        "ConsumerGroup",
+        {"config/share.isolation.level": "serializable"},
+        "share.isolation.level must be",
+    ),
+    "a group of no type": ("ConsumerGroup", {"type": "streams"}, '"classic", "consumer", "share"'),
     "a group's id too long": ("ConsumerGroup", {"groupId": "g" * 1025}, "may not be more than 1024"),
     "a group's id of nothing": ("ConsumerGroup", {"groupId": ""}, "spec.groupId in body should be at least 1 chars"),
 }

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from doubles.broker_access import Access
 from doubles.broker_failures import refused
 
-from penstock_operator.ports.brokers import BrokersError, ConfigPatch, ObservedGroupState, ObservedOffset
+from penstock_operator.ports.brokers import (
+    DEAD_LETTER_TOPIC,
+    BrokersError,
+    ConfigPatch,
+    ObservedDeadLetters,
+    ObservedGroupState,
+    ObservedOffset,
+)
 
 EARLIEST, LATEST = -2, -1
 
@@ -30,6 +37,7 @@ class Group:
     members: int = 0
     state: str | None = None
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    group_type: str = "classic"
 
     @property
     def shown_state(self) -> str:
@@ -84,9 +92,22 @@ class Groups(Access):
             written = log.times.get(committed)
             behind = None if written is None else max(self.now_ms - written, 0)
             lag_ms = 0 if committed >= log.end else behind
-            offsets.append(ObservedOffset(topic, partition, committed, log.start, log.end, lag_ms))
+            lag = max(log.end - max(committed, log.start), 0)
+            offsets.append(ObservedOffset(topic, partition, committed, lag, lag_ms))
         settings = dict(self.group_settings.get(group_id, {}))
-        return ObservedGroupState(group_id, group.shown_state, group.members, tuple(offsets), settings)
+        letters = self._dead_letters(settings.get(DEAD_LETTER_TOPIC, ""))
+        return ObservedGroupState(
+            group_id, group.shown_state, group.members, tuple(offsets), settings, group.group_type, letters
+        )
+
+    def _dead_letters(self, topic: str) -> ObservedDeadLetters | None:
+        logs = [log for (name, _), log in self.logs.items() if name == topic]
+        times = [at for log in logs for at in log.times.values()]
+        return (
+            ObservedDeadLetters(topic, sum(log.end - log.start for log in logs), min(times, default=None))
+            if logs
+            else None
+        )
 
     async def change_groups(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
         self._called("change_groups", len(changes))
@@ -114,14 +135,16 @@ class Groups(Access):
             return log.end
         return min((offset for offset, at in log.times.items() if at >= time_ms), default=log.end)
 
-    async def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    async def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int], *, is_share: bool = False) -> None:
         self._called("commit", len(offsets))
-        error = self._outcome("commit", group_id, self._commit, group_id, offsets)
+        error = self._outcome("commit", group_id, self._commit, group_id, offsets, is_share)
         if error is not None:
             raise error
 
-    def _commit(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        group = self.groups_by_id.get(group_id) or Group()
+    def _commit(self, group_id: str, offsets: Mapping[tuple[str, int], int], is_share: bool) -> None:
+        group = self.groups_by_id.get(group_id) or Group(group_type="share" if is_share else "classic")
+        if is_share is not (group.group_type == "share"):
+            raise refused("GROUP_ID_NOT_FOUND", f"group {group_id!r} is a {group.group_type} group")
         if group.members:
             raise refused("UNKNOWN_MEMBER_ID", f"group {group_id!r} has members")
         group.offsets.update(offsets)

@@ -6,8 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from doubles.broker_failures import refused
 from world import AT, World, committed, in_a_world, with_orders
 
+from penstock_operator.groups.controller import REJECTED_RETRY_S
 from penstock_operator.ports.brokers import RESET_ID, BrokersError
 from penstock_operator.ports.kube import CONSUMER_GROUPS
 
@@ -344,3 +346,45 @@ async def test_paused_is_shown_and_not_touched(world: World) -> None:
     assert committed(world) == 7
     assert world.c.calls["change_groups"] == 0
     assert world.status("billing")["lag"] == 13
+
+
+@in_a_world
+async def test_settings_of_a_group_follow_the_object(world: World) -> None:
+    world.apply(
+        "workers", type="share", config={"share.auto.offset.reset": "earliest", "share.delivery.count.limit": 3}
+    )
+    await asyncio.sleep(1)
+    assert world.c.group_settings["workers"] == {
+        "share.auto.offset.reset": "earliest",
+        "share.delivery.count.limit": "3",
+    }
+    world.apply("workers", type="share", config={"share.delivery.count.limit": 4})
+    await asyncio.sleep(1)
+    assert world.c.group_settings["workers"] == {"share.delivery.count.limit": "4"}
+    assert world.status("workers")["configured"] == ["share.delivery.count.limit"]
+
+
+@in_a_world
+async def test_a_setting_that_the_brokers_reject_is_named_in_the_condition_until_they_accept_it(world: World) -> None:
+    why = refused("INVALID_CONFIG", "share.delivery.count.limit must be at most 10")
+    world.c.fail_for("change_groups", "workers", why)
+    world.apply("workers", config={"share.delivery.count.limit": 11})
+    await asyncio.sleep(1)
+    ready = world.status("workers")["conditions"][0]
+    assert (ready["reason"], ready["message"]) == ("Rejected", str(why))
+    world.c.mend()
+    await asyncio.sleep(REJECTED_RETRY_S + 10)
+    assert world.status("workers")["conditions"][0]["reason"] == "Absent"
+    assert world.status("workers")["configured"] == ["share.delivery.count.limit"]
+
+
+@in_a_world
+async def test_a_share_group_is_discovered_and_its_start_offsets_are_reset(world: World) -> None:
+    with_orders(world)
+    world.c.groups_by_id["billing"].group_type = "share"
+    await asyncio.sleep(10)
+    assert (world.status("billing")["type"], world.status("billing")["lag"]) == ("share", 13)
+    world.apply("billing", reset=RESET)
+    await asyncio.sleep(10)
+    assert committed(world) == 2
+    assert world.status("billing")["reset"]["phase"] == "Done"

@@ -22,7 +22,7 @@ from penstock_operator.model.common import PLURALS
 from penstock_operator.model.fields import unwrapped
 from penstock_operator.model.group import ConsumerGroup
 from penstock_operator.model.parse import Resource, as_object, parse
-from penstock_operator.model.settings import OWNED_BY_OPERATOR, broker_settings, topic_settings
+from penstock_operator.model.settings import OWNED_BY_OPERATOR, broker_settings, group_settings, topic_settings
 from penstock_operator.model.topic import Topic
 from penstock_operator.model.user import User
 
@@ -225,7 +225,8 @@ def rules_of_config(kind: str) -> str:
 
 
 def test_the_rules_about_settings_know_each_setting_that_the_brokers_know() -> None:
-    for kind, known in (("Topic", topic_settings()), ("Cluster", broker_settings())):
+    settings = {"Topic": topic_settings(), "Cluster": broker_settings(), "ConsumerGroup": group_settings()}
+    for kind, known in settings.items():
         rules = rules_of_config(kind)
         for name in known:
             assert f"'{name}'" in rules, name

@@ -9,6 +9,7 @@ from penstock_operator.model.settings import (
     TOPIC_OWNED_BY_OPERATOR,
     broker_rules,
     broker_settings,
+    group_settings,
     topic_rules,
     topic_settings,
 )
@@ -28,6 +29,6 @@ def test_what_the_operator_decides_is_refused_with_what_to_do_instead(rules, nam
 
 
 def test_no_setting_of_the_operators_own_is_offered() -> None:
-    offered = {*topic_settings(), *broker_settings()}
+    offered = {*topic_settings(), *broker_settings(), *group_settings()}
     assert not [name for name in offered if name.startswith("penstock.")]
     assert not offered & {*TOPIC_OWNED_BY_OPERATOR}

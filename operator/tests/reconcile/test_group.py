@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock_operator.model.common import ClusterRef, Condition, ObjectMeta
@@ -11,11 +13,19 @@ from penstock_operator.model.group import (
     ConsumerGroup,
     ConsumerGroupSpec,
     ConsumerGroupStatus,
+    DeadLetters,
     OffsetReset,
     ResetStatus,
     StartingOffsets,
 )
-from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, RESET_ID, ObservedGroupState, ObservedOffset
+from penstock_operator.ports.brokers import (
+    DELETION_POLICY,
+    OWNER,
+    RESET_ID,
+    ObservedDeadLetters,
+    ObservedGroupState,
+    ObservedOffset,
+)
 from penstock_operator.reconcile.group.names import (
     discovered,
     hashed_name,
@@ -52,7 +62,7 @@ def state(
 def at(
     topic: str, partition: int, committed: int, end: int, lag_ms: int | None = None, start: int = 0
 ) -> ObservedOffset:
-    return ObservedOffset(topic, partition, committed, start, end, lag_ms)
+    return ObservedOffset(topic, partition, committed, max(0, end - max(committed, start)), lag_ms)
 
 
 HERE = (at("orders", 0, 10, 15, 4_000), at("orders", 1, 5, 5, 0), at("bills", 0, 0, 2, None))
@@ -104,14 +114,6 @@ def test_columns_are_sums_over_what_was_committed() -> None:
         ("bills", 1, 2, None),
         ("orders", 2, 5, 4),
     ]
-
-
-@pytest.mark.parametrize(
-    ("offset", "lag"),
-    [(at("t", 0, 3, 10, start=6), 4), (at("t", 0, -1, 10), 0), (at("t", 0, 12, 10), 0), (at("t", 0, 10, 10), 0)],
-)
-def test_lag_counts_records_that_can_be_read(offset: ObservedOffset, lag: int) -> None:
-    assert reconcile(wanted(), ObservedGroup(state(offset)), AT).status.lag == lag
 
 
 def test_what_cannot_be_seen_keeps_its_numbers_and_says_so() -> None:
@@ -396,7 +398,7 @@ def test_a_time_before_1970_is_no_word_of_the_protocol() -> None:
 
 
 def test_a_partition_that_does_not_tell_where_it_ends_hides_neither_the_group_nor_the_others() -> None:
-    offline = ObservedOffset("bills", 0, 7, -1, -1)
+    offline = ObservedOffset("bills", 0, 7, None)
     status = reconcile(wanted(), ObservedGroup(state(HERE[0], offline)), AT).status
     assert (status.lag, status.topic_names) == (5, "bills,orders")
     assert conditions(status)["Ready"] == ("True", "Known")
@@ -408,3 +410,68 @@ def test_the_words_of_one_failure_after_another_are_no_news() -> None:
     assert reconcile(wanted(first), ObservedGroup(error="groups: broker 2 timed out"), LATER).status == first
     other = reconcile(wanted(first), ObservedGroup(error="there is no Service yet"), LATER).status
     assert other.conditions[0].message == "there is no Service yet"
+
+
+def configured(*names: str) -> ConsumerGroupStatus:
+    return ConsumerGroupStatus(configured=names)
+
+
+def test_settings_are_set_and_those_that_were_removed_from_the_object_are_reset() -> None:
+    settings = {"share.delivery.count.limit": "3", "share.session.timeout.ms": "50000", "consumer.x": "1"}
+    there = replace(state(*HERE), settings=settings)
+    desired = wanted(
+        configured("share.session.timeout.ms"),
+        config={"share.delivery.count.limit": "7", "share.auto.offset.reset": "earliest"},
+    )
+    plan = reconcile(desired, ObservedGroup(there), AT)
+    assert plan.actions == (
+        GroupSettingsPatch(
+            {
+                "share.auto.offset.reset": "earliest",
+                "share.delivery.count.limit": "7",
+                "share.session.timeout.ms": None,
+            }
+        ),
+    )
+    assert plan.status.configured == ("share.auto.offset.reset", "share.delivery.count.limit")
+    reached = replace(there, settings={**desired.spec.config, "consumer.x": "1"})
+    assert reconcile(msgspec.structs.replace(desired, status=plan.status), ObservedGroup(reached), AT).actions == ()
+
+
+def test_a_group_has_settings_before_it_exists_but_not_while_the_object_is_paused() -> None:
+    config = {"share.auto.offset.reset": "earliest"}
+    assert reconcile(wanted(config=config), ObservedGroup(None), AT).actions == (GroupSettingsPatch(config),)
+    paused = reconcile(wanted(config=config, paused=True), ObservedGroup(None), AT)
+    assert (paused.actions, paused.status.configured) == ((), ())
+
+
+def test_a_group_of_another_type_than_the_object_says_is_not_ready() -> None:
+    shared = replace(state(*HERE), group_type="share")
+    assert conditions(reconcile(wanted(type="share"), ObservedGroup(shared), AT).status)["Ready"] == ("True", "Known")
+    status = reconcile(wanted(type="consumer"), ObservedGroup(shared), AT).status
+    assert conditions(status)["Ready"] == ("False", "TypeMismatch")
+    assert status.type == "share"
+
+
+@pytest.mark.parametrize(
+    ("spec", "group", "is_share"),
+    [
+        ({"type": "share"}, None, True),
+        ({}, None, False),
+        ({}, ObservedGroupState("billing", "Empty", 0, (), {}, "share"), True),
+        ({}, ObservedGroupState("billing", "Empty", 0, ()), False),
+    ],
+)
+def test_starting_offsets_are_those_of_the_groups_type(
+    spec: dict[str, Any], group: ObservedGroupState | None, is_share: bool
+) -> None:
+    start = StartingOffsets(topics=("orders",))
+    observed = ObservedGroup(group, partitions={"orders": 1}, offsets={("orders", 0): 4})
+    plan = reconcile(wanted(starting_offsets=start, **spec), observed, AT)
+    assert plan.actions == (CommitOffsets({("orders", 0): 4}, is_share),)
+
+
+def test_dead_letters_are_shown_with_the_time_of_the_first() -> None:
+    letters = ObservedDeadLetters("dlq.orders", 3, 1_795_000_000_000)
+    status = reconcile(wanted(), ObservedGroup(replace(state(*HERE), dead_letters=letters)), AT).status
+    assert status.dead_letters == DeadLetters(topic="dlq.orders", depth=3, oldest="2026-11-18T11:06:40Z")

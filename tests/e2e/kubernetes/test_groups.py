@@ -109,3 +109,18 @@ def test_a_discovered_group_goes_when_the_group_goes(release: Release) -> None:
     eventually("it is shown", lambda: release.kubectl.get(GROUPS, "passing"), SHOWN_S)
     release.penstock("group", "delete", "passing", "--yes")
     eventually("it is gone", lambda: not release.kubectl.get(GROUPS, "passing"), 90)
+
+
+def test_a_share_group_has_its_settings_and_its_backlog_is_a_metric(release: Release) -> None:
+    config = {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": 3}
+    start = {"topics": ["numbers"], "at": "earliest"}
+    release.kubectl.apply(release.group("workers", type="share", config=config, startingOffsets=start))
+    eventually("the backlog is all", lambda: lag(release, "workers") == count_records(release), SHOWN_S)
+    status = release.kubectl.status(GROUPS, "workers")
+    assert (status["type"], status["configured"]) == ("share", sorted(config))
+    assert 'group="workers"} ' in release.operator_metrics()
+
+
+def count_records(release: Release) -> int:
+    """Return the number of records in the topic."""
+    return len(release.penstock("consume", "numbers", "--from-beginning").splitlines())

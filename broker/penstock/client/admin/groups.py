@@ -27,6 +27,8 @@ from penstock.wire.schema import MalformedMessage
 T = TypeVar("T")
 Committed = dict[TopicPartition, OffsetAndMetadata]
 
+DEAD = "Dead"
+"""The state of a group that does not exist."""
 MAX_DESCRIBED_GROUPS, MAX_FETCHED_GROUPS = 200, 100
 """Groups per describe or delete request, and per offset fetch request."""
 BATCHED_VERSION, MAX_NAMED_VERSION = 8, 9
@@ -45,15 +47,9 @@ class GroupAdminClient(ConfigAdminClient):
         check(response.error_code, f"groups of broker {node_id}")
         return [GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in response.groups]
 
-    async def describe_group(self, group: str) -> GroupDescription:
-        """Return a group with its members; an unknown group has the state "Dead"."""
-        return all_or_raise(await self.describe_groups([group]))[group]
+    async def _describe_classic(self, groups: list[str]) -> dict[str, GroupDescription | ClientError]:
+        """Describe groups of the classic protocol; others have the state "Dead"."""
 
-    async def describe_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription | ClientError]:
-        """Describe many groups; returns a result for each."""
-        return await request_each(self._cluster, groups, self._describe_groups, chunk_size=MAX_DESCRIBED_GROUPS)
-
-    async def _describe_groups(self, groups: list[str]) -> dict[str, GroupDescription | ClientError]:
         async def request_chunk(node_id: int, chunk: list[str]) -> dict[str, GroupDescription | ClientError]:
             request = describe_groups.DescribeGroupsRequest(groups=chunk)
             response = await self._cluster.call(
@@ -174,10 +170,15 @@ def group_error(group: str, code: int, message: str | None = None) -> BrokerErro
     return BrokerError(code, f'group "{group}"', message)
 
 
+def unknown_group(group: str) -> GroupDescription:
+    """Return the description of a group that does not exist."""
+    return GroupDescription(group, DEAD, "", "", ())
+
+
 def group_description(found: describe_groups.DescribedGroup) -> GroupDescription | ClientError:
     """Return a group from a response."""
     if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        return GroupDescription(found.group_id, "Dead", "", "", ())
+        return unknown_group(found.group_id)
     if found.error_code:
         return group_error(found.group_id, found.error_code, found.error_message)
     members = tuple(sorted((group_member(m) for m in found.members), key=lambda m: m.member_id))

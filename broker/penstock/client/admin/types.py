@@ -10,6 +10,9 @@ from penstock.client.errors import ClientError
 from penstock.client.types import Node, OffsetAndMetadata, TopicPartition
 from penstock.wire.errors import ErrorCode
 
+CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
+"""Types of groups: the classic protocol, KIP-848, KIP-932."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
@@ -93,13 +96,17 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group: `state` is the protocol's (Stable, Empty, Dead, ...), `protocol` the selected assignor."""
+    """A group: `state` is the protocol's (Stable, Empty, Dead, ...), `protocol` the selected assignor.
+
+    `group_type` is "classic", "consumer" or "share".
+    """
 
     group_id: str
     state: str
     protocol_type: str
     protocol: str
     members: tuple[GroupMember, ...]
+    group_type: str = CLASSIC
 
     @property
     def is_active(self) -> bool:

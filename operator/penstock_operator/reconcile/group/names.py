@@ -50,7 +50,14 @@ def is_taken_over(body: Object) -> bool:
     if any(entry.get("manager") != FIELD_MANAGER for entry in metadata.get("managedFields") or ()):
         return True
     # Unknown fields are ignored: a newer schema may set defaults for them.
-    defaults = {"deletionPolicy": "Retain", "paused": False, "reset": None, "startingOffsets": None}
+    defaults = {
+        "deletionPolicy": "Retain",
+        "paused": False,
+        "reset": None,
+        "startingOffsets": None,
+        "type": None,
+        "config": {},
+    }
     return any(spec.get(key, default) != default for key, default in defaults.items())
 
 

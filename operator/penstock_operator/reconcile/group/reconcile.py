@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
 from penstock_operator.model.common import Condition, with_conditions
-from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, ResetStatus, TopicLag
-from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, RESET_ID, ObservedGroupState, ObservedOffset
+from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, DeadLetters, ResetStatus, TopicLag
+from penstock_operator.ports.brokers import (
+    DELETION_POLICY,
+    OWNER,
+    RESET_ID,
+    ObservedDeadLetters,
+    ObservedGroupState,
+    ObservedOffset,
+)
 from penstock_operator.ports.kube import KubeEvent
 from penstock_operator.reconcile.group import reset as group_reset
+from penstock_operator.reconcile.group import settings as group_settings
 from penstock_operator.reconcile.group.names import CONFLICT
 from penstock_operator.reconcile.group.types import (
     Action,
@@ -21,6 +30,7 @@ from penstock_operator.reconcile.group.types import (
     ObservedGroup,
     group_exists,
     is_idle,
+    is_share_group,
 )
 from penstock_operator.reconcile.plan import ReconcilePlan
 
@@ -50,7 +60,9 @@ def reconcile(desired: ConsumerGroup, observed: ObservedGroup, at: str) -> Group
     if desired.spec.paused:
         actions = _kept_while_paused(desired, observed.group)
     else:
-        actions = (*_ownership(desired, observed.group, bool(actions)), *actions)
+        patch = group_settings.changes(desired, observed.group)
+        configuring = (GroupSettingsPatch(patch),) if patch else ()
+        actions = (*_ownership(desired, observed.group, bool(actions)), *configuring, *actions)
     status = _with(desired, shown, (_readiness(desired, observed), _health(desired, observed.group)), at)
     status = msgspec.structs.replace(status, reset=reset)
     return ReconcilePlan(status, actions, events, requeue_after_s)
@@ -86,7 +98,8 @@ def _offsets(
     events = (_reset_event(now.phase, now.id, now.message, now.total_changes),) if is_new else ()
     actions: tuple[Action, ...] = ()
     if offsets:
-        actions = (CommitOffsets(offsets, f"reset {reset.id}"), GroupSettingsPatch({RESET_ID: reset.id}))
+        committed = CommitOffsets(offsets, is_share_group(desired, observed.group))
+        actions = (committed, GroupSettingsPatch({RESET_ID: reset.id}))
     if group_reset.is_dry_run(reset, desired) and any(topic not in observed.partitions for topic in reset.topics):
         return actions, events, now, TOPIC_RETRY_S
     return actions, events, now, SOON_S if now.phase == "Planned" and not now.message else None
@@ -115,18 +128,27 @@ def shown_status(desired: ConsumerGroup, group: ObservedGroupState | None) -> Co
     ages = [topic.lag_seconds for topic in topics if topic.lag_seconds is not None]
     return ConsumerGroupStatus(
         group_id=desired.group_id,
+        type=group.group_type,
         state=group.state,
         members=group.members,
         lag=sum(topic.lag for topic in topics),
         lag_seconds=max(ages, default=None),
         topics=topics[:SHOWN_TOPICS],
         topic_names=_names([topic.topic for topic in topics]) or None,
+        dead_letters=_dead_letters(group.dead_letters),
     )
 
 
-def lag_of(offset: ObservedOffset) -> int:
-    """Return the number of existing records after the committed offset."""
-    return max(0, offset.end - max(offset.committed, offset.start)) if offset.committed >= 0 else 0
+def _dead_letters(found: ObservedDeadLetters | None) -> DeadLetters | None:
+    if found is None:
+        return None
+    oldest = None if found.oldest_ms is None else utc_time(found.oldest_ms)
+    return DeadLetters(topic=found.topic, depth=found.depth, oldest=oldest)
+
+
+def utc_time(time_ms: int) -> str:
+    """Return a time in ms since 1970 in RFC 3339."""
+    return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def coarse_seconds(lag_ms: int) -> int:
@@ -145,7 +167,7 @@ def _topics(offsets: Sequence[ObservedOffset]) -> tuple[TopicLag, ...]:
         TopicLag(
             topic=topic,
             partitions=len(parts),
-            lag=sum(map(lag_of, parts)),
+            lag=sum(part.lag or 0 for part in parts),
             lag_seconds=max((coarse_seconds(p.lag_ms) for p in parts if p.lag_ms is not None), default=None),
         )
         for topic, parts in sorted(by_topic.items())
@@ -171,7 +193,7 @@ def _starting_offsets(desired: ConsumerGroup, observed: ObservedGroup) -> tuple[
         or group_reset.missing_topics(desired, observed)
     ):
         return ()
-    return (CommitOffsets(dict(observed.offsets), "starting offsets"),)
+    return (CommitOffsets(dict(observed.offsets), is_share_group(desired, observed.group)),)
 
 
 def _ownership(desired: ConsumerGroup, group: ObservedGroupState | None, is_made_now: bool) -> tuple[Action, ...]:
@@ -202,7 +224,14 @@ def _readiness(desired: ConsumerGroup, observed: ObservedGroup) -> Condition:
     if missing:
         why = f"waiting for topics to set starting offsets: {', '.join(missing[:5])}"
         return _condition(READY, "True", "Known" if group_exists(observed.group) else ABSENT, why, desired)
-    if group_exists(observed.group):
+    group = observed.group
+    if group is not None and group_exists(group):
+        if desired.spec.type not in (None, group.group_type):
+            why = (
+                f"the group is a {group.group_type} group, spec.type is {desired.spec.type}: correct spec.type, or"
+                " delete the group"
+            )
+            return _condition(READY, "False", "TypeMismatch", why, desired)
         return _condition(READY, "True", "Known", "the group exists", desired)
     return _condition(READY, "True", ABSENT, "the group does not exist; the object is kept", desired)
 
@@ -210,7 +239,7 @@ def _readiness(desired: ConsumerGroup, observed: ObservedGroup) -> Condition:
 def _health(desired: ConsumerGroup, group: ObservedGroupState | None) -> Condition:
     if group is None or not group_exists(group):
         return _condition(HEALTHY, "Unknown", ABSENT, "the group does not exist", desired)
-    unknown = sum(offset.end < 0 for offset in group.offsets)
+    unknown = sum(offset.lag is None for offset in group.offsets)
     if unknown:
         why = (
             f"the lag of {unknown} partitions is unknown: their end offset cannot be read, for example without a leader"
@@ -218,9 +247,20 @@ def _health(desired: ConsumerGroup, group: ObservedGroupState | None) -> Conditi
         return _condition(HEALTHY, "Unknown", "LagUnknown", why, desired)
     if group.members:
         return _condition(HEALTHY, "True", "Consuming", "the group has members", desired)
-    if any(map(lag_of, group.offsets)):
+    if any(offset.lag for offset in group.offsets):
         return _condition(HEALTHY, "False", "NotConsuming", "the group has lag and no members", desired)
     return _condition(HEALTHY, "True", "CaughtUp", "the group has no lag", desired)
+
+
+def rejected(desired: ConsumerGroup, status: ConsumerGroupStatus, why: str, at: str) -> ConsumerGroupStatus:
+    """Return a status after the brokers have rejected a change, for example an invalid setting."""
+    ready = _condition(READY, "False", "Rejected", why, desired)
+    others = tuple(condition for condition in status.conditions if condition.type != READY)
+    return msgspec.structs.replace(
+        status,
+        conditions=with_conditions(desired.status.conditions, (ready, *others), at),
+        configured=desired.status.configured,
+    )
 
 
 def _unobserved(desired: ConsumerGroup, truth: Truth, reason: str, why: str, at: str) -> GroupPlan:
@@ -253,6 +293,7 @@ def _with(
         observed_generation=desired.metadata.generation,
         conditions=with_conditions(desired.status.conditions, conditions, at),
         reset=desired.status.reset,
+        configured=group_settings.configured(desired),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus
-from penstock_operator.ports.brokers import ObservedGroupState
+from penstock_operator.ports.brokers import SHARE, ObservedGroupState
 from penstock_operator.reconcile.plan import ReconcilePlan
 
 At = tuple[str, int]
@@ -33,10 +33,10 @@ class ObservedGroup:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """Commit offsets. The brokers reject this if the group has members. `why` is for the log."""
+    """Commit offsets, or set the start offsets of a share group. The brokers reject this if the group has members."""
 
     offsets: Mapping[At, int]
-    why: str
+    is_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,13 @@ def is_idle(group: ObservedGroupState | None) -> bool:
     return group is None or (group.members == 0 and group.state in ("Empty", "Dead", ""))
 
 
+def is_share_group(desired: ConsumerGroup, group: ObservedGroupState | None) -> bool:
+    """Whether the offsets of the group are those of a share group."""
+    if group is not None and group_exists(group):
+        return group.group_type == SHARE
+    return desired.spec.type == SHARE
+
+
 __all__ = [
     "Action",
     "At",
@@ -70,4 +77,5 @@ __all__ = [
     "ObservedGroup",
     "group_exists",
     "is_idle",
+    "is_share_group",
 ]

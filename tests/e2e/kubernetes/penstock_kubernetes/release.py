@@ -152,6 +152,11 @@ class Release:
             "exec", "-i", pod, "-c", "broker", "--", "penstock", *arguments, stdin=stdin, timeout_s=timeout_s
         )
 
+    def operator_metrics(self) -> str:
+        """Return the metrics of the operator that is the leader."""
+        code = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8081/metrics').read().decode())"
+        return self.kubectl("exec", self.leader(), "-c", "operator", "--", "python3", "-c", code)
+
     def operators(self) -> list[str]:
         return [p["metadata"]["name"] for p in self.kubectl.list("pods", "app.kubernetes.io/component=operator")]
 
