@@ -199,8 +199,12 @@ class ClassicMembership(GroupMembership):
     async def has_final_assignment(self) -> bool:
         """Return whether the group is stable and each partition that this member subscribes to is assigned.
 
-        A partition that a cooperative member has revoked is assigned in the next generation (KIP-429).
+        A partition that a cooperative member has revoked is assigned in the next generation (KIP-429). False until the
+        metadata of the topics has arrived: a member that does not assign joins without it.
         """
+        metadata = self.cluster.metadata
+        if any(topic not in metadata.topics and topic not in metadata.errors for topic in self._topics):
+            return False
         response = await self._call(DescribeGroupsRequest(groups=[self.options.group_id]), DescribeGroupsResponse)
         group = response.groups[0]
         if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -208,7 +212,7 @@ class ClassicMembership(GroupMembership):
         self._check(group.error_code, "describing")
         if group.group_state in REBALANCING_STATES or not self.joined:
             return False
-        counts = {topic: self.cluster.metadata.partition_count(topic) for topic in self._topics}
+        counts = {topic: metadata.partition_count(topic) for topic in self._topics}
         try:
             assigned = {tp for m in group.members for tp in group_protocol.read_assignment(m.member_assignment)}
         except MalformedMessage:

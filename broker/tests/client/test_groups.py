@@ -16,6 +16,7 @@ from penstock.client import (
     TopicPartition,
 )
 from penstock.client.assignors import find_assignor
+from penstock.client.classic_membership import ClassicMembership
 from penstock.client.classic_rebalancing import ClassicRebalancing
 from penstock.client.cluster import ClusterConnections
 from penstock.client.membership import GroupOptions
@@ -92,6 +93,23 @@ async def test_a_cooperative_member_is_not_settled_before_the_partitions_that_ot
             while not await two.consumer.is_settled():
                 await asyncio.sleep(0.01)
             assert len(two.partitions) == 2
+
+
+async def test_a_member_is_not_settled_before_it_knows_the_partitions_of_its_topics(
+    bootstrap: str, topic: str, name: str
+) -> None:
+    async with reading(consumer_of(bootstrap, name, assignors=["range"]), topic) as leader:
+        await until(shared([leader]))
+        cluster = ClusterConnections(bootstrap)
+        await cluster.start()
+        membership = ClassicMembership(cluster, GroupOptions(name, [find_assignor("range")]), lambda: None)
+        assert len(await membership.join([topic], ())) == 2
+        assert topic not in cluster.metadata.topics
+        assert not await membership.has_final_assignment()
+        await cluster.topic(topic)
+        assert await membership.has_final_assignment()
+        await membership.close(leave=True)
+        await cluster.close()
 
 
 async def test_partitions_are_given_up_only_while_records_are_asked_for(bootstrap: str, topic: str, name: str) -> None:
