@@ -224,7 +224,7 @@ class ResetStatus(Model, frozen=True, kw_only=True):
     total_changes: Annotated[int, doc("Total number of changes.")] = 0
 
 
-class DeadLetters(Model, frozen=True, kw_only=True):
+class GroupDeadLetters(Model, frozen=True, kw_only=True):
     """Dead letters of a share group."""
 
     topic: Annotated[str, doc("Topic of the dead letters.")]
@@ -265,7 +265,7 @@ class ConsumerGroupStatus(Model, frozen=True, kw_only=True):
     configured: Annotated[tuple[str, ...], doc("Names of the settings that this object has set.")] = ()
     dead_letters: (
         Annotated[
-            DeadLetters,
+            GroupDeadLetters,
             doc("Dead letters, if the group has `errors.deadletterqueue.topic.name` and the topic exists."),
         ]
         | None

@@ -13,7 +13,7 @@ from penstock_operator.model.group import (
     ConsumerGroup,
     ConsumerGroupSpec,
     ConsumerGroupStatus,
-    DeadLetters,
+    GroupDeadLetters,
     OffsetReset,
     ResetStatus,
     StartingOffsets,
@@ -474,4 +474,4 @@ def test_starting_offsets_are_those_of_the_groups_type(
 def test_dead_letters_are_shown_with_the_time_of_the_first() -> None:
     letters = ObservedDeadLetters("dlq.orders", 3, 1_795_000_000_000)
     status = reconcile(wanted(), ObservedGroup(replace(state(*HERE), dead_letters=letters)), AT).status
-    assert status.dead_letters == DeadLetters(topic="dlq.orders", depth=3, oldest="2026-11-18T11:06:40Z")
+    assert status.dead_letters == GroupDeadLetters(topic="dlq.orders", depth=3, oldest="2026-11-18T11:06:40Z")

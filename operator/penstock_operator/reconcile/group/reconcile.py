@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from penstock_operator.model.common import Condition, with_conditions
-from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, DeadLetters, ResetStatus, TopicLag
+from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, GroupDeadLetters, ResetStatus, TopicLag
 from penstock_operator.ports.brokers import (
     DELETION_POLICY,
     OWNER,
@@ -139,11 +139,11 @@ def shown_status(desired: ConsumerGroup, group: ObservedGroupState | None) -> Co
     )
 
 
-def _dead_letters(found: ObservedDeadLetters | None) -> DeadLetters | None:
+def _dead_letters(found: ObservedDeadLetters | None) -> GroupDeadLetters | None:
     if found is None:
         return None
     oldest = None if found.oldest_ms is None else utc_time(found.oldest_ms)
-    return DeadLetters(topic=found.topic, depth=found.depth, oldest=oldest)
+    return GroupDeadLetters(topic=found.topic, depth=found.depth, oldest=oldest)
 
 
 def utc_time(time_ms: int) -> str:
