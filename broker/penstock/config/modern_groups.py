@@ -175,6 +175,9 @@ CONSUMER_SETTINGS: dict[str, Setting] = {
 }
 
 
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+COPY_DEAD_LETTERS = "errors.deadletterqueue.copy.record.enable"
+
 SHARE_SETTINGS: dict[str, Setting] = {
     known.name: known
     for known in (
@@ -237,6 +240,19 @@ SHARE_SETTINGS: dict[str, Setting] = {
             True,
             "Whether members can extend the time to acknowledge a record (share groups).",
         ),
+        define(
+            DEAD_LETTER_TOPIC,
+            "",
+            "Topic for records that are rejected or delivered too often; empty for none. The topic needs"
+            " errors.deadletterqueue.group.enable=true (share groups, KIP-1191).",
+            max_chars=249,
+        ),
+        define(
+            COPY_DEAD_LETTERS,
+            True,
+            "Whether dead letters have the key, the value and the headers of the record (share groups, KIP-1191)."
+            " Kafka's default is false.",
+        ),
     )
 }
 
@@ -263,6 +279,9 @@ class ShareGroupConfig:
     auto_offset_reset: ShareOffsetReset
     is_read_committed: bool
     is_renew_enabled: bool
+    dead_letter_topic: str = ""
+    """Name of the topic for dead letters; empty for none."""
+    copies_dead_letters: bool = True
 
 
 ModernGroupConfig = ConsumerGroupConfig | ShareGroupConfig
@@ -295,6 +314,8 @@ def share_group_config(defaults: ModernGroupDefaults, overrides: Mapping[str, st
         auto_offset_reset=parse_offset_reset(str(parse("share.auto.offset.reset"))),
         is_read_committed=parse("share.isolation.level") == READ_COMMITTED,
         is_renew_enabled=parse("share.renew.acknowledge.enable") is True,
+        dead_letter_topic=str(parse(DEAD_LETTER_TOPIC)),
+        copies_dead_letters=parse(COPY_DEAD_LETTERS) is True,
     )
 
 

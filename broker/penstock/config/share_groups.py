@@ -160,4 +160,14 @@ class ShareGroupDefaults:
         "group.share.max.partition.max.record.locks", 4000,
         "Maximum of a group's share.partition.max.record.locks.", minimum=2000, maximum=10_000,
     )
+    errors_deadletterqueue_auto_create_topics_enable: bool = setting(
+        "errors.deadletterqueue.auto.create.topics.enable", False,
+        "Whether the dead-letter topic of a share group is created when its first letter is written (KIP-1191).",
+        dynamic=True,
+    )
+    errors_deadletterqueue_topic_name_prefix: str = setting(
+        "errors.deadletterqueue.topic.name.prefix", "dlq.",
+        "Prefix that the names of dead-letter topics must have; empty for none (KIP-1191).",
+        dynamic=True, max_chars=200,
+    )
     # fmt: on

@@ -106,6 +106,10 @@ class TopicConfig:
         "delete.retention.ms", DAY_MS, "Time for which a compacted topic keeps tombstones, in ms.",
         kind=LONG, synonyms=["log.cleaner.delete.retention.ms"],
     )
+    errors_deadletterqueue_group_enable: bool = setting(
+        "errors.deadletterqueue.group.enable", False,
+        "Whether share groups may write their dead letters to the topic (KIP-1191).",
+    )
     file_delete_delay_ms: int = setting(
         "file.delete.delay.ms", MINUTE_MS, "Time after which the files of a deleted segment are removed, in ms.",
         kind=LONG, synonyms=["log.segment.delete.delay.ms"],

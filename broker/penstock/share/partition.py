@@ -17,6 +17,7 @@ from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
 
+from penstock.share.dead_letters import DeadLetters, DeadLetterState
 from penstock.share.redelivery import RedeliveryPolicy
 from penstock.share.window import InFlightWindow, RecordState, Run, StateRun
 from penstock.wire.errors import ErrorCode
@@ -43,6 +44,7 @@ class AckType(IntEnum):
 
 
 ACK_TYPES = frozenset(AckType)
+FAILURES = frozenset({AckType.RELEASE, AckType.REJECT})
 
 
 class LogBatch(NamedTuple):
@@ -91,6 +93,7 @@ class ShareSnapshot(NamedTuple):
 
     start_offset: int
     runs: list[StateRun]
+    dead_letters: DeadLetterState | None = None
 
 
 @dataclass(slots=True)
@@ -100,6 +103,8 @@ class ShareLimits:
     lock_ms: float
     max_locks: int
     policy: RedeliveryPolicy
+    has_dead_letters: bool = False
+    """Whether a record that is rejected or exhausted is archived only once its dead letter is written (KIP-1191)."""
 
 
 class SharePartition:
@@ -115,6 +120,7 @@ class SharePartition:
         self._next_write = 1
         self._next_deadline_ms = NEVER
         self._first_available = stored.start_offset
+        self.dead_letters = DeadLetters(self.window, stored.dead_letters, self._mark_dirty)
         for state in stored.runs:
             self._restore(state)
         self.window.trim()
@@ -123,7 +129,7 @@ class SharePartition:
         """Add a stored run. A record that was delivered for the last time before the leader changed is archived."""
         state = stored.state
         if state is RecordState.AVAILABLE and self.limits.policy.is_exhausted(stored.delivery_count):
-            state, self.is_dirty = RecordState.ARCHIVED, True
+            state, self.is_dirty = self._discarded, True
         self.window.append(Run(stored.first, stored.last, state, stored.delivery_count))
 
     @property
@@ -144,7 +150,15 @@ class SharePartition:
     @property
     def is_idle(self) -> bool:
         """Whether nothing would be lost if the leader forgot the partition."""
-        return not self.is_dirty and not self.in_flight_write and not self.locked
+        return not self.is_dirty and not self.in_flight_write and not self.locked and not self.dead_letters.pending
+
+    @property
+    def _discarded(self) -> RecordState:
+        """The state of a record that is not delivered again although no member accepted it."""
+        return RecordState.ARCHIVING if self.limits.has_dead_letters else RecordState.ARCHIVED
+
+    def _mark_dirty(self) -> None:
+        self.is_dirty = True
 
     # --- acquisition
 
@@ -208,7 +222,7 @@ class SharePartition:
         """Acquire a run that is in the window already. Returns whether more may be acquired."""
         policy, count = self.limits.policy, run.delivery_count
         if policy.is_exhausted(count):
-            run.move(RecordState.ARCHIVED)
+            run.move(self._discarded)
             self.is_dirty = True
             return True
         permitted = min(run.size, policy.max_records(count + 1, run.size))
@@ -257,6 +271,8 @@ class SharePartition:
                     else:
                         run.next_state, run.write = self._outcome(ack_type, run), self._next_write
                         write = self._next_write
+                        if self.limits.has_dead_letters and ack_type in FAILURES:
+                            self.dead_letters.record_failure(run.first, run.last, now_ms)
             self.window.merge(batch.first, batch.last)
         self.is_dirty = self.is_dirty or bool(write)
         return AckResult(ErrorCode.NONE, write)
@@ -277,11 +293,13 @@ class SharePartition:
         """Return the state that an acknowledgement requests."""
         if ack_type == AckType.ACCEPT:
             return RecordState.ACKNOWLEDGED
-        return self._released(run) if ack_type == AckType.RELEASE else RecordState.ARCHIVED
+        if ack_type == AckType.RELEASE:
+            return self._released(run)
+        return self._discarded if ack_type == AckType.REJECT else RecordState.ARCHIVED
 
     def _released(self, run: Run) -> RecordState:
         is_exhausted = self.limits.policy.is_exhausted(run.delivery_count)
-        return RecordState.ARCHIVED if is_exhausted else RecordState.AVAILABLE
+        return self._discarded if is_exhausted else RecordState.AVAILABLE
 
     # --- locks
 
@@ -329,8 +347,8 @@ class SharePartition:
             return None
         self.in_flight_write, self.is_dirty = self._next_write, False
         self._next_write += 1
-        runs = self.window.states(durable_state)
-        return ShareSnapshot(runs[0].first if runs else self.window.end_offset, runs)
+        runs, dead_letters = self.window.states(durable_state), self.dead_letters.begin_write()
+        return ShareSnapshot(runs[0].first if runs else self.window.end_offset, runs, dead_letters)
 
     def complete_write(self, is_durable: bool) -> int:
         """Apply the acknowledgements of the outstanding write, or give the records back to their holders.
@@ -340,6 +358,7 @@ class SharePartition:
         """
         write, self.in_flight_write = self.in_flight_write, 0
         assert write, "a write completes that was not begun"
+        self.dead_letters.complete_write(is_durable)
         for run in self.window:
             if run.write != write:
                 continue

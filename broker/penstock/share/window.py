@@ -10,17 +10,21 @@ from typing import NamedTuple
 
 
 class RecordState(IntEnum):
-    """The states of a record, by Kafka's numbers. ACKNOWLEDGED and ARCHIVED are final; ACQUIRED is never stored."""
+    """The states of a record, by Kafka's numbers. ACKNOWLEDGED and ARCHIVED are final; ACQUIRED is never stored.
+
+    An ARCHIVING record is not delivered again: it is archived once its dead letter is written (KIP-1191).
+    """
 
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
     ARCHIVED = 4
 
     @property
     def is_final(self) -> bool:
         """Whether the record is never delivered again."""
-        return self >= RecordState.ACKNOWLEDGED
+        return self is RecordState.ACKNOWLEDGED or self is RecordState.ARCHIVED
 
 
 class StateRun(NamedTuple):
@@ -59,9 +63,16 @@ class Run:
         """Whether a member holds the records and has not acknowledged them."""
         return self.state is RecordState.ACQUIRED and self.next_state is None
 
+    @property
+    def awaits_dead_letter(self) -> bool:
+        """Whether the records are ARCHIVING, or will be once the outstanding write is durable."""
+        return RecordState.ARCHIVING in (self.state, self.next_state)
+
     def move(self, state: RecordState) -> None:
-        """Change the state. Asserts the transitions of KIP-932."""
+        """Change the state. Asserts the transitions of KIP-932 and KIP-1191."""
         assert not self.state.is_final, f"offsets {self.first}-{self.last} are {self.state.name} for good"
+        if self.state is RecordState.ARCHIVING:
+            assert state is RecordState.ARCHIVED, f"offsets {self.first}-{self.last} await a dead letter"
         if state is RecordState.ACQUIRED:
             assert self.state is RecordState.AVAILABLE, f"offsets {self.first}-{self.last} are acquired twice"
         else:
@@ -162,12 +173,25 @@ class InFlightWindow:
         self._drop(count)
 
     def cut(self, offset: int) -> None:
-        """Drop all records below the offset, whatever their state: the log no longer has them."""
-        if offset >= self.end_offset:
+        """Drop all records below the offset, whatever their state: the log no longer has them.
+
+        Those that await a dead letter stay, and what follows them is archived.
+        """
+        if any(run.awaits_dead_letter for run in self.overlapping(self.start_offset, offset - 1)):
+            self._archive_below(offset)
+        elif offset >= self.end_offset:
             self._drop(len(self.runs))
             self.start_offset = self.end_offset = max(offset, self.end_offset)
         elif offset > self.start_offset:
             self._drop(self.split(offset))
+
+    def _archive_below(self, offset: int) -> None:
+        for run in self.between(self.start_offset, offset - 1):
+            if not run.state.is_final and not run.awaits_dead_letter:
+                run.move(RecordState.ARCHIVED)
+        if offset > self.end_offset:
+            self.append(Run(self.end_offset, offset - 1, RecordState.ARCHIVED, 0))
+        self.merge(self.start_offset, offset - 1)
 
     def _drop(self, count: int) -> None:
         if count:

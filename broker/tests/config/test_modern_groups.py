@@ -8,6 +8,8 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
 from penstock.config.modern_groups import (
     CONSUMER_SETTINGS,
+    COPY_DEAD_LETTERS,
+    DEAD_LETTER_TOPIC,
     SHARE_SETTINGS,
     ConsumerGroupConfig,
     ShareGroupConfig,
@@ -64,7 +66,13 @@ def test_contradictory_defaults_stop_the_broker() -> None:
 
 def test_each_group_setting_names_the_broker_setting_with_its_default() -> None:
     for name, known in (CONSUMER_SETTINGS | SHARE_SETTINGS).items():
-        if name in ("share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"):
+        if name in (
+            "share.auto.offset.reset",
+            "share.isolation.level",
+            "share.renew.acknowledge.enable",
+            DEAD_LETTER_TOPIC,
+            COPY_DEAD_LETTERS,
+        ):
             continue  # settings of groups only
         assert [synonym.name for synonym in known.synonyms] == [f"group.{name}"]
 

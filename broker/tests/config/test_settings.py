@@ -31,6 +31,7 @@ TOPIC_EXAMPLES: dict[str, tuple[str, list[str]]] = {
     "compression.type": ("zstd", ["ZSTD", "brotli", "none", ""]),
     "compression.zstd.level": ("-131072", ["-131073", "23"]),
     "delete.retention.ms": ("0", ["-1"]),
+    "errors.deadletterqueue.group.enable": ("true", ["1", "yes", ""]),
     "file.delete.delay.ms": ("0", ["-1"]),
     "flush.messages": ("9223372036854775807", ["0", "-1", "9223372036854775808"]),
     "flush.ms": ("0", ["-1"]),

@@ -172,7 +172,7 @@ def test_an_acknowledgement_takes_effect_once_it_is_durable() -> None:
     result = d.partition.acknowledge("a", [AckBatch(0, 9, [AckType.ACCEPT])], 0)
     assert result == (OK, 1)
     assert d.partition.start_offset == 0
-    assert d.partition.begin_write() == (10, [])
+    assert d.partition.begin_write() == ShareSnapshot(10, [])
     assert d.partition.start_offset == 0
     assert d.partition.complete_write(True) == 1
     assert d.partition.start_offset == 10
@@ -210,7 +210,7 @@ def test_acknowledgements_during_a_write_share_the_next_one() -> None:
     assert d.partition.begin_write() is None
     d.partition.complete_write(False)
     assert d.states == [(0, 0, Q, 1), (1, 2, Q, 1), (3, 9, Q, 1)]
-    assert d.partition.begin_write() == (0, [(0, 0, A, 1), (1, 2, K, 1), (3, 9, A, 1)])
+    assert d.partition.begin_write() == ShareSnapshot(0, [(0, 0, A, 1), (1, 2, K, 1), (3, 9, A, 1)])
     d.partition.complete_write(True)
     assert d.states == [(0, 0, Q, 1), (1, 2, K, 1), (3, 9, Q, 1)]
 
@@ -311,7 +311,7 @@ def test_a_lock_of_the_last_delivery_that_times_out_archives_the_record() -> Non
     d.settle(0, 0, AckType.RELEASE)
     d.acquire()
     assert d.partition.expire(LOCK_MS)
-    assert d.write() == (1, [])
+    assert d.write() == ShareSnapshot(1, [])
 
 
 def test_near_the_limit_batches_shrink_to_single_records() -> None:
@@ -337,7 +337,7 @@ def test_a_lower_limit_archives_what_has_reached_it() -> None:
     d.settle(0, 9, AckType.RELEASE)
     d.partition.limits.policy = DeliveryLimit(1)
     assert d.acquire() == []
-    assert d.write() == (10, [])
+    assert d.write() == ShareSnapshot(10, [])
 
 
 def test_the_end_of_a_session_releases_its_locks_only() -> None:
@@ -368,7 +368,7 @@ def test_deleted_records_leave_the_window_in_any_state() -> None:
     d.acquire()
     d.partition.on_log_start(4)
     assert d.ack(0, 5, AckType.ACCEPT) is OK
-    assert d.write() == (6, [(6, 9, A, 1)])
+    assert d.write() == ShareSnapshot(6, [(6, 9, A, 1)])
     d.partition.on_log_start(50)
     assert (d.partition.start_offset, d.states) == (50, [])
 
@@ -389,7 +389,7 @@ def test_a_new_leader_redelivers_what_was_held_and_nothing_that_was_acknowledged
     assert d.ack(0, 2, AckType.ACCEPT) is OK
     assert d.ack(5, 6, AckType.REJECT) is OK
     stored = d.write()
-    assert list(stored) == [3, [(3, 4, A, 1), (5, 6, R, 1), (7, 9, A, 1)]]
+    assert (stored.start_offset, stored.runs) == (3, [(3, 4, A, 1), (5, 6, R, 1), (7, 9, A, 1)])
     successor = Driver(TEN, start=stored.start_offset, runs=stored.runs)
     assert successor.acquire("b") == [(3, 4, 2), (7, 9, 2)]
 
@@ -397,7 +397,7 @@ def test_a_new_leader_redelivers_what_was_held_and_nothing_that_was_acknowledged
 def test_a_new_leader_archives_what_was_held_for_the_last_time() -> None:
     d = Driver(TEN, runs=[StateRun(0, 9, A, 5)])
     assert d.acquire() == []
-    assert d.write() == (10, [])
+    assert d.write() == ShareSnapshot(10, [])
 
 
 def test_a_partition_is_idle_once_all_is_written_and_nothing_is_held() -> None:

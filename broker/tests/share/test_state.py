@@ -66,7 +66,7 @@ def test_every_truncated_state_is_rejected(state: ShareState, data: st.DataObjec
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda data: b"\x02" + data[1:], "unknown format 2"),
+        (lambda data: b"\x03" + data[1:], "unknown format 3"),
         (lambda data: data + b"\0", "1 bytes follow"),
         (lambda data: data[: HEAD.size] + b"\xff\xff\xff\x7f" + data[HEAD.size + 1 :], "runs, more than"),
         (lambda data: data[: HEAD.size + 1] + b"\0" + data[HEAD.size + 2 :], "invalid run of 0 offsets at 7"),
