@@ -17,15 +17,16 @@ from penstock.runtime.clock import Clock
 from penstock_operator.kube.http import MERGE_PATCH, Requests, path_of
 from penstock_operator.ports.kube import KubeError, KubeEvent, KubeResource, Object
 
-EVENTS = KubeResource("events.k8s.io", "v1", "events")
-CONTROLLER = "penstock.io/operator"
+EVENTS = KubeResource("", "v1", "events")
+"""The core group's Events: those of events.k8s.io have no `lastTimestamp`, by which `kubectl get events` is sorted."""
+COMPONENT = "penstock.io/operator"
 SERIES_S = 600.0
 COUNT_EVERY_S = 60.0
 RATE_PER_S = 5.0
 BURST = 200.0
 MAX_SERIES = 2_000
-MAX_NOTE = 1_000
-"""Maximum length of a note in bytes; the API server's limit is 1,024."""
+MAX_MESSAGE = 1_000
+"""Maximum length of a message in bytes; the API server's limit is 1,024."""
 
 
 @dataclass(slots=True)
@@ -78,7 +79,7 @@ class EventRecorder:
         if not self._may_write(now):
             return
         series.written = now
-        change = {"series": {"count": series.count, "lastObservedTime": self._wall()}}
+        change = {"count": series.count, "lastTimestamp": self._wall()}
         path = path_of(EVENTS, namespace, series.name)
         try:
             await self._requests.send("PATCH", path, body=change, content_type=MERGE_PATCH)
@@ -89,7 +90,7 @@ class EventRecorder:
 
     def _body(self, name: str, about: Object, event: KubeEvent) -> Object:
         metadata = about["metadata"]
-        regarding = {
+        involved = {
             "apiVersion": about.get("apiVersion", ""),
             "kind": about.get("kind", ""),
             "name": metadata["name"],
@@ -97,23 +98,25 @@ class EventRecorder:
             "uid": metadata.get("uid", ""),
             "resourceVersion": metadata.get("resourceVersion", ""),
         }
-        note = event.message.encode()[:MAX_NOTE].decode("utf-8", "ignore")
+        now = self._wall()
         return {
-            "apiVersion": "events.k8s.io/v1",
+            "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": metadata.get("namespace") or "default"},
-            "eventTime": self._wall(),
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
             "type": event.type,
             "reason": event.reason,
-            "action": event.reason,
-            "note": note,
-            "regarding": regarding,
-            "reportingController": CONTROLLER,
+            "message": event.message.encode()[:MAX_MESSAGE].decode("utf-8", "ignore"),
+            "involvedObject": involved,
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
             "reportingInstance": self._instance[:128],
         }
 
     def _wall(self) -> str:
-        return datetime.fromtimestamp(self._clock.wall_ms() / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return datetime.fromtimestamp(self._clock.wall_ms() / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _may_write(self, now: float) -> bool:
         self._tokens = min(BURST, self._tokens + (now - self._filled) * RATE_PER_S)

@@ -112,4 +112,4 @@ class Kube(Protocol):
         conflict (409) if the object changed. With `orphan`, its dependents are kept without an owner."""
 
     async def record_events(self, about: Object, events: Sequence[KubeEvent]) -> None:
-        """Write Events (events.k8s.io/v1), best effort: repeated ones are counted in a series. Does not raise."""
+        """Write Events, best effort: repeated ones are counted in one Event. Does not raise."""

@@ -20,7 +20,7 @@ from doubles.kube import KINDS, WITH_STATUS, FakeKube
 
 from penstock_operator.ports.kube import KubeError, KubeResource, Object
 
-EVENTS = KubeResource("events.k8s.io", "v1", "events")
+EVENTS = KubeResource("", "v1", "events")
 SERVED = {**KINDS, EVENTS: "Event"}
 KEPT_EVENTS = 20_000
 

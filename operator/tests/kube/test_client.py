@@ -157,7 +157,7 @@ async def test_a_lease_is_created_and_patched_as_the_engine_does_it(client: Any)
     await kube.delete(LEASES, ns, name)
 
 
-async def test_events_are_written_once_and_counted_in_a_series(client: Any) -> None:
+async def test_an_event_is_written_once_and_counted(client: Any) -> None:
     from doubles.api_server import EVENTS
 
     kube, ns, name = client.kube, client.namespace, name_of("told")
@@ -166,11 +166,12 @@ async def test_events_are_written_once_and_counted_in_a_series(client: Any) -> N
         await kube.record_events(made, [KubeEvent("Warning", "ResetRefused", "the group has members" + "!" * 2_000)])
     await kube.record_events(made, [KubeEvent("Normal", "ResetDone", "done")])
     assert client.failed == []
-    events = [e for e in await kube.list(EVENTS, ns) if e["regarding"]["name"] == name]
+    events = [e for e in await kube.list(EVENTS, ns) if e["involvedObject"]["name"] == name]
     by_reason = {e["reason"]: e for e in events}
     assert len(events) == 2
-    assert by_reason["ResetRefused"]["series"]["count"] == 2
-    assert by_reason["ResetRefused"]["regarding"]["uid"] == made["metadata"]["uid"]
+    assert by_reason["ResetRefused"]["count"] == 2
+    assert by_reason["ResetRefused"]["involvedObject"]["uid"] == made["metadata"]["uid"]
+    assert by_reason["ResetRefused"]["lastTimestamp"], "kubectl get events --sort-by .lastTimestamp"
     assert by_reason["ResetDone"]["type"] == "Normal"
     await kube.delete(CONSUMER_GROUPS, ns, name)
 

@@ -53,8 +53,8 @@ async def test_it_is_made_changed_told_and_deleted_as_its_policy_says(live: Live
     )
 
     async def is_told() -> bool:
-        events = json.loads(live.kubectl.must("get", "events.events.k8s.io", "-o", "json"))["items"]
-        reasons = {event["reason"] for event in events if event["regarding"]["name"] == "orders"}
+        events = json.loads(live.kubectl.must("get", "events", "-o", "json"))["items"]
+        reasons = {event["reason"] for event in events if event["involvedObject"]["name"] == "orders"}
         return {"Created", "PartitionsAdded", "PartitionsCannotShrink"} <= reasons
 
     await until(is_told, "Events")

@@ -66,7 +66,7 @@ def test_crds_are_brought_up_to_date_and_never_taken_back(release: Release) -> N
         ("patch", "topics.penstock.io/status", "yes"),
         ("delete", "pods", "yes"),
         ("create", "leases.coordination.k8s.io", "yes"),
-        ("create", "events.events.k8s.io", "yes"),
+        ("create", "events", "yes"),
         ("delete", "topics.penstock.io", "no"),
         ("delete", "clusters.penstock.io", "no"),
         ("delete", "persistentvolumeclaims", "no"),

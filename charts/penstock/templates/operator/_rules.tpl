@@ -42,7 +42,7 @@
   resources: [certificates]
   verbs: [get, create, patch]
 {{- end }}
-- apiGroups: [events.k8s.io]
+- apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
 {{- end -}}

@@ -108,5 +108,4 @@ class Kubectl:
 
     def events(self, name: str) -> list[str]:
         """Return the reasons of the Events about the object."""
-        found = self.list("events.events.k8s.io")
-        return [event["reason"] for event in found if (event.get("regarding") or {}).get("name") == name]
+        return [event["reason"] for event in self.list("events") if event["involvedObject"].get("name") == name]
