@@ -15,11 +15,13 @@ from penstock.client import Consumer, Node, Producer, RequestTimedOut, TopicPart
 from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.gateway import DOMAIN, DRAINING, Gateway
 from penstock_operator.ports.brokers import (
+    DEAD_LETTER_TOPIC,
     DELETION_POLICY,
     OWNER,
     RESET_ID,
     BrokersError,
     ConfigPatch,
+    ObservedDeadLetters,
     ObservedOffset,
     ObservedTopicState,
     TopicCreation,
@@ -292,22 +294,30 @@ async def test_it_goes_on_when_the_controller_dies(gateway: Gateway, trio: objec
     await seen(gateway, name, lambda t: len(t.partitions[0].isr) == 3)
 
 
-async def test_share_groups_have_their_type_and_start_offsets(gateway: Gateway, trio: object, name: str) -> None:
-    group = f"g-{name}"
+async def test_share_groups_have_their_type_start_offsets_and_dead_letters(
+    gateway: Gateway, trio: object, name: str
+) -> None:
+    group, letters = f"g-{name}", f"dlq.{name}"
     await created(gateway, name, 1, 1)
+    await created(gateway, letters, 2, 1)
     async with Producer(trio.bootstrap) as producer:  # type: ignore[attr-defined]
         for number in range(5):
             await (await producer.send(name, b"%d" % number))
+        for number in range(3):
+            at_ms = 1_795_000_000_000 + 1_000 * number
+            await (await producer.send(letters, b"letter", partition=number % 2, timestamp_ms=at_ms))
     await gateway.commit(group, {(name, 0): 2}, is_share=True)
+    assert await gateway.change_groups([ConfigPatch(group, {DEAD_LETTER_TOPIC: letters})]) == {group: None}
 
-    async def has_offsets() -> bool:
+    async def is_complete() -> bool:
         found = (await gateway.groups([group])).get(group)
-        return found is not None and bool(found.offsets)
+        return found is not None and found.dead_letters is not None and bool(found.offsets)
 
-    await until(has_offsets, "the share group with its offsets")
+    await until(is_complete, "the share group with its dead letters")
     state = (await gateway.groups([group]))[group]
     assert (state.group_type, state.state, state.members) == ("share", "Empty", 0)
     assert state.offsets == (ObservedOffset(name, 0, 2, 3),)
+    assert state.dead_letters == ObservedDeadLetters(letters, 3, 1_795_000_000_000)
     assert await gateway.delete_groups([group]) == {group: None}
 
 
