@@ -45,6 +45,8 @@ MAX_REPORT_AGE_S = 2.0
 """Maximum age of a reused broker report; pods cause many events at once. Ignored when a pod is about to be stopped."""
 BROKER_TIMEOUT_S = 20.0
 """Timeout of all broker requests of one observation."""
+PROMPT_TIMEOUT_S = 2.0
+"""Timeout of these requests while no broker is ready."""
 LARGE_TOPIC_COUNT = 2000
 """Number of topics above which computations over all topics run in a thread."""
 
@@ -84,10 +86,10 @@ class ClusterObserver:
         reports are current instead of cached. Raises `KubeError`, only with `fresh`."""
         namespace, name = cluster.metadata.namespace, cluster.metadata.name
         if fresh:
-            found: Sequence[Object] = await self._kube.list(PODS, namespace, {names.CLUSTER_LABEL: name})
+            listed = await self._kube.list(PODS, namespace, {names.CLUSTER_LABEL: name})
+            pods = self._pods(name, listed, memory, wall)
         else:
-            found = self._objects.in_cluster(PODS, namespace, name)
-        pods = tuple(sorted(clamp_ready_since(self._pods(name, found), memory, wall), key=lambda pod: pod.ordinal))
+            pods = self._cached_pods(cluster, memory, wall)
         live = {
             (resource, body["metadata"]["name"]): body
             for resource in OWNED
@@ -108,6 +110,8 @@ class ClusterObserver:
         except KubeError as e:
             certificates, unreadable = None, f"cannot read Secrets: {e}"
         reported, error = await self._query_brokers(cluster, memory, pods, now, fresh)
+        if not fresh:  # the query may have taken long
+            pods = self._cached_pods(cluster, memory, wall)
         memory.refused = {key: entry for key, entry in memory.refused.items() if entry[0] > now}
         return ObservedCluster(
             now=wall,
@@ -138,8 +142,17 @@ class ClusterObserver:
             self._connections.set_access(*place_of(cluster), access)
         return found
 
-    def _pods(self, name: str, found: Sequence[Object]) -> list[ObservedPod]:
-        return [pod for body in found if (pod := read_pod(name, body)) is not None]
+    def _cached_pods(self, cluster: Cluster, memory: ClusterMemory, wall: str) -> tuple[ObservedPod, ...]:
+        namespace, name = place_of(cluster)
+        return self._pods(name, self._objects.in_cluster(PODS, namespace, name), memory, wall)
+
+    def _has_ready_broker(self, cluster: Cluster) -> bool:
+        bodies = self._objects.in_cluster(PODS, *place_of(cluster))
+        return any((pod := read_pod(cluster.metadata.name, body)) is not None and pod.is_ready for body in bodies)
+
+    def _pods(self, name: str, found: Sequence[Object], memory: ClusterMemory, wall: str) -> tuple[ObservedPod, ...]:
+        pods = [pod for body in found if (pod := read_pod(name, body)) is not None]
+        return tuple(sorted(clamp_ready_since(pods, memory, wall), key=lambda pod: pod.ordinal))
 
     def _zones(self, cluster: Cluster) -> Mapping[str, str] | None:
         if not self._objects.is_listed(NODES):
@@ -165,18 +178,31 @@ class ClusterObserver:
         if brokers is None:
             return None, "the Cluster is not in the cache yet"
         try:
-            async with asyncio.timeout(BROKER_TIMEOUT_S):
-                if not fresh:
-                    memory.reported = await fetch_reported_state(brokers, memory.min_insync)
-                else:
+            if not fresh:
+                memory.reported = await self._query_promptly(cluster, brokers, memory)
+            else:
+                async with asyncio.timeout(BROKER_TIMEOUT_S):
                     memory.reported, memory.min_insync = await fetch_state_with_min_insync(brokers)
         except BrokersError as e:
             memory.brokers_error = memory.brokers_error or str(e)
         except TimeoutError:
-            memory.brokers_error = memory.brokers_error or f"no answer for {BROKER_TIMEOUT_S:.0f} s"
+            memory.brokers_error = memory.brokers_error or "no answer in time"
         else:
             memory.reported_at, memory.brokers_error = now, ""
         return memory.reported, memory.brokers_error
+
+    async def _query_promptly(self, cluster: Cluster, brokers: BrokerGateway, memory: ClusterMemory) -> ReportedState:
+        """Return what the brokers report. Gives up early while no broker is ready, because the status of the pods must
+        not wait for brokers that are down. Raises `BrokersError`, TimeoutError."""
+        async with asyncio.timeout(BROKER_TIMEOUT_S):
+            query = asyncio.ensure_future(fetch_reported_state(brokers, memory.min_insync))
+            try:
+                while not (await asyncio.wait({query}, timeout=PROMPT_TIMEOUT_S))[0]:
+                    if not self._has_ready_broker(cluster):
+                        raise TimeoutError
+                return await query
+            finally:
+                query.cancel()
 
 
 def place_of(cluster: Cluster) -> tuple[str, str]:

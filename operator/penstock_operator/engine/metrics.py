@@ -102,10 +102,15 @@ class _Lag(Collector):
         )
         shown = [body for body in self._groups() if (body.get("status") or {}).get("lag") is not None]
         shown.sort(key=lambda body: -int(body["status"]["lag"]))
-        for body in shown[:MAX_GROUPS]:
-            metadata, spec, status = body["metadata"], body["spec"], body["status"]
-            values = [metadata["namespace"], spec["clusterRef"]["name"], spec.get("groupId") or metadata["name"]]
+        # For a moment, a discovered object and the user's have the same group. Prometheus rejects equal series.
+        by_labels = {_labels(body): body["status"] for body in reversed(shown[:MAX_GROUPS])}
+        for values, status in reversed(by_labels.items()):
             lag.add_metric(values, status["lag"])
             if status.get("lagSeconds") is not None:
                 seconds.add_metric(values, status["lagSeconds"])
         return lag, seconds
+
+
+def _labels(body: Object) -> tuple[str, str, str]:
+    metadata, spec = body["metadata"], body["spec"]
+    return metadata["namespace"], spec["clusterRef"]["name"], spec.get("groupId") or metadata["name"]

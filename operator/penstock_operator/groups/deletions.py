@@ -10,8 +10,6 @@ stored policy is removed, so that the same absence does not delete the group lat
 
 from __future__ import annotations
 
-import msgspec
-
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock_operator.engine.absence import (
@@ -23,9 +21,10 @@ from penstock_operator.engine.absence import (
     is_list_conclusive,
 )
 from penstock_operator.engine.ports import ConnectionPool, Objects, ReconcileResult
-from penstock_operator.groups.views import ClusterKey, GroupView, GroupViews, parsed
+from penstock_operator.groups.views import ClusterKey, GroupView, GroupViews
 from penstock_operator.model.common import LISTS_WITHOUT, ObjectKey
 from penstock_operator.model.group import ConsumerGroup
+from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.ports.brokers import (
     DELETION_POLICY,
     OWNER,
@@ -60,8 +59,8 @@ class GroupDeletions:
         if last is None or is_discovered(last):
             return ReconcileResult()
         try:
-            group = parsed(last)
-        except msgspec.ValidationError:
+            group = parse("ConsumerGroup", last)
+        except InvalidResource:
             return ReconcileResult()
         cluster_key = (key.namespace, group.spec.cluster_ref.name)
         try:
@@ -179,8 +178,8 @@ class GroupDeletions:
             return True
         last = self._objects.deleted_by_uid(CONSUMER_GROUPS, uid)
         try:
-            return last is not None and not _is_deleted_with_object(parsed(last))
-        except msgspec.ValidationError:
+            return last is not None and not _is_deleted_with_object(parse("ConsumerGroup", last))
+        except InvalidResource:
             return True
 
     async def _keep(self, cluster_key: ClusterKey, brokers: BrokerGateway, group_id: str) -> None:

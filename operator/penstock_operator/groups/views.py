@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import msgspec
-
 from penstock_operator.engine.ports import Objects
 from penstock_operator.model.common import ClusterRef, ObjectMeta
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec
+from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.ports.brokers import ObservedGroupState
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Object
 from penstock_operator.reconcile.group.names import is_discovered, winners
@@ -98,18 +97,9 @@ class ParsedGroup:
     def from_object(cls, body: Object) -> ParsedGroup:
         """Parse an object. Does not raise."""
         try:
-            return cls(body, parsed(body), is_discovered(body))
-        except msgspec.ValidationError:
+            return cls(body, parse("ConsumerGroup", body), is_discovered(body))
+        except InvalidResource:
             return cls(body, _UNREADABLE, False)
-
-
-def parsed(body: Object) -> ConsumerGroup:
-    """Parse an object; discards an invalid status, such as one of a newer operator. Raises
-    `msgspec.ValidationError`."""
-    try:
-        return msgspec.convert(body, ConsumerGroup)
-    except msgspec.ValidationError:
-        return msgspec.convert({key: value for key, value in body.items() if key != "status"}, ConsumerGroup)
 
 
 _UNREADABLE = ConsumerGroup(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Collection
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from clusters.cluster_kit import NAME, NS, World, formed
 
+from penstock_operator.clusters.observer import BROKER_TIMEOUT_S, MAX_REPORT_AGE_S
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.ports.brokers import BrokersError, BrokerSnapshot
 from penstock_operator.ports.kube import (
@@ -138,7 +140,9 @@ async def test_what_a_restart_keeps_from_being_written_is_told_before_it() -> No
     assert world.images() == {"penstock:2"}
     assert len(reported) == 3
     assert len(between) > 5
-    assert all("such as those of topic tight" in message for message in between), "also while the next one waits"
+    assert "all brokers were restarted; waiting: broker" in between[-1], "until the last one is back"
+    waits = [message for message in between if "must be restarted" in message]
+    assert all("such as those of topic tight" in message for message in waits), "also while the next one waits"
     assert (
         "2 partitions, such as those of topic tight (2 replicas, min.insync.replicas 2), reject writes with acks=all"
         in reported[0]
@@ -419,3 +423,23 @@ async def test_a_silence_is_written_once_in_whatever_words_brokers_are_silent() 
         assert world.condition("Ready") == ("True", "Serving")
         world.brokers.describe_cluster = silent  # type: ignore[method-assign]
         assert next(messages) < 100 * silence, "and the operator does not query without a pause"
+
+
+async def test_the_status_of_pods_does_not_wait_for_brokers_that_are_all_down() -> None:
+    world = await formed()
+    asked = asyncio.Event()
+
+    async def hang() -> BrokerSnapshot:
+        asked.set()
+        return await asyncio.Future()
+
+    world.brokers.describe_cluster = hang  # type: ignore[method-assign]
+    world.time += MAX_REPORT_AGE_S + 1
+    observing = asyncio.create_task(world.controller.reconcile([ObjectKey("Cluster", NS, NAME)]))
+    await asked.wait()
+    for body in world.kube.objects.list_objects(PODS, NS):  # while the operator waits for an answer
+        status = {**body["status"], "conditions": [{"type": "Ready", "status": "False"}]}
+        world.kube.put(PODS, {**body, "status": status})
+    async with asyncio.timeout(BROKER_TIMEOUT_S / 2):
+        await observing
+    assert world.condition("Ready") == ("False", "BrokersNotReady")

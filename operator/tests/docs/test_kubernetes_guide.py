@@ -31,7 +31,9 @@ def group(name: str, lag: int) -> dict[str, Any]:
 
 def test_the_query_of_the_scaled_object_selects_the_backlog_of_its_group() -> None:
     metrics = OperatorMetrics()
-    metrics.watch_groups(lambda: [group("workers", 1_234), group("others", 7)])
+    discovered = group("workers-1a2b3c4d5e", 1_234)
+    discovered["spec"]["groupId"] = "workers"
+    metrics.watch_groups(lambda: [group("workers", 1_234), discovered, group("others", 7)])
     (trigger,) = scaled_object()["spec"]["triggers"]
     query = QUERY.fullmatch(trigger["metadata"]["query"])
     assert query is not None

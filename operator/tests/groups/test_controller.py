@@ -362,6 +362,9 @@ async def test_settings_of_a_group_follow_the_object(world: World) -> None:
     await asyncio.sleep(1)
     assert world.c.group_settings["workers"] == {"share.delivery.count.limit": "4"}
     assert world.status("workers")["configured"] == ["share.delivery.count.limit"]
+    world.c.add_group("workers")
+    await asyncio.sleep(30)
+    assert world.names() == ["workers"], "a number among the settings does not hide the object from discovery"
 
 
 @in_a_world

@@ -252,3 +252,30 @@ def test_brokers_that_are_not_ready_may_leave_with_their_node_unless_none_is(fir
     actions = reconcile(cluster(), seen, image="penstock:1").plan.actions
     (budget,) = [action.body for action in actions if isinstance(action, ApplyObject) and action.resource == BUDGETS]
     assert (budget["spec"]["maxUnavailable"], budget["spec"]["unhealthyPodEvictionPolicy"]) == (0, policy)
+
+
+ROLLING = {"conditions": [{"type": "Rolled", "status": "False", "reason": "Rolling", "message": ""}]}
+LAGGING = topics(t=[part([0, 1, 2], [0, 1])])
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "why"),
+    [
+        (observed([pod(0), pod(1), pod(2, OLD, is_terminating=True)], reported(THREE)), {}, "broker 2 is terminating"),
+        (observed([pod(0), pod(1)], reported(THREE)), ROLLING, "broker 2 has no pod yet"),
+        (observed([pod(0), pod(1), away(2)], reported([0, 1])), ROLLING, "broker 2 is not ready"),
+        (observed([pod(0), pod(1), pod(2, ready_since=NOW)], reported(THREE)), ROLLING, "became ready less than 5 s"),
+        (observed(map(pod, THREE), reported(THREE, LAGGING)), ROLLING, "replicas of broker 2 are not in sync"),
+        (observed(map(pod, THREE)), ROLLING, "the brokers do not answer"),
+        (observed(map(pod, THREE), reported(THREE, IN_SYNC)), ROLLING, ""),
+        (observed([pod(0), pod(1), away(2)], reported([0, 1])), {}, ""),
+    ],
+)
+def test_a_roll_is_over_when_the_last_broker_is_back_and_in_sync(
+    seen: ObservedCluster, status: dict[str, Any], why: str
+) -> None:
+    roll = plan_roll(cluster(3, status=status), seen, NEW, 3, 0, ClusterAnnotations())
+    assert roll.action is None
+    assert why in roll.waits
+    assert bool(roll.outdated) is bool(roll.waits) is bool(why)
+    assert roll.must_restart is not bool(why)

@@ -26,7 +26,10 @@ RESTART_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RollingRestart:
-    """State of a roll: `outdated` brokers, the next restart, and why it waits."""
+    """State of a roll: `outdated` brokers, the next restart, and why it waits.
+
+    Once all brokers have the desired configuration, `outdated` are those that are not back and in sync yet.
+    """
 
     outdated: tuple[int, ...] = ()
     action: RestartPod | None = None
@@ -34,6 +37,8 @@ class RollingRestart:
     reason: str = ""
     """Reason of condition Rolled: Rolling, Waiting or Blocked."""
     requeue_after_s: float | None = None
+    must_restart: bool = True
+    """Whether the `outdated` brokers have another configuration. False at the end of a roll."""
 
 
 def plan_roll(
@@ -44,7 +49,7 @@ def plan_roll(
     there = [pod for pod in observed.pods if pod.ordinal < pods]
     outdated = [pod for pod in there if not pod.is_terminating and is_outdated(pod, restart, annotations)]
     if not outdated:
-        return RollingRestart()
+        return await_last_restart(cluster, observed, there, pods, restart)
     numbers = tuple(sorted(pod.ordinal for pod in outdated))
     quorum = members if cluster.spec.etcd.sidecar is not None else 0
     may_go = may_restart_running(cluster, observed, there, restart)
@@ -61,6 +66,28 @@ def plan_roll(
     if waits := restart_blocker(chosen, observed):
         return RollingRestart(numbers, None, waits, waiting(there, observed, pods), 5.0)
     return RollingRestart(numbers, restart_action(chosen), reason="Rolling")
+
+
+def await_last_restart(
+    cluster: Cluster, observed: ObservedCluster, there: Sequence[ObservedPod], pods: int, restart: str
+) -> RollingRestart:
+    """Return the end of a roll: it is over when the pod that was restarted last serves and has its replicas in
+    sync."""
+    is_rolling = any(c.type == "Rolled" and c.status == "False" for c in cluster.status.conditions)
+    ending = tuple(pod.ordinal for pod in there if pod.is_terminating and pod.restart != restart)
+    if not is_rolling and not ending:
+        return RollingRestart()
+    by_ordinal = {pod.ordinal: pod for pod in there}
+    away = [n for n in range(pods) if not (pod := by_ordinal.get(n)) or pod.is_terminating or not pod.is_ready]
+    waits = roll_blocker(there, observed, pods)
+    if not waits and observed.reported is not None:
+        out_of_sync = observed.reported.partitions.out_of_sync
+        away = sorted(number for number, count in out_of_sync.items() if count and number < pods)
+        waits = f"replicas of broker {away[0]} are not in sync" if away else ""
+    if not waits:
+        return RollingRestart()
+    numbers = tuple(away) or tuple(sorted(by_ordinal))
+    return RollingRestart(numbers, None, waits, waiting(there, observed, pods), SETTLE_S, must_restart=False)
 
 
 def may_evict(observed: ObservedCluster, pods: int) -> bool:

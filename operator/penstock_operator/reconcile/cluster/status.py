@@ -219,6 +219,8 @@ def rolled(observed: ObservedCluster, found: Findings) -> Finding:
     roll = found.roll
     if not roll.outdated:
         return "Rolled", True, "AsWanted", "all brokers run the desired configuration"
+    if not roll.must_restart:
+        return "Rolled", False, roll.reason, f"all brokers were restarted; waiting: {roll.waits}"
     message = f"broker {join_numbers(roll.outdated)} must be restarted"
     if roll.waits:
         message += f"; waiting: {roll.waits}"
