@@ -9,15 +9,15 @@ from penstock_operator.model.fields import Rule, doc, unchanged
 
 
 def size_rules() -> tuple[Rule, ...]:
-    """Return the rules for volume sizes: positive, and only growing."""
+    """Return the rules for volume sizes.
+
+    A size below that of the volumes is not refused here but by condition Storage, so that a size that was never reached
+    can be taken back, for example if the StorageClass does not allow expansion.
+    """
     return (
         Rule(
             "isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
             "size must be a quantity greater than 0, such as 10Gi",
-        ),
-        Rule(
-            "!isQuantity(self) || quantity(self).compareTo(quantity(oldSelf)) >= 0",
-            "size cannot decrease: volumes cannot shrink; create a new Cluster for smaller volumes",
         ),
     )
 
@@ -36,7 +36,7 @@ class StorageSpec(Model, frozen=True, kw_only=True):
     size: Annotated[
         str,
         doc(
-            "Size of each volume. It can be increased if the StorageClass allows expansion.",
+            "Size of each volume. It can be increased if the StorageClass allows expansion; volumes never shrink.",
             *size_rules(),
             min_length=1,
             max_length=32,
@@ -56,7 +56,8 @@ class SidecarStorageSpec(StorageSpec, frozen=True, kw_only=True):
     size: Annotated[
         str,
         doc(
-            "Size of the volume of each etcd member. It can be increased if the StorageClass allows expansion.",
+            "Size of the volume of each etcd member. It can be increased if the StorageClass allows expansion; volumes"
+            " never shrink.",
             *size_rules(),
             min_length=1,
             max_length=32,

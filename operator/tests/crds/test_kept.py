@@ -188,18 +188,6 @@ CHANGES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         {"brokers.storage.className": "fast"},
         "className cannot be changed",
     ),
-    "a smaller volume": (
-        "Cluster",
-        {"brokers.storage.size": "1Ti"},
-        {"brokers.storage.size": "1000G"},
-        "size cannot decrease: volumes cannot shrink",
-    ),
-    "a smaller volume of etcd": (
-        "Cluster",
-        SIDECAR,
-        {"etcd": {"sidecar": {"image": "etcd:3.5", "storage": {"size": "1Gi"}}}},
-        "size cannot decrease: volumes cannot shrink",
-    ),
     "fewer brokers than members of etcd": (
         "Cluster",
         SIDECAR | {"brokers.replicas": 3},
@@ -228,6 +216,16 @@ ALLOWED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "Cluster",
         {"brokers.storage.size": "1Gi"},
         {"brokers.storage.size": "1.5G"},
+    ),
+    "a larger volume taken back, which the status compares with the volumes": (
+        "Cluster",
+        {"brokers.storage.size": "1Ti"},
+        {"brokers.storage.size": "1000G"},
+    ),
+    "a larger volume of etcd taken back": (
+        "Cluster",
+        SIDECAR,
+        {"etcd": {"sidecar": {"image": "etcd:3.5", "storage": {"size": "1Gi"}}}},
     ),
     "other endpoints": ("Cluster", {}, {"etcd.endpoints": ["https://new:2379"]}),
     "a dry run that becomes real": ("ConsumerGroup", {"reset": RESET["reset"] | {"dryRun": True}}, RESET),
@@ -280,7 +278,7 @@ SHOWN: dict[str, tuple[dict[str, Any], dict[str, Any], list[str], list[str]]] = 
     "ConsumerGroup": (
         {},
         {"state": "Stable", "members": 2, "lag": 0, "lagSeconds": 0, "topicNames": "a,b", "conditions": [READY]},
-        ["NAME", "CLUSTER", "STATE", "MEMBERS", "LAG", "LAG-SECONDS", "TOPICS", "AGE"],
+        ["NAME", "CLUSTER", "TYPE", "STATE", "MEMBERS", "LAG", "LAG-SECONDS", "TOPICS", "AGE"],
         ["main", "Stable", "2", "0", "0", "a,b"],
     ),
     "User": (
