@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ class Party:
         return context
 
 
+@lru_cache(maxsize=64)
 def handshake(client: Party, server: Party, *, host: str = HOST, is_mutual: bool = True) -> None:
-    """Complete a handshake in both directions, or raise `ssl.SSLError`."""
+    """Complete a handshake in both directions, or raise `ssl.SSLError`. Two parties that can connect do so once: the
+    outcome depends on the arguments alone."""
     accepting = server.context(ssl.PROTOCOL_TLS_SERVER)
     if is_mutual:
         accepting.verify_mode = ssl.CERT_REQUIRED

@@ -27,7 +27,7 @@ from bench.peers.broker import free_port  # noqa: E402
 from bench.peers.kafka import resolve  # noqa: E402
 
 USER, PASSWORD = "alice", "alice's secret"
-SESSION_MS = 2_000
+SESSION_MS = 6_000
 DEADLINE_S = 90.0
 LISTENERS = {
     "PLAIN": "PLAINTEXT",
