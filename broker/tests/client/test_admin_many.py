@@ -432,4 +432,4 @@ async def test_groups_of_each_type_are_described_together(admin: Admin, topic: s
     (member,) = described[name].members
     assert (member.client_id, len(member.partitions)) == ("me", 4)
     offsets = await admin.share_offsets_many([f"{name}-share", f"{name}-share-2"])
-    assert offsets == dict.fromkeys(offsets, {tp: ShareOffset(0, 0)})
+    assert offsets == {key: {tp: ShareOffset(0, 0)} for key in offsets}
