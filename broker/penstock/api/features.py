@@ -1,9 +1,9 @@
-"""UpdateFeatures: raises the feature level of the cluster (KIP-584). ApiVersions reports the level."""
+"""UpdateFeatures: changes the levels of the cluster's features (KIP-584). ApiVersions reports them."""
 
 from __future__ import annotations
 
 from penstock.api.routes import RequestContext, Route
-from penstock.control.features import FEATURE, Features
+from penstock.control.features import Features, FeatureUpdate
 from penstock.control.results import AdminError
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.update_features import (
@@ -17,8 +17,9 @@ MAX_UPDATES = 100
 NO_RESULTS_VERSION = 2
 """The version from which a response has no results per feature."""
 UPGRADE_TYPE_VERSION = 1
-UPGRADE_TYPES = frozenset({1, 2, 3})
-"""Upgrade, safe downgrade and unsafe downgrade."""
+UPGRADE = 1
+DOWNGRADES = frozenset({2, 3})
+"""Safe and unsafe downgrade."""
 
 
 class FeaturesApi:
@@ -44,11 +45,8 @@ class FeaturesApi:
                 f"{len(updates)} updates exceed the limit of {MAX_UPDATES} per request; split the request",
             )
         try:
-            for update in updates:
-                check_update(update, context.version)
-                await self.features.raise_to(update.max_version_level, validate_only=True)
-            if updates and not request.validate_only:
-                await self.features.raise_to(max(update.max_version_level for update in updates))
+            read = [read_update(update, context.version) for update in updates]
+            await self.features.update(read, request.validate_only)
         except AdminError as e:
             return refused(e.error, e.message)
         if context.version >= NO_RESULTS_VERSION:
@@ -56,18 +54,17 @@ class FeaturesApi:
         return UpdateFeaturesResponse(results=[UpdatableFeatureResult(feature=update.feature) for update in updates])
 
 
-def check_update(update: FeatureUpdateKey, version: int) -> None:
-    """Raise AdminError for an unknown feature or an invalid upgrade type."""
-    if update.feature != FEATURE:
+def read_update(update: FeatureUpdateKey, version: int) -> FeatureUpdate:
+    """Return the requested level. Raises AdminError for an invalid upgrade type."""
+    if version < UPGRADE_TYPE_VERSION:
+        return FeatureUpdate(update.feature, update.max_version_level, update.allow_downgrade)
+    if update.upgrade_type != UPGRADE and update.upgrade_type not in DOWNGRADES:
         raise AdminError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f'feature "{update.feature[:100]}" does not exist; use "{FEATURE}"',
+            f'upgrade type "{update.upgrade_type}" of "{update.feature[:100]}" is invalid;'
+            f" use one of {[UPGRADE, *sorted(DOWNGRADES)]}",
         )
-    if version >= UPGRADE_TYPE_VERSION and update.upgrade_type not in UPGRADE_TYPES:
-        raise AdminError(
-            ErrorCode.INVALID_UPDATE_VERSION,
-            f'upgrade type "{update.upgrade_type}" of "{FEATURE}" is invalid; use one of {sorted(UPGRADE_TYPES)}',
-        )
+    return FeatureUpdate(update.feature, update.max_version_level, update.upgrade_type in DOWNGRADES)
 
 
 def refused(error: int, message: str | None = None) -> UpdateFeaturesResponse:

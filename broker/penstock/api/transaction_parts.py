@@ -48,12 +48,18 @@ MAX_MARKERS = 100_000
 NO_GENERATION = -1
 ABORTABLE_VERSION = 4
 """The TxnOffsetCommit version from which clients know TRANSACTION_ABORTABLE."""
+ADDING_VERSION = 5
+"""The TxnOffsetCommit version that adds its group to the transaction (KIP-890, part 2)."""
 LOADING_VERSION = 2
 """The TxnOffsetCommit version from which clients know COORDINATOR_LOAD_IN_PROGRESS."""
 COORDINATOR_ERRORS = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
-RETRIABLE = COORDINATOR_ERRORS | {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NETWORK_EXCEPTION}
+RETRIABLE = COORDINATOR_ERRORS | {
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.OPERATION_NOT_ATTEMPTED,
+}
 
 
 class TransactionPartsApi:
@@ -74,7 +80,7 @@ class TransactionPartsApi:
         """Return the routes of these APIs."""
         return [
             Route(WriteTxnMarkersRequest, self.write_txn_markers, markers_failed),
-            Route(TxnOffsetCommitRequest, self.txn_offset_commit, commit_failed, last=4),
+            Route(TxnOffsetCommitRequest, self.txn_offset_commit, commit_failed),
         ]
 
     async def write_txn_markers(
@@ -121,7 +127,7 @@ class TransactionPartsApi:
     async def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, context: RequestContext
     ) -> TxnOffsetCommitResponse:
-        """Serve TxnOffsetCommit 0 to 4, with errors that the client's version knows."""
+        """Serve TxnOffsetCommit 0 to 5, with errors that the client's version knows."""
         answer = await self.commit_offsets(request, context.version)
         if context.version < LOADING_VERSION:
             for partition in (p for topic in answer.topics for p in topic.partitions):
@@ -143,7 +149,8 @@ class TransactionPartsApi:
         error = self.group_id_error(request.group_id)
         if error:
             return self.rejected_commit(request, error)
-        answer = self.verifier.verify_group(request.transactional_id, producer, request.group_id)
+        adds = version >= ADDING_VERSION
+        answer = self.verifier.verify_group(request.transactional_id, producer, request.group_id, adds=adds)
         if not isinstance(answer, VerifiedTransaction):
             answer = await answer
         error = client_error(self.verifier.check_result(request.producer_id, answer), version)

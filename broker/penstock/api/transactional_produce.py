@@ -1,7 +1,8 @@
 """Verifies the batches of transactional Produce requests with the transaction coordinator (KIP-890).
 
-Used by `produce_append`. The first batch of a transaction in a partition is verified. If this broker is the
-coordinator, the result is available at once, unless it is a final error; otherwise the batch is copied and deferred.
+Used by `produce_append`. The first batch of a transaction in a partition is verified, or adds the partition. If this
+broker is the coordinator, the result of a verification is available at once, unless it is a final error; otherwise the
+batch is copied and deferred.
 Later batches of its producer for the partition are deferred behind it (`append_queues`).
 """
 
@@ -23,17 +24,21 @@ from penstock.wire.errors import ErrorCode
 
 ABORTABLE_VERSION = 11
 """The Produce version from which clients know TRANSACTION_ABORTABLE."""
+ADDING_VERSION = 12
+"""The Produce version from which a batch adds its partition to the transaction (KIP-890, part 2)."""
 LEADER_CHANGED = "another broker, or a later leader epoch, leads the partition; refresh metadata and retry"
 RETRIABLE = {
     ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction is being completed, or a change of this one stored",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the transaction's coordinator cannot be reached",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the transaction's coordinator is still loading",
     ErrorCode.NOT_COORDINATOR: "the transaction's coordinator has moved to another broker",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the transaction's coordinator does not know the partition yet",
+    ErrorCode.OPERATION_NOT_ATTEMPTED: "the transaction's coordinator does not know another of its partitions yet",
     ErrorCode.NETWORK_EXCEPTION: "the connection to the transaction's coordinator failed",
 }
 """Transient verification errors, and their causes."""
 FINAL = {
-    ErrorCode.INVALID_REQUEST: "the transactional id is empty; set one",
+    ErrorCode.INVALID_REQUEST: "the transactional id is empty, or the transaction has too many partitions",
     ErrorCode.PRODUCER_FENCED: "epoch {epoch} of producer id {id} is not its latest: another instance has been"
     " initialized, or its transaction timed out; initialize the producer again",
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: "producer id {id} does not belong to this transactional id, or the id has"
@@ -147,7 +152,7 @@ class TransactionChecks:
     def request_verification(self, partition: Leader, producer: ProducerIdentity) -> VerificationResult:
         """Start the verification of a producer for a partition, or return its result."""
         return self.appends.verifier.verify_partition(
-            self.transactional_id, producer, partition.name, partition.topic_id, partition.index
+            self.transactional_id, producer, partition, adds=self.version >= ADDING_VERSION
         )
 
     def rejection(self, partition: Leader, header: BatchHeader, verification: VerifiedTransaction) -> Appended | None:

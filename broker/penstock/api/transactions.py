@@ -1,15 +1,16 @@
 """AddPartitionsToTxn, AddOffsetsToTxn and EndTxn for transactional producers (KIP-98), and DescribeTransactions and
 ListTransactions for operators (KIP-664).
-
-The versions of transactions v2 (EndTxn 5) are not served until that feature can be finalized.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Collection
 from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
+from penstock.control.features import TRANSACTIONS_V2_LEVEL
 from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.runtime.clock import Clock
 from penstock.state.records import TransactionRecord, TxnState
@@ -43,6 +44,8 @@ BATCHED_VERSION = 4
 """The AddPartitionsToTxn version that brokers use, for several transactions at a time."""
 FENCED_VERSION = 2
 """The version from which clients know PRODUCER_FENCED; earlier ones get INVALID_PRODUCER_EPOCH (KIP-588)."""
+BUMPING_VERSION = 5
+"""The EndTxn version that raises the producer's epoch (KIP-890, part 2)."""
 MAX_DESCRIBED = 10_000
 MAX_PATTERN_LENGTH = 256
 
@@ -58,7 +61,7 @@ class TransactionsApi:
         return [
             Route(AddPartitionsToTxnRequest, self.add_partitions, add_failed),
             Route(AddOffsetsToTxnRequest, self.add_offsets, offsets_failed),
-            Route(EndTxnRequest, self.end_txn, end_failed, last=4),
+            Route(EndTxnRequest, self.end_txn, end_failed),
             Route(DescribeTransactionsRequest, self.describe, describe_failed),
             Route(ListTransactionsRequest, self.list_transactions, list_failed),
         ]
@@ -68,10 +71,10 @@ class TransactionsApi:
     ) -> AddPartitionsToTxnResponse:
         """Serve AddPartitionsToTxn 0 to 5."""
         if context.version >= BATCHED_VERSION:
-            results = [await self.add_batched(one, context.version) for one in request.transactions]
-            return AddPartitionsToTxnResponse(results_by_transaction=results)
+            results = await asyncio.gather(*(self.add_batched(one, context.version) for one in request.transactions))
+            return AddPartitionsToTxnResponse(results_by_transaction=list(results))
         producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        topics = await self.add_topics(
+        topics, _ = await self.add_topics(
             request.v3_and_below_transactional_id, producer, request.v3_and_below_topics, context.version
         )
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
@@ -81,17 +84,31 @@ class TransactionsApi:
         producer = ProducerIdentity(requested.producer_id, requested.producer_epoch)
         if requested.verify_only:
             return await self.verify(requested, producer)
-        topics = await self.add_topics(requested.transactional_id, producer, requested.topics, version)
-        return AddPartitionsToTxnResult(transactional_id=requested.transactional_id, topic_results=topics)
+        topics, number = await self.add_topics(
+            requested.transactional_id, producer, requested.topics, version, requested.groups
+        )
+        return AddPartitionsToTxnResult(
+            transactional_id=requested.transactional_id, topic_results=topics, transaction_number=number
+        )
 
     async def add_topics(
-        self, transactional_id: str, producer: ProducerIdentity, topics: list[AddPartitionsToTxnTopic], version: int
-    ) -> list[AddPartitionsToTxnTopicResult]:
-        """Add all partitions or none; if one is unknown, the others get OPERATION_NOT_ATTEMPTED."""
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        topics: list[AddPartitionsToTxnTopic],
+        version: int,
+        groups: Collection[str] = (),
+    ) -> tuple[list[AddPartitionsToTxnTopicResult], int]:
+        """Add all partitions and groups, or none; if one is unknown, the others get OPERATION_NOT_ATTEMPTED. Returns
+        the results and the number of the transaction."""
         partitions: dict[UUID, list[int]] = {}
         unknown: set[tuple[str, int]] = set()
+        number = -1
         for topic in topics:
-            found = self.view.topics.get(topic.name)
+            if groups and topic.topic_id == OFFSETS_TOPIC_ID:
+                continue
+            by_id = topic.topic_id != ZERO_UUID
+            found = self.view.topics_by_id.get(topic.topic_id) if by_id else self.view.topics.get(topic.name)
             for index in topic.partitions:
                 if found is None or not 0 <= index < len(found.partitions):
                     unknown.add((topic.name, index))
@@ -99,13 +116,12 @@ class TransactionsApi:
                     partitions.setdefault(found.topic_id, []).append(index)
         if unknown:
             error = ErrorCode.OPERATION_NOT_ATTEMPTED
-        elif sum(map(len, partitions.values())) > MAX_PARTITIONS:
+        elif sum(map(len, partitions.values())) > MAX_PARTITIONS or not all(map(is_group_id, groups)):
             error = ErrorCode.INVALID_REQUEST
         else:
-            error = client_error(
-                await self.coordinator.add_to_transaction(transactional_id, producer, partitions), version
-            )
-        return [
+            found_error, number = await self.coordinator.add_and_verify(transactional_id, producer, partitions, groups)
+            error = client_error(found_error, version)
+        results = [
             topic_result(
                 topic,
                 [
@@ -115,6 +131,7 @@ class TransactionsApi:
             )
             for topic in topics
         ]
+        return results, number
 
     async def verify(
         self, requested: AddPartitionsToTxnTransaction, producer: ProducerIdentity
@@ -187,10 +204,24 @@ class TransactionsApi:
         return AddOffsetsToTxnResponse(error_code=client_error(error, context.version))
 
     async def end_txn(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
-        """Serve EndTxn 0 to 4."""
+        """Serve EndTxn 0 to 5. From version 5, the response has the producer's next id and epoch."""
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+        if context.version >= BUMPING_VERSION:
+            return await self.end_and_bump(request, producer)
         error = await self.coordinator.end_transaction(request.transactional_id, producer, request.committed)
         return EndTxnResponse(error_code=client_error(error, context.version))
+
+    async def end_and_bump(self, request: EndTxnRequest, producer: ProducerIdentity) -> EndTxnResponse:
+        """Serve EndTxn 5, if all brokers can complete a transaction whose epoch was raised at its end."""
+        error, after, level = ErrorCode.NONE, producer, TRANSACTIONS_V2_LEVEL
+        if self.view.feature_level < level:
+            # A client that has seen `transaction.version` at another broker may be ahead of this broker's view.
+            error = await self.coordinator.check_feature_level(level)
+        if not error:
+            error, after = await self.coordinator.end_and_bump(request.transactional_id, producer, request.committed)
+        if error:
+            return end_failed(request, error)
+        return EndTxnResponse(producer_id=after.producer_id, producer_epoch=after.epoch)
 
     async def describe(
         self, request: DescribeTransactionsRequest, context: RequestContext
@@ -285,6 +316,11 @@ def client_error(error: ErrorCode, version: int) -> ErrorCode:
 def verification_error(error: ErrorCode) -> ErrorCode:
     """Map a verification result to an error that the requesting broker knows."""
     return ErrorCode.TRANSACTION_ABORTABLE if error is ErrorCode.INVALID_TXN_STATE else error
+
+
+def is_group_id(group_id: str) -> bool:
+    """Return whether a group id may be stored."""
+    return 0 < len(group_id) <= MAX_GROUP_ID_CHARS
 
 
 def topic_result(topic: AddPartitionsToTxnTopic, errors: list[ErrorCode]) -> AddPartitionsToTxnTopicResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.api.routes import Route
-from penstock.control.features import FEATURE, MIN_LEVEL, Features
+from penstock.control.features import CHANGEABLE_FEATURES, FEATURE, MIN_LEVEL, Features
 from penstock.wire import codec
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
@@ -22,6 +22,8 @@ from penstock.wire.messages.produce import ProduceRequest
 
 MIN_ADVERTISED_PRODUCE_VERSION = 0
 """Versions below 3 are not served, but several clients reject a broker that does not advertise them."""
+ZERO_LEVEL_VERSION = 4
+"""The version from which clients accept features whose lowest level is 0."""
 
 
 class ApiVersionsApi:
@@ -48,16 +50,29 @@ class ApiVersionsApi:
         named = request.client_software_name, request.client_software_version
         if header.version >= 3 and not all(map(is_well_formed, named)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST), header.version
-        level = self.features.level
         response = ApiVersionsResponse(
             api_keys=self.served,
-            supported_features=[
-                SupportedFeatureKey(name=FEATURE, min_version=MIN_LEVEL, max_version=self.features.max_level)
+            supported_features=self.supported(header.version),
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in self.features.finalized.items()
             ],
-            finalized_features=[FinalizedFeatureKey(name=FEATURE, max_version_level=level, min_version_level=level)],
-            finalized_features_epoch=level,
+            finalized_features_epoch=self.features.epoch,
         )
         return response, header.version
+
+    def supported(self, version: int) -> list[SupportedFeatureKey]:
+        """Return the range of levels of each feature, as far as clients of this version can read it."""
+        own = SupportedFeatureKey(name=FEATURE, min_version=MIN_LEVEL, max_version=self.features.max_level)
+        if version < ZERO_LEVEL_VERSION:
+            return [own]
+        return [
+            own,
+            *(
+                SupportedFeatureKey(name=name, min_version=0, max_version=feature.highest)
+                for name, feature in CHANGEABLE_FEATURES.items()
+            ),
+        ]
 
 
 def is_well_formed(name: str) -> bool:

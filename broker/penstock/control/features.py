@@ -1,11 +1,17 @@
-"""The feature level of a cluster: which formats its brokers use in the store and with each other (KIP-584).
+"""The features of a cluster and their levels (KIP-584): `penstock.version` and those of Kafka that clients look for.
 
-Each broker registers the highest level that it supports. A rolling upgrade or downgrade keeps the cluster's level. An
-administrator then raises it (UpdateFeatures), and brokers that do not support it can no longer join. It is never
-lowered.
+`penstock.version` is the feature level: which formats the brokers use in the store and with each other. Each broker
+registers the highest level that it supports. A rolling upgrade or downgrade keeps the cluster's level. An administrator
+then raises it (UpdateFeatures), and brokers that do not support it can no longer join. It is never lowered.
+
+Kafka's features can be lowered. `CHANGEABLE_FEATURES` has their levels, and the feature level that each requires.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -21,25 +27,77 @@ FEATURE = "penstock.version"
 """Feature name in requests."""
 MIN_LEVEL = 1
 ATTEMPTS = 10
+TRANSACTIONS_V2_LEVEL = 2
+"""The feature level from which brokers bump epochs and add partitions as transactions v2 require (KIP-890)."""
+GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION = "group.version", "share.version", "transaction.version"
+
+
+class ChangeableFeature(NamedTuple):
+    """A feature of Kafka. Its lowest level is 0, which disables it."""
+
+    highest: int
+    initial: int
+    """Level in a new cluster."""
+    unset: int
+    """Level in a cluster whose record does not have the feature: an older version created it."""
+    required_levels: Mapping[int, int] = MappingProxyType({})
+    """Feature level by feature version; without an entry, any."""
+
+
+CHANGEABLE_FEATURES = {
+    GROUP_VERSION: ChangeableFeature(1, 1, 1),
+    SHARE_VERSION: ChangeableFeature(1, 1, 1),
+    TRANSACTION_VERSION: ChangeableFeature(2, 2, 0, MappingProxyType({2: TRANSACTIONS_V2_LEVEL})),
+}
+"""By name."""
+INITIAL_FEATURES = {name: feature.initial for name, feature in CHANGEABLE_FEATURES.items()}
+"""The features of a new cluster."""
+
+
+class FeatureUpdate(NamedTuple):
+    """A requested level. `may_lower` is whether the request permits a lower one, and then no higher one."""
+
+    name: str
+    level: int
+    may_lower: bool = False
 
 
 class Features:
-    """Reads and raises the feature level. `max_level` is the highest level that this broker supports."""
+    """Reads and changes the levels. `max_level` is the highest feature level that this broker supports."""
 
     def __init__(self, store: Store, view: ClusterView, watcher: Watcher, max_level: int) -> None:
         self.store, self.view, self.watcher, self.max_level = store, view, watcher, max_level
 
     @property
     def level(self) -> int:
-        """The current level, as of the view."""
+        """The current feature level, as of the view."""
         return self.view.feature_level
 
+    @property
+    def finalized(self) -> dict[str, int]:
+        """The current level of each enabled feature, as of the view."""
+        levels = {name: level_of(self.view.features, name) for name in CHANGEABLE_FEATURES}
+        return {FEATURE: self.level, **{name: level for name, level in levels.items() if level}}
+
+    def is_enabled(self, name: str) -> bool:
+        """Return whether one of Kafka's features is enabled, as of the view."""
+        return level_of(self.view.features, name) > 0
+
+    @property
+    def epoch(self) -> int:
+        """A number that grows with each change of a level."""
+        return self.view.feature_level + self.view.features_epoch
+
     async def raise_to(self, level: int, validate_only: bool = False) -> None:
-        """Raise the level and return when the view has it. Raises `AdminError` if a broker does not support it, or for
-        a lower level."""
+        """Raise the feature level; see `update`."""
+        await self.update([FeatureUpdate(FEATURE, level)], validate_only)
+
+    async def update(self, updates: Sequence[FeatureUpdate], validate_only: bool = False) -> None:
+        """Apply all updates, in their order, or none, and return when the view has them. Raises `AdminError` if a
+        broker does not support a level, or a level may not be lowered."""
         for _ in range(ATTEMPTS):
             try:
-                if await self._try_raise(level, validate_only):
+                if await self._try_update(updates, validate_only):
                     return
             except StoreError as e:
                 raise AdminError(ErrorCode.FEATURE_UPDATE_FAILED, f"The metadata store is unavailable: {e}.") from e
@@ -47,25 +105,65 @@ class Features:
             ErrorCode.FEATURE_UPDATE_FAILED, "Brokers joined or left meanwhile; try again when the cluster is stable."
         )
 
-    async def _try_raise(self, level: int, validate_only: bool) -> bool:
+    async def _try_update(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> bool:
         """Return False if the cluster changed meanwhile."""
         enrolled = await self.store.get(keys.ENROLLED)
         entry = await self.store.get(keys.CLUSTER)
         assert entry is not None, "a broker runs in a cluster that has a record"
-        cluster = decode(ClusterRecord, entry.key, entry.value)
-        check_level(level, cluster.feature_level, (await self.store.range(keys.BROKERS)).entries)
-        if validate_only or level == cluster.feature_level:
+        cluster = changed = decode(ClusterRecord, entry.key, entry.value)
+        brokers = (await self.store.range(keys.BROKERS)).entries
+        for update in updates:
+            changed = updated(changed, update, brokers)
+        if validate_only or changed == cluster:
             return True
         result = await self.store.txn(
             [
                 Compare.unchanged(entry),
                 Compare.absent(keys.ENROLLED) if enrolled is None else Compare.unchanged(enrolled),
             ],
-            [PutOp(keys.CLUSTER, encode(replace(cluster, feature_level=level)))],
+            [PutOp(keys.CLUSTER, encode(replace(changed, features_epoch=changed.features_epoch + 1)))],
         )
         if result.succeeded:
             await self.watcher.applied(result.revision)
         return result.succeeded
+
+
+def level_of(features: Mapping[str, int], name: str) -> int:
+    """Return the level of a changeable feature, given those of the cluster's record."""
+    return features.get(name, CHANGEABLE_FEATURES[name].unset)
+
+
+def updated(cluster: ClusterRecord, update: FeatureUpdate, brokers: list[StoreEntry]) -> ClusterRecord:
+    """Return the record with one update. Raises `AdminError` if it is not permitted."""
+    if update.name == FEATURE:
+        check_level(update.level, cluster.feature_level, brokers)
+        return replace(cluster, feature_level=update.level)
+    feature = CHANGEABLE_FEATURES.get(update.name)
+    if feature is None:
+        names = ", ".join(f'"{name}"' for name in (FEATURE, *CHANGEABLE_FEATURES))
+        raise AdminError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f'feature "{update.name[:100]}" does not exist; use one of {names}',
+        )
+    check_changeable(feature, update, level_of(cluster.features, update.name), cluster.feature_level)
+    return replace(cluster, features={**cluster.features, update.name: update.level})
+
+
+def check_changeable(feature: ChangeableFeature, update: FeatureUpdate, present: int, feature_level: int) -> None:
+    """Raise `AdminError` if one of Kafka's features cannot be changed from `present`."""
+    reason = None
+    if not 0 <= update.level <= feature.highest:
+        reason = f"use a level from 0 to {feature.highest}"
+    elif update.level < present and not update.may_lower:
+        reason = f"the level is {present}; use an upgrade type that permits a downgrade"
+    elif update.level > present and update.may_lower:
+        reason = f"the level is {present}; use the upgrade type of an upgrade"
+    elif (required := feature.required_levels.get(update.level, MIN_LEVEL)) > feature_level:
+        reason = f'it requires level {required} of "{FEATURE}", which is {feature_level}; raise that first'
+    if reason is not None:
+        raise AdminError(
+            ErrorCode.INVALID_UPDATE_VERSION, f'Level {update.level} of "{update.name}" is refused: {reason}.'
+        )
 
 
 def check_level(level: int, present: int, brokers: list[StoreEntry]) -> None:

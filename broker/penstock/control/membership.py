@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.config.addresses import join_host_port
 from penstock.control.broker_reports import ReportedSettings
+from penstock.control.features import INITIAL_FEATURES
 from penstock.control.keep_alive import LeaseKeepAlive
 from penstock.control.members import LeavingRecord, history_key, leaving_key, next_history, read_history
 from penstock.runtime.clock import Clock
@@ -48,7 +49,7 @@ from penstock.state.store import (
 from penstock.state.view import BrokerEndpoint, BrokerView
 
 SCHEMA_VERSION = 1
-FEATURE_LEVEL = 1
+FEATURE_LEVEL = 2
 POLL_S = 0.2
 """Interval between reads of a key that another broker or the controller is expected to change."""
 
@@ -67,7 +68,12 @@ async def ensure_cluster(store: Store, new_id: Callable[[], UUID]) -> ClusterRec
         cluster_id = "-"
         while cluster_id.startswith("-"):  # looks like an option on a command line
             cluster_id = urlsafe_b64encode(new_id().bytes).decode().rstrip("=")
-        record = ClusterRecord(cluster_id=cluster_id, schema_version=SCHEMA_VERSION, feature_level=FEATURE_LEVEL)
+        record = ClusterRecord(
+            cluster_id=cluster_id,
+            schema_version=SCHEMA_VERSION,
+            feature_level=FEATURE_LEVEL,
+            features=INITIAL_FEATURES,
+        )
         no_cluster = [Compare.absent(keys.CLUSTER), Compare.absent(keys.ADOPTION)]
         await store.txn(no_cluster, [PutOp(keys.CLUSTER, encode(record))])
         entry = await store.get(keys.CLUSTER)
@@ -102,6 +108,7 @@ async def register_embedded(
         rack=rack,
         failure_domain=failure_domain,
         registered_ms=now_ms,
+        feature_level=FEATURE_LEVEL,
     )
     others = [e for e in (await store.range(keys.BROKERS)).entries if e.key != keys.broker(broker_id)]
     if others:

@@ -15,6 +15,7 @@ from penstock.api.client_quotas import ClientQuotasApi
 from penstock.api.cluster import ClusterApi
 from penstock.api.configs import ConfigsApi
 from penstock.api.consumer_groups import ConsumerGroupsApi
+from penstock.api.disabled_features import guard_route
 from penstock.api.dispatch import Dispatcher
 from penstock.api.features import FeaturesApi
 from penstock.api.fetch import FetchApi, FetchLimits
@@ -121,6 +122,8 @@ def make_dispatcher(services: BrokerServices, now_s: Callable[[], float]) -> Dis
         enforcement = Enforcement(authorizer, services.view, config, services.audit)
     apis = [*make_apis(services), *make_share_apis(services, limits, access), FeaturesApi(features)]
     routes = [route for api in apis for route in api.routes()]
+    for route in routes:
+        guard_route(route, features)
     fetch = FetchApi(replicas, sessions, limits, stats, followers, services.leaderships, access)
     produce = ProduceApi(replicas, stats, services.transactions.verifier, services.leaderships, access)
     versions = ApiVersionsApi(routes, features)

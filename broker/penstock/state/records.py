@@ -49,6 +49,10 @@ class ClusterRecord(StoredRecord, frozen=True, kw_only=True):
     """Version of keys and records; a broker refuses a store with a newer one."""
     feature_level: Count = 1
     """Formats that all brokers may write and send; see `control.features`."""
+    features: Annotated[dict[str, Count], msgspec.Meta(max_length=100)] = {}
+    """Levels of Kafka's features, by name; see `control.features`."""
+    features_epoch: Int64 = 0
+    """Number of changes of a level."""
 
 
 class ControllerRecord(StoredRecord, frozen=True, kw_only=True):
@@ -294,6 +298,8 @@ class TxnState(Enum):
 
 OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
 """States of a transaction that has partitions and groups."""
+PREPARED_STATES = frozenset({"PrepareCommit", "PrepareAbort"})
+"""States of a transaction whose outcome is decided and not yet known to all partitions."""
 
 
 class TransactionRecord(StoredRecord, frozen=True, kw_only=True):
@@ -316,6 +322,8 @@ class TransactionRecord(StoredRecord, frozen=True, kw_only=True):
     """Start of the ongoing transaction."""
     updated_ms: Int64 = 0
     number: Int64 = 0
+    next_producer_id: Int64 = -1
+    """The producer id, with epoch 0, once the prepared transaction is complete; -1 if the id remains."""
 
     def contradiction(self) -> str | None:
         """Return what makes the fields inconsistent with each other; None if they are consistent."""
@@ -325,6 +333,8 @@ class TransactionRecord(StoredRecord, frozen=True, kw_only=True):
             return f"a transaction in state {self.state} has partitions or groups"
         if self.last_producer_id >= 0 and self.last_epoch < 0:
             return f"last_producer_id is {self.last_producer_id} without last_epoch"
+        if self.next_producer_id >= 0 and self.state not in PREPARED_STATES:
+            return f"a transaction in state {self.state} has a next producer id"
         return None
 
 

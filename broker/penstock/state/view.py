@@ -108,6 +108,9 @@ class ClusterView:
     cluster_id: str = ""
     feature_level: int = 1
     """Level of the formats in the store and between brokers: see `control.features`."""
+    features: Mapping[str, int] = field(default_factory=dict)
+    """Levels of Kafka's features, by name, as in the cluster's record."""
+    features_epoch: int = 0
     controller_id: int = -1
     controller_epoch: int = 0
     revision: int = 0

@@ -163,6 +163,8 @@ class Watcher:
         tables, view = self._tables, self.view
         view.cluster_id = tables.cluster.cluster_id if tables.cluster else view.cluster_id
         view.feature_level = tables.cluster.feature_level if tables.cluster else view.feature_level
+        if tables.cluster:
+            view.features, view.features_epoch = tables.cluster.features, tables.cluster.features_epoch
         view.controller_id = tables.controller.broker_id if tables.controller else -1
         view.controller_epoch = tables.controller.epoch if tables.controller else view.controller_epoch
         brokers_touched, tables.brokers_touched = tables.brokers_touched, False

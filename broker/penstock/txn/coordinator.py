@@ -16,8 +16,8 @@ from penstock.config.broker import BrokerConfig
 from penstock.group.shard_writer import ShardGuard
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
-from penstock.state import keys
-from penstock.state.records import BadRecord, TransactionRecord, TxnState
+from penstock.state import keys, records
+from penstock.state.records import BadRecord, ClusterRecord, TransactionRecord, TxnState
 from penstock.state.store import Store, StoreEntry, StoreError
 from penstock.txn import shards, state_machine
 from penstock.txn.completion import Completion
@@ -164,11 +164,27 @@ class TransactionCoordinator:
         groups: Iterable[str] = (),
     ) -> ErrorCode:
         """Add partitions and groups to the ongoing transaction, or start one. Durable on return."""
-        now = self._clock.wall_ms
-        return await self._update(
-            transactional_id,
-            lambda record: state_machine.add_to_transaction(record, producer, partitions, groups, now()),
-        )
+        return (await self.add_and_verify(transactional_id, producer, partitions, groups)).error
+
+    async def add_and_verify(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Mapping[UUID, Iterable[int]],
+        groups: Iterable[str] = (),
+    ) -> VerifiedTransaction:
+        """Do what `add_to_transaction` does. Returns the number of the transaction, too (KIP-890, part 2)."""
+        number = -1
+
+        def decide(record: TransactionRecord | None) -> TxnTransition:
+            nonlocal number
+            now_ms = self._clock.wall_ms()
+            transition = state_machine.add_to_transaction(record, producer, partitions, groups, now_ms)
+            after = transition.record or record
+            number = -1 if after is None else after.number
+            return transition
+
+        return VerifiedTransaction(await self._update(transactional_id, decide), number)
 
     async def end_transaction(self, transactional_id: str, producer: ProducerIdentity, committed: bool) -> ErrorCode:
         """Commit or abort the transaction. Returns when the decision is durable; markers follow."""
@@ -176,6 +192,25 @@ class TransactionCoordinator:
         return await self._update(
             transactional_id, lambda record: state_machine.end_transaction(record, producer, committed, now())
         )
+
+    async def end_and_bump(
+        self, transactional_id: str, producer: ProducerIdentity, committed: bool
+    ) -> tuple[ErrorCode, ProducerIdentity]:
+        """Do what `end_transaction` does, and return the producer's next identity (EndTxn 5)."""
+        next_identity = NO_PRODUCER
+
+        async def work(transaction: TransactionState) -> ErrorCode:
+            nonlocal next_identity
+            record = transaction.record
+            new_id = await self._ids.next_id() if state_machine.needs_new_id_to_end(record, producer) else None
+            now_ms = self._clock.wall_ms()
+            transition = state_machine.end_and_bump(record, producer, committed, now_ms, new_id)
+            error = await self._write(transaction, transition)
+            if not error and transaction.record is not None:
+                next_identity = state_machine.identity_after(transaction.record)
+            return error
+
+        return await self._work(transactional_id, work), next_identity
 
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, topic_id: UUID, index: int
@@ -225,6 +260,16 @@ class TransactionCoordinator:
             log.info("cannot confirm the owner of a coordinator shard", id=transactional_id, reason=str(e))
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
+
+    async def check_feature_level(self, level: int) -> ErrorCode:
+        """Return NONE if the cluster has at least this feature level, by a linearizable read."""
+        try:
+            entry = await self._store.get(keys.CLUSTER)
+            stored = 0 if entry is None else records.decode(ClusterRecord, entry.key, entry.value).feature_level
+        except (StoreError, BadRecord) as e:
+            log.warning("cannot read the feature level", reason=str(e))
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE if stored >= level else ErrorCode.UNSUPPORTED_VERSION
 
     async def confirm_shards(self) -> ErrorCode:
         """Drop the shards that are another broker's by now, so that no transaction is reported by two coordinators.
@@ -292,6 +337,10 @@ class TransactionCoordinator:
     async def _update(
         self, transactional_id: str, decide: Callable[[TransactionRecord | None], TxnTransition]
     ) -> ErrorCode:
+        return await self._work(transactional_id, lambda one: self._write(one, decide(one.record)))
+
+    async def _work(self, transactional_id: str, work: Callable[[TransactionState], Work]) -> ErrorCode:
+        """Run `work` for a known transactional id; see `_locked`."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         shard, error = self._shard(transactional_id)
@@ -300,7 +349,7 @@ class TransactionCoordinator:
         transaction = shard.transactions.get(transactional_id)
         if transaction is None:
             return await self.confirm_ownership(transactional_id) or ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        return await self._locked(transaction, lambda: self._write(transaction, decide(transaction.record)))
+        return await self._locked(transaction, lambda: work(transaction))
 
     async def _locked(self, transaction: TransactionState, work: Callable[[], Work]) -> ErrorCode:
         """Run `work` with the id's lock held and its record known. Returns its error, or why it did not run."""

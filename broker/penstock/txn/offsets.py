@@ -181,7 +181,7 @@ class TxnOffsets:
         writes: Writes = []
         ties: list[tuple[str, str]] = []
         for key, offset_record in pending.items():
-            if marker.committed and offset_record.epoch == marker.producer_epoch:
+            if marker.committed and is_of_transaction(offset_record, ending):
                 # Tied, because a repetition must not write the offset again and undo a later commit.
                 ties.append((keys.offset(*key), pending_key(marker.producer_id, key)))
                 writes.append(
@@ -216,6 +216,14 @@ class TxnOffsets:
         self._offsets.writers.for_shard(number).submit([deletion(producer_id, key) for key in offsets])
         for key, record in offsets.items():
             shard.remove(producer_id, key, record)
+
+
+def is_of_transaction(record: TxnOffsetRecord, ending: TransactionEnding) -> bool:
+    """Return whether a pending offset belongs to the transaction that ends. In transactions v2, the marker has a later
+    epoch than the offset."""
+    if ending.number == UNNUMBERED:
+        return record.epoch == ending.marker.producer_epoch
+    return record.number == ending.number
 
 
 def deletion(producer_id: int, key: OffsetKey) -> tuple[Operation, OffsetWrite | None]:

@@ -52,7 +52,7 @@ class TransactionService:
         self.coordinator = TransactionCoordinator(
             store, clock, config, ids, self.router, ownership, lambda: groups.retention.paused
         )
-        self.verifier = Verifier(self.coordinator, config.node_id, latest, verification)
+        self.verifier = Verifier(self.coordinator, config.node_id, latest, verification, view)
         self._orphans = OrphanedOffsets(store, self.offsets)
         self._closed = False
         ownership.add_listener(self)

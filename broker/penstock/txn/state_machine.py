@@ -29,14 +29,17 @@ NO_EPOCH = NO_ID = -1
 
 PREPARED = (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT)
 IDLE = (TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT)
+ENDED = (*PREPARED, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT)
+COMMITTED = (TxnState.PREPARE_COMMIT, TxnState.COMPLETE_COMMIT)
 NEXT_STATES: Mapping[TxnState, Collection[TxnState]] = {
-    **dict.fromkeys(IDLE, (TxnState.EMPTY, TxnState.ONGOING)),
+    **dict.fromkeys(IDLE, (TxnState.EMPTY, TxnState.ONGOING, TxnState.COMPLETE_ABORT)),
     TxnState.ONGOING: (TxnState.ONGOING, *PREPARED),
     TxnState.PREPARE_COMMIT: (TxnState.COMPLETE_COMMIT,),
     TxnState.PREPARE_ABORT: (TxnState.COMPLETE_ABORT,),
     TxnState.DEAD: (),
 }
-"""The states that may follow each state. A prepared outcome is never changed."""
+"""The states that may follow each state. A prepared outcome is never changed. An idle producer may abort a transaction
+that has nothing yet (KIP-890)."""
 FATAL_ERRORS = frozenset(
     {ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE}
 )
@@ -148,11 +151,22 @@ def needs_new_id(record: TransactionRecord | None) -> bool:
 
 
 def may_claim(record: TransactionRecord, claimed: ProducerIdentity) -> bool:
-    """Return whether the claim is the current identity, or the one that the current identity replaced."""
-    if claimed == ProducerIdentity(record.producer_id, record.epoch):
-        return True
+    """Return whether the claim is the current or the next identity, or the one that the current identity replaced."""
+    current = ProducerIdentity(record.producer_id, record.epoch)
+    return claimed in (current, identity_after(record)) or was_replaced(record, claimed)
+
+
+def was_replaced(record: TransactionRecord, producer: ProducerIdentity) -> bool:
+    """Return whether the current identity replaced this one, of the same producer."""
     before = record.producer_id if record.last_producer_id == NO_ID else record.last_producer_id
-    return record.last_epoch != NO_EPOCH and claimed == ProducerIdentity(before, record.last_epoch)
+    return record.last_epoch != NO_EPOCH and producer == ProducerIdentity(before, record.last_epoch)
+
+
+def identity_after(record: TransactionRecord) -> ProducerIdentity:
+    """Return the identity that the producer has once the transaction is complete."""
+    if record.next_producer_id != NO_ID:
+        return ProducerIdentity(record.next_producer_id, 0)
+    return ProducerIdentity(record.producer_id, record.epoch)
 
 
 def abort_and_fence(record: TransactionRecord, now_ms: int, may_resume: bool) -> TransactionRecord:
@@ -169,7 +183,11 @@ def abort_and_fence(record: TransactionRecord, now_ms: int, may_resume: bool) ->
 
 def producer_error(record: TransactionRecord | None, producer: ProducerIdentity) -> ErrorCode:
     """Return the error if the request's producer does not own the transactional id, else NONE."""
-    if record is None or record.producer_id != producer.producer_id:
+    if record is None:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if record.producer_id != producer.producer_id:
+        if record.next_producer_id != NO_ID and producer == identity_after(record):
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     # No producer has the highest epoch: it fences the producer with the epoch below.
     is_current = record.epoch == producer.epoch <= MAX_PRODUCER_EPOCH
@@ -233,6 +251,66 @@ def end_transaction(
     return TxnTransition(ErrorCode.INVALID_TXN_STATE)
 
 
+def end_and_bump(
+    record: TransactionRecord | None, producer: ProducerIdentity, committed: bool, now_ms: int, new_id: int | None
+) -> TxnTransition:
+    """Handle EndTxn 5 (KIP-890): the end also raises the epoch, which fences late requests of the transaction.
+
+    The response has `identity_after` the transition's record, or else `record`. A retry has the identity before. An
+    abort needs no transaction, because the requests that would have started it may have failed. `new_id` is required if
+    `needs_new_id_to_end` is true.
+    """
+    if record is not None and state_of(record) in ENDED and was_replaced(record, producer):
+        return retry_of_end(record, committed)
+    error = producer_error(record, producer)
+    if error or record is None:
+        return TxnTransition(error)
+    state = state_of(record)
+    if state in PREPARED:
+        return TxnTransition(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if state is TxnState.ONGOING:
+        prepared = TxnState.PREPARE_COMMIT if committed else TxnState.PREPARE_ABORT
+        bumped = with_state(record, prepared, now_ms, **next_identity(record, new_id))
+        return TxnTransition(ErrorCode.NONE, bumped, finish=True)
+    if committed:
+        return TxnTransition(ErrorCode.INVALID_TXN_STATE)
+    changes = next_identity(record, new_id)
+    next_id = changes.pop("next_producer_id", NO_ID)
+    if next_id != NO_ID:
+        changes |= {"producer_id": next_id, "epoch": 0, "last_producer_id": record.producer_id}
+    return TxnTransition(ErrorCode.NONE, with_state(record, TxnState.COMPLETE_ABORT, now_ms, **changes))
+
+
+def retry_of_end(record: TransactionRecord, committed: bool) -> TxnTransition:
+    """Return the outcome of an EndTxn 5 whose transaction has ended already."""
+    if (state_of(record) in COMMITTED) != committed:
+        return TxnTransition(ErrorCode.INVALID_TXN_STATE)
+    if identity_after(record).epoch > MAX_PRODUCER_EPOCH:
+        return TxnTransition(ErrorCode.PRODUCER_FENCED)  # it timed out in its last epoch
+    return TxnTransition(ErrorCode.CONCURRENT_TRANSACTIONS if state_of(record) in PREPARED else ErrorCode.NONE)
+
+
+def next_identity(record: TransactionRecord, new_id: int | None) -> dict[str, int]:
+    """Return the fields of the identity that replaces the record's when the transaction is prepared.
+
+    The markers have the next epoch. If that is the last one, the producer continues with a new id.
+    """
+    changes = {"epoch": record.epoch + 1, "last_epoch": record.epoch, "last_producer_id": NO_ID}
+    if record.epoch >= MAX_PRODUCER_EPOCH:
+        assert new_id is not None, "an exhausted epoch needs a new producer id"
+        changes["next_producer_id"] = new_id
+    return changes
+
+
+def needs_new_id_to_end(record: TransactionRecord | None, producer: ProducerIdentity) -> bool:
+    """Return whether EndTxn 5 needs a new producer id."""
+    return (
+        record is not None
+        and producer == ProducerIdentity(record.producer_id, record.epoch)
+        and record.epoch == MAX_PRODUCER_EPOCH
+    )
+
+
 def abort_timed_out(record: TransactionRecord, now_ms: int) -> TxnTransition:
     """Abort an ongoing transaction that has timed out, with a higher epoch."""
     if state_of(record) is not TxnState.ONGOING:
@@ -242,9 +320,15 @@ def abort_timed_out(record: TransactionRecord, now_ms: int) -> TxnTransition:
 
 def complete(record: TransactionRecord, now_ms: int) -> TransactionRecord:
     """Return the record of a transaction whose markers have all been written."""
+    assert state_of(record) in PREPARED, f"a transaction cannot go from {record.state} to completion"
     is_commit = state_of(record) is TxnState.PREPARE_COMMIT
     done = TxnState.COMPLETE_COMMIT if is_commit else TxnState.COMPLETE_ABORT
-    return with_state(record, done, now_ms, partitions={}, groups=[])
+    changes: dict[str, object] = {"partitions": {}, "groups": []}
+    if record.next_producer_id != NO_ID:
+        producer_id, epoch = identity_after(record)
+        changes |= {"producer_id": producer_id, "epoch": epoch, "last_producer_id": record.producer_id}
+        changes["next_producer_id"] = NO_ID
+    return with_state(record, done, now_ms, **changes)
 
 
 def verify(record: TransactionRecord | None, producer: ProducerIdentity, includes: bool) -> VerifiedTransaction:

@@ -1,8 +1,10 @@
-"""Verifies with the transaction's coordinator that a partition or group is part of the ongoing transaction (KIP-890).
+"""Verifies with the transaction's coordinator that a partition or group is part of the ongoing transaction, or adds it
+(KIP-890).
 
 Used for a transaction's first batch in a partition, and for transactional offset commits: what arrives after the end is
-rejected instead of starting a transaction that never ends. If this broker is the coordinator, the result is immediate,
-except that ownership is confirmed before a fatal error. Requests to another broker are batched while one is in flight.
+rejected instead of starting a transaction that never ends. Clients of transactions v2 do not add partitions and groups
+themselves. If this broker is the coordinator, the result is immediate, except that ownership is confirmed before a
+fatal error, and that an addition is stored. Requests are batched while one to the same broker is in flight.
 A result refers to one transaction by its number. It is valid until that transaction is known to have ended, which
 `Verifier.check_result` checks immediately before the write.
 """
@@ -13,8 +15,11 @@ import asyncio
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from penstock.control.features import TRANSACTIONS_V2_LEVEL
+from penstock.replica.partition import Partition
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
+from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
 from penstock.txn.latest_transactions import LatestTransactions
 from penstock.txn.state_machine import FATAL_ERRORS, ProducerIdentity, VerifiedTransaction
@@ -38,7 +43,8 @@ class VerificationChannel(Protocol):
 
 
 class VerificationRequest(NamedTuple):
-    """What to verify. `group_id` is set if verified locally; remote requests name the group's shard as `partition`."""
+    """What to verify, or with `adds` to add if it is missing. `group_id` is set if it is verified locally or may be
+    added; `partition` is the group's shard, which remote verifications name."""
 
     transactional_id: str
     producer: ProducerIdentity
@@ -46,6 +52,18 @@ class VerificationRequest(NamedTuple):
     topic_id: UUID
     partition: int
     group_id: str | None = None
+    adds: bool = False
+
+
+class ResultKey(NamedTuple):
+    """What a result of a remote request is about."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    adds: bool
+    topic: str
+    topic_id: UUID
+    partition: int
 
 
 VerificationResult = VerifiedTransaction | asyncio.Future[VerifiedTransaction]
@@ -61,27 +79,31 @@ class Verifier:
         broker_id: int,
         latest: LatestTransactions,
         channel: VerificationChannel,
+        view: ClusterView,
     ) -> None:
         self._coordinator, self._broker_id, self._latest, self._channel = coordinator, broker_id, latest, channel
+        self._view = view
         self._pending: dict[VerificationRequest, asyncio.Future[VerifiedTransaction]] = {}
         self._queues: dict[int, list[VerificationRequest]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def verify_partition(
-        self, transactional_id: str, producer: ProducerIdentity, topic: str, topic_id: UUID, index: int
+        self, transactional_id: str, producer: ProducerIdentity, partition: Partition, *, adds: bool
     ) -> VerificationResult:
-        """Verify a partition of the transaction."""
-        request = VerificationRequest(transactional_id, producer, topic, topic_id, index)
+        """Verify a partition of the transaction; `adds` is whether the client leaves the addition to the broker."""
+        place = partition.name, partition.topic_id, partition.index
+        request = VerificationRequest(transactional_id, producer, *place, adds=adds and self._may_add)
         return self._request(self._coordinator.coordinator_of(transactional_id), request)
 
-    def verify_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str) -> VerificationResult:
-        """Verify a group of the transaction."""
+    def verify_group(
+        self, transactional_id: str, producer: ProducerIdentity, group_id: str, *, adds: bool
+    ) -> VerificationResult:
+        """Verify a group of the transaction; see `verify_partition`."""
         target = self._coordinator.coordinator_of(transactional_id)
-        own = group_id if target == self._broker_id else None
-        shard = keys.shard_of(group_id)
-        return self._request(
-            target, VerificationRequest(transactional_id, producer, OFFSETS_TOPIC, OFFSETS_TOPIC_ID, shard, own)
-        )
+        adds = adds and self._may_add
+        own = group_id if adds or target == self._broker_id else None
+        place = OFFSETS_TOPIC, OFFSETS_TOPIC_ID, keys.shard_of(group_id)
+        return self._request(target, VerificationRequest(transactional_id, producer, *place, own, adds))
 
     def check_result(self, producer_id: int, result: VerifiedTransaction) -> ErrorCode:
         """Return the error of a result, immediately before the write.
@@ -102,6 +124,11 @@ class Verifier:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- internal
+
+    @property
+    def _may_add(self) -> bool:
+        """Whether all coordinators return the number of a transaction with an addition."""
+        return self._view.feature_level >= TRANSACTIONS_V2_LEVEL
 
     def _request(self, target: int, request: VerificationRequest) -> VerificationResult:
         future = self._pending.get(request)
@@ -150,43 +177,73 @@ class Verifier:
         """Fetch results from another broker, or local ones after confirming ownership."""
         if target != self._broker_id:
             request = encode_requests(requests)
-            return decode_results(request, await self._channel.add_partitions(target, request))
-        names = list(dict.fromkeys(q.transactional_id for q in requests))
+            results = decode_results(request, await self._channel.add_partitions(target, request))
+            return {q: results[result_key(q)] for q in requests}
+        additions: dict[tuple[str, ProducerIdentity], list[VerificationRequest]] = {}
+        for q in requests:
+            if q.adds:
+                additions.setdefault((q.transactional_id, q.producer), []).append(q)
+        added = await asyncio.gather(*(self._add_locally(*key, of_one) for key, of_one in additions.items()))
+        found = dict(pair for results in added for pair in results)
+        names = list(dict.fromkeys(q.transactional_id for q in requests if not q.adds))
         errors = dict(zip(names, await asyncio.gather(*map(self._coordinator.confirm_ownership, names)), strict=True))
-        # Verified again: the earlier result may be of an earlier ownership term than the confirmed one.
-        return {
-            q: VerifiedTransaction(error) if (error := errors[q.transactional_id]) else self._verify_locally(q)
-            for q in requests
-        }
+        for q in requests:
+            if not q.adds:
+                # Verified again: the earlier result may be of an earlier ownership term than the confirmed one.
+                error = errors[q.transactional_id]
+                found[q] = VerifiedTransaction(error) if error else self._verify_locally(q)
+        return found
+
+    async def _add_locally(
+        self, transactional_id: str, producer: ProducerIdentity, requests: list[VerificationRequest]
+    ) -> list[tuple[VerificationRequest, VerifiedTransaction]]:
+        """Add partitions and groups to one transaction of the local coordinator."""
+        partitions: dict[UUID, list[int]] = {}
+        for q in requests:
+            if q.group_id is None:
+                partitions.setdefault(q.topic_id, []).append(q.partition)
+        groups = [q.group_id for q in requests if q.group_id is not None]
+        result = await self._coordinator.add_and_verify(transactional_id, producer, partitions, groups)
+        return [(q, result) for q in requests]
 
 
 def encode_requests(requests: list[VerificationRequest]) -> AddPartitionsToTxnRequest:
     """Encode verification requests."""
-    transactions: dict[tuple[str, ProducerIdentity], AddPartitionsToTxnTransaction] = {}
-    topics: dict[tuple[str, ProducerIdentity, UUID], AddPartitionsToTxnTopic] = {}
+    transactions: dict[tuple[str, ProducerIdentity, bool], AddPartitionsToTxnTransaction] = {}
+    topics: dict[tuple[str, ProducerIdentity, bool, UUID], AddPartitionsToTxnTopic] = {}
     for q in requests:
-        producer_key = q.transactional_id, q.producer
+        producer_key = q.transactional_id, q.producer, q.adds
         transaction = transactions.get(producer_key)
         if transaction is None:
             transaction = transactions[producer_key] = AddPartitionsToTxnTransaction(
                 transactional_id=q.transactional_id,
                 producer_id=q.producer.producer_id,
                 producer_epoch=q.producer.epoch,
-                verify_only=True,
+                verify_only=not q.adds,
             )
+        if q.adds and q.group_id is not None:
+            transaction.groups.append(q.group_id)
         topic = topics.get((*producer_key, q.topic_id))
         if topic is None:
             topic = topics[*producer_key, q.topic_id] = AddPartitionsToTxnTopic(name=q.topic, topic_id=q.topic_id)
             transaction.topics.append(topic)
-        topic.partitions.append(q.partition)
+        if q.group_id is None or q.partition not in topic.partitions:
+            topic.partitions.append(q.partition)
     return AddPartitionsToTxnRequest(transactions=list(transactions.values()))
+
+
+def result_key(request: VerificationRequest) -> ResultKey:
+    """Return the key of a request's result; groups of one shard share a result."""
+    return ResultKey(
+        request.transactional_id, request.producer, request.adds, request.topic, request.topic_id, request.partition
+    )
 
 
 def decode_results(
     request: AddPartitionsToTxnRequest, response: AddPartitionsToTxnResponse
-) -> dict[VerificationRequest, VerifiedTransaction]:
-    """Return the results by request. Raises ValueError unless they are in request order."""
-    found: dict[VerificationRequest, VerifiedTransaction] = {}
+) -> dict[ResultKey, VerifiedTransaction]:
+    """Return the results. Raises ValueError unless they are in request order."""
+    found: dict[ResultKey, VerifiedTransaction] = {}
     for transaction, result in zip(request.transactions, response.results_by_transaction, strict=True):
         producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
         for topic, answered in zip(transaction.topics, result.topic_results, strict=True):
@@ -197,6 +254,13 @@ def decode_results(
                     p.partition_index,
                 ):
                     raise ValueError(f"unexpected result for {answered.name}-{p.partition_index}: it was not requested")
-                key = VerificationRequest(transaction.transactional_id, producer, topic.name, topic.topic_id, index)
+                key = ResultKey(
+                    transaction.transactional_id,
+                    producer,
+                    not transaction.verify_only,
+                    topic.name,
+                    topic.topic_id,
+                    index,
+                )
                 found[key] = VerifiedTransaction(ErrorCode(p.partition_error_code), result.transaction_number)
     return found

@@ -1,4 +1,4 @@
-"""The feature level: kept while brokers are upgraded, raised once all support it, never lowered."""
+"""The feature level: kept while brokers are upgraded, raised once all support it, never lowered. Kafka's features."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from penstock.config.broker import BrokerConfig
-from penstock.control.features import Features
-from penstock.control.membership import Registration, ensure_cluster
+from penstock.control.features import Features, FeatureUpdate
+from penstock.control.membership import FEATURE_LEVEL, Registration, ensure_cluster
 from penstock.control.results import AdminError
 from penstock.runtime.clock import SystemClock
 from penstock.state import keys
 from penstock.state.embedded import EmbeddedStore
-from penstock.state.records import BrokerRecord, ClusterRecord, decode
-from penstock.state.store import Store, StoreError
+from penstock.state.records import BrokerRecord, ClusterRecord, decode, encode
+from penstock.state.store import PutOp, Store, StoreError
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 
@@ -28,7 +28,8 @@ class Cluster:
         self.features = Features(self.store, self.view, self.watcher, 3)
 
     async def start(self) -> None:
-        await ensure_cluster(self.store, uuid4)
+        """Start in a cluster of level 1, as an older version created it."""
+        await self.store.txn([], [PutOp(keys.CLUSTER, encode(ClusterRecord(cluster_id="c")))])
         await self.watcher.start()
 
     async def join(self, broker_id: int, level: int, store: Store | None = None) -> Registration:
@@ -119,3 +120,62 @@ async def test_fields_of_a_newer_record_are_passed_over() -> None:
     record = ClusterRecord(cluster_id="c", schema_version=1, feature_level=1)
     newer = msgspec.json.encode({**msgspec.to_builtins(record), "from_the_future": {"a": [1]}})
     assert decode(ClusterRecord, keys.CLUSTER, newer) == record
+
+
+TRANSACTIONS = "transaction.version"
+
+
+async def test_a_new_cluster_has_the_highest_levels() -> None:
+    store, view = EmbeddedStore(":memory:"), ClusterView()
+    await ensure_cluster(store, uuid4)
+    watcher = Watcher(store, view, BrokerConfig())
+    await watcher.start()
+    assert Features(store, view, watcher, FEATURE_LEVEL).finalized == {
+        "penstock.version": 2,
+        "group.version": 1,
+        "share.version": 1,
+        "transaction.version": 2,
+    }
+    await watcher.stop()
+    await store.close()
+
+
+async def test_an_upgraded_cluster_has_transactions_v2_once_an_administrator_raises_both_levels(
+    cluster: Cluster,
+) -> None:
+    await cluster.join(1, 2)
+    assert cluster.features.finalized == {"penstock.version": 1, "group.version": 1, "share.version": 1}
+    with pytest.raises(AdminError, match=r'requires level 2 of "penstock\.version", which is 1; raise that first'):
+        await cluster.features.update([FeatureUpdate(TRANSACTIONS, 2)])
+    await cluster.features.raise_to(2)
+    assert TRANSACTIONS not in cluster.features.finalized
+    await cluster.features.update([FeatureUpdate(TRANSACTIONS, 2)])
+    assert cluster.features.finalized[TRANSACTIONS] == 2
+
+
+async def test_both_levels_can_be_raised_by_one_request_unless_a_broker_is_behind(cluster: Cluster) -> None:
+    updates = [FeatureUpdate("penstock.version", 2), FeatureUpdate(TRANSACTIONS, 2)]
+    await cluster.join(1, 2)
+    older = await cluster.join(2, 1)
+    with pytest.raises(AdminError, match="Brokers 2 do not support level 2"):
+        await cluster.features.update(updates)
+    assert cluster.features.finalized == {"penstock.version": 1, "group.version": 1, "share.version": 1}
+    await older.leave()
+    await cluster.features.update(updates)
+    assert (cluster.features.level, cluster.features.finalized[TRANSACTIONS]) == (2, 2)
+
+
+async def test_its_epoch_grows_with_each_change_so_that_clients_know_the_newest(cluster: Cluster) -> None:
+    await cluster.join(1, 2)
+    epochs = [cluster.features.epoch]
+    for updates in (
+        [FeatureUpdate("penstock.version", 2)],
+        [FeatureUpdate(TRANSACTIONS, 2)],
+        [FeatureUpdate(TRANSACTIONS, 0, may_lower=True)],
+        [FeatureUpdate(TRANSACTIONS, 2)],
+    ):
+        await cluster.features.update(updates)
+        epochs.append(cluster.features.epoch)
+    assert epochs == sorted(set(epochs))
+    await cluster.features.update([FeatureUpdate(TRANSACTIONS, 2)])
+    assert cluster.features.epoch == epochs[-1], "nothing has changed"

@@ -334,7 +334,7 @@ async def test_an_etcd_that_is_ours_is_looked_after(tmp_path: Path) -> None:
         await store.close()
 
 
-@pytest.mark.parametrize("newer", [{"schema_version": 2}, {"feature_level": 2}])
+@pytest.mark.parametrize("newer", [{"schema_version": 2}, {"feature_level": 3}])
 async def test_a_store_of_a_newer_version_is_refused(store: Store, newer: dict[str, int]) -> None:
     record = ClusterRecord(cluster_id="abc", **newer)
     await store.txn([], [PutOp(keys.CLUSTER, encode(record))])

@@ -8,7 +8,7 @@ be held, in either direction, or cut. Tests act as the controller by writing rec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -352,6 +352,8 @@ class TxnCluster(Cluster):
 class Client:
     """A transactional producer; the test chooses the broker of each request."""
 
+    produce_version, commit_version, end_version = 11, 3, 3
+
     def __init__(self, cluster: TxnCluster, transactional_id: str, coordinator: int) -> None:
         self.cluster, self.transactional_id, self.coordinator = cluster, transactional_id, coordinator
         self.producer = ProducerIdentity(-1, -1)
@@ -420,11 +422,11 @@ class Client:
         batch = batch_of(1, value=value, producer=(*self.producer, sequence), attributes=TRANSACTIONAL)
         data = TopicProduceData(name=name, partition_data=[PartitionProduceData(index=index, records=batch)])
         request = ProduceRequest(transactional_id=self.transactional_id, acks=-1, timeout_ms=30_000, topic_data=[data])
-        return self.cluster[leader].send(request, 12)
+        return self.cluster[leader].send(request, self.produce_version)
 
     async def outcome(self, leader: int, exchange: RecordedExchange) -> tuple[E, str]:
         """Return the error of a batch, and its message."""
-        answer = await self.cluster[leader].answer(exchange, ProduceResponse, 12)
+        answer = await self.cluster[leader].answer(exchange, ProduceResponse, self.produce_version)
         told = answer.responses[0].partition_responses[0]
         return ErrorCode(told.error_code), told.error_message or ""
 
@@ -437,7 +439,7 @@ class Client:
             producer_epoch=self.producer.epoch,
             topics=[TxnOffsetCommitRequestTopic(name=name, partitions=[partition])],
         )
-        answer = await self.cluster[coordinator].ask(request, TxnOffsetCommitResponse, 3)
+        answer = await self.cluster[coordinator].ask(request, TxnOffsetCommitResponse, self.commit_version)
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     async def end(self, committed: bool = True) -> E:
@@ -447,7 +449,40 @@ class Client:
             producer_epoch=self.producer.epoch,
             committed=committed,
         )
-        return ErrorCode((await self.cluster[self.coordinator].ask(request, EndTxnResponse, 3)).error_code)
+        answer = await self.cluster[self.coordinator].ask(request, EndTxnResponse, self.end_version)
+        if not answer.error_code and answer.producer_id >= 0:
+            self.producer = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+            self.sequences = {}
+        return ErrorCode(answer.error_code)
+
+
+class ClientV2(Client):
+    """A producer of transactions v2: its batches and offsets add themselves to the transaction."""
+
+    produce_version, commit_version, end_version = 12, 5, 5
+
+    async def add(self, name: str = "t", *indexes: int) -> E:
+        return E.NONE
+
+    async def add_group(self, group_id: str) -> E:
+        return E.NONE
+
+    async def produce(
+        self, leader: int, value: bytes, name: str = "t", index: int = 0, sequence: int | None = None
+    ) -> E:
+        """Send one record, repeated while the previous transaction is completing."""
+        return await repeated(lambda: super(ClientV2, self).produce(leader, value, name, index, sequence))
+
+    async def commit_offset(self, coordinator: int, group_id: str, offset: int, name: str = "t", index: int = 0) -> E:
+        return await repeated(lambda: super(ClientV2, self).commit_offset(coordinator, group_id, offset, name, index))
+
+
+async def repeated(send: Callable[[], Awaitable[E]]) -> E:
+    """Repeat a request while the previous transaction is completing."""
+    async with asyncio.timeout(30):
+        while (error := await send()) in (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_LOAD_IN_PROGRESS):
+            await asyncio.sleep(0.01)
+    return error
 
 
 def codes_in(answer: Payload) -> set[int]:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from brokers_kit import Client, E, TxnCluster
 
 
-async def begun(cluster: TxnCluster, coordinator: int = 1, transactional_id: str = "x") -> Client:
-    client = Client(cluster, transactional_id, coordinator)
+async def begun(
+    cluster: TxnCluster, coordinator: int = 1, transactional_id: str = "x", kind: type[Client] = Client
+) -> Client:
+    client = kind(cluster, transactional_id, coordinator)
     assert await client.init() is E.NONE
     return client
 
 
-async def scene(cluster: TxnCluster) -> Client:
+async def scene(cluster: TxnCluster, kind: type[Client] = Client) -> Client:
     """Return a client whose open transaction has written to t, u and g. Broker 1 coordinates x, broker 2 leads t, and
     broker 3 leads u and coordinates g."""
     await cluster.coordinate(1, "x")
     await cluster.coordinate(3, "g")
     await cluster.create("t", [2, 3, 1])
     await cluster.create("u", [3, 1, 2])
-    client = await begun(cluster)
+    client = await begun(cluster, kind=kind)
     await work(client)
     return client
 

@@ -27,6 +27,7 @@ class AddPartitionsToTxnTransaction(Message):
     producer_epoch: int = 0
     verify_only: bool = False
     topics: list[AddPartitionsToTxnTopic] = []
+    groups: list[str] = []
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("transactional_id", "string", 4, 5),
@@ -34,6 +35,7 @@ class AddPartitionsToTxnTransaction(Message):
         Field("producer_epoch", "int16", 4, 5),
         Field("verify_only", "bool", 4, 5),
         Field("topics", AddPartitionsToTxnTopic, 4, 5, array=True),
+        Field("groups", "string", 4, 5, array=True, tag=10001),
     )
 
 
