@@ -304,14 +304,9 @@ def row(name: str, setting: Setting, extra: str | None) -> str:
     return f"| `{name}` | {default} | {setting.expectation()} |{between} {setting.documentation} |"
 
 
-# Transactions v2 (KIP-890) starts with the versions after these; it is not announced yet.
-UNTIL = {ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4}
-
-
 def protocol() -> str:
     rows = [
-        f"| {int(key)} | {api.name} | {served(key, api.first)} to {UNTIL.get(ApiKey(key), api.last)} |"
-        for key, api in sorted(APIS.items())
+        f"| {int(key)} | {api.name} | {served(key, api.first)} to {api.last} |" for key, api in sorted(APIS.items())
     ]
     return (
         PROTOCOL_HEAD

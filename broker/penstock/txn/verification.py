@@ -67,6 +67,8 @@ class ResultKey(NamedTuple):
 
 
 VerificationResult = VerifiedTransaction | asyncio.Future[VerifiedTransaction]
+ADDITION_RETRIES, ADDITION_RETRY_S = 5, 0.02
+"""How often an addition is repeated while the previous transaction is completing, and after which time."""
 COORDINATOR_UNAVAILABLE = VerifiedTransaction(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
@@ -86,24 +88,25 @@ class Verifier:
         self._pending: dict[VerificationRequest, asyncio.Future[VerifiedTransaction]] = {}
         self._queues: dict[int, list[VerificationRequest]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._additions: dict[VerificationRequest, asyncio.Task[VerifiedTransaction]] = {}
+        self._is_closed = False
 
     def verify_partition(
         self, transactional_id: str, producer: ProducerIdentity, partition: Partition, *, adds: bool
     ) -> VerificationResult:
         """Verify a partition of the transaction; `adds` is whether the client leaves the addition to the broker."""
         place = partition.name, partition.topic_id, partition.index
-        request = VerificationRequest(transactional_id, producer, *place, adds=adds and self._may_add)
-        return self._request(self._coordinator.coordinator_of(transactional_id), request)
+        return self._request(VerificationRequest(transactional_id, producer, *place, adds=adds and self._may_add))
 
     def verify_group(
         self, transactional_id: str, producer: ProducerIdentity, group_id: str, *, adds: bool
     ) -> VerificationResult:
         """Verify a group of the transaction; see `verify_partition`."""
-        target = self._coordinator.coordinator_of(transactional_id)
         adds = adds and self._may_add
-        own = group_id if adds or target == self._broker_id else None
+        is_local = self._coordinator.coordinator_of(transactional_id) == self._broker_id
+        own = group_id if adds or is_local else None
         place = OFFSETS_TOPIC, OFFSETS_TOPIC_ID, keys.shard_of(group_id)
-        return self._request(target, VerificationRequest(transactional_id, producer, *place, own, adds))
+        return self._request(VerificationRequest(transactional_id, producer, *place, own, adds))
 
     def check_result(self, producer_id: int, result: VerifiedTransaction) -> ErrorCode:
         """Return the error of a result, immediately before the write.
@@ -118,10 +121,11 @@ class Verifier:
 
     async def close(self) -> None:
         """Cancel all requests."""
+        self._is_closed = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._additions.values(), return_exceptions=True)
 
     # --- internal
 
@@ -130,7 +134,36 @@ class Verifier:
         """Whether all coordinators return the number of a transaction with an addition."""
         return self._view.feature_level >= TRANSACTIONS_V2_LEVEL
 
-    def _request(self, target: int, request: VerificationRequest) -> VerificationResult:
+    def _request(self, request: VerificationRequest) -> VerificationResult:
+        addition = self._additions.get(request)
+        if addition is not None:
+            return addition
+        result = self._request_once(request)
+        if not request.adds or (isinstance(result, VerifiedTransaction) and not is_busy(result)):
+            return result
+        addition = self._additions[request] = asyncio.ensure_future(self._add(request, result))
+        return addition
+
+    async def _add(self, request: VerificationRequest, result: VerificationResult) -> VerifiedTransaction:
+        """Repeat an addition for a short time while the previous transaction is completing.
+
+        Clients of transactions v2 start the next transaction at once, and wait for long before they retry a batch.
+        """
+        try:
+            for _ in range(ADDITION_RETRIES):
+                found = result if isinstance(result, VerifiedTransaction) else await result
+                if not is_busy(found):
+                    return found
+                await asyncio.sleep(ADDITION_RETRY_S)
+                if self._is_closed:
+                    return COORDINATOR_UNAVAILABLE
+                result = self._request_once(request)
+            return result if isinstance(result, VerifiedTransaction) else await result
+        finally:
+            del self._additions[request]
+
+    def _request_once(self, request: VerificationRequest) -> VerificationResult:
+        target = self._coordinator.coordinator_of(request.transactional_id)
         future = self._pending.get(request)
         if future is None:
             if target < 0:
@@ -205,6 +238,11 @@ class Verifier:
         groups = [q.group_id for q in requests if q.group_id is not None]
         result = await self._coordinator.add_and_verify(transactional_id, producer, partitions, groups)
         return [(q, result) for q in requests]
+
+
+def is_busy(result: VerifiedTransaction) -> bool:
+    """Return whether the previous transaction is completing."""
+    return result.error is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def encode_requests(requests: list[VerificationRequest]) -> AddPartitionsToTxnRequest:

@@ -24,7 +24,7 @@ SETTLE_LIMIT_S = 3.0
 CONCURRENT_TRANSACTIONS, CONCURRENT_LIMIT_S = 51, 15.0
 """Error code, and the time limit for its retries: on a loaded machine, writing markers may take this long."""
 POLL_S = 0.02
-MAX_VERSION = {"EndTxn": 4, "TxnOffsetCommit": 4, "InitProducerId": 5}
+MAX_VERSION = {"InitProducerId": 5}
 """Last versions that Penstock announces, for APIs with a codec for later ones."""
 READS = frozenset(
     {

@@ -199,6 +199,56 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
         ),
         Hunt(("kill",), ("queues",)),
     ),
+    (
+        one_edit(
+            "epoch-not-bumped",
+            "the end of a transaction leaves its producer the same epoch",
+            "txn/state_machine.py",
+            'changes = {"epoch": record.epoch + 1, "last_epoch"',
+            'changes = {"epoch": record.epoch, "last_epoch"',
+        ),
+        Hunt(("kill", "cut"), ("transactions",)),
+    ),
+    (
+        Bug(
+            "late-batch-accepted",
+            "a leader and a coordinator accept a batch of a transaction that has ended",
+            (
+                Edit(
+                    "replica/producer_state.py",
+                    "        if header.producer_epoch < entry.epoch:\n            return SequenceCheck.FENCED, None\n",
+                    "        if header.producer_epoch < entry.epoch:\n            return SequenceCheck.APPEND, None\n",
+                ),
+                Edit(
+                    "replica/producer_state.py",
+                    "same = not is_open or self.entries[header.producer_id].epoch == header.producer_epoch",
+                    "same = True",
+                ),
+                Edit(
+                    "replica/producer_state.py",
+                    "assert now_ms is None or before.epoch < entry.epoch, (",
+                    "assert True, (",
+                ),
+            ),
+        ),
+        Hunt(("kill", "restart"), ("transactions",)),
+    ),
+    (
+        one_edit(
+            "addition-not-stored",
+            "a coordinator answers that a partition is part of the transaction before the store has it",
+            "txn/coordinator.py",
+            "        return VerifiedTransaction(await self._update(transactional_id, decide), number)\n",
+            "        transaction, error = self._find(transactional_id)\n"
+            "        if error or transaction is None or transaction.lock.locked():\n"
+            "            return VerifiedTransaction(await self._update(transactional_id, decide), number)\n"
+            "        transition = decide(transaction.record)\n"
+            "        if transition.record is not None:\n"
+            "            transaction.record = transition.record\n"
+            "        return VerifiedTransaction(transition.error, number)\n",
+        ),
+        Hunt(("kill", "kill_several", "store_leader_change"), ("transactions",)),
+    ),
     (BUGS["deferred-batch-overtaken"], Hunt(("restart", "watch_lag", "store_slow"), ("transactions",))),
 )
 CLUSTER_BUGS: dict[str, Bug] = {bug.name: bug for bug, _ in HUNTED}

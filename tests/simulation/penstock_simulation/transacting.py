@@ -60,8 +60,10 @@ IN_FLIGHT = 5
 BETWEEN_S = (0.000_3, 0.001, 0.003)
 """Mean times between two batches: as long as a verification takes, shorter, and longer."""
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-OLDEST_OF_CLIENTS = {24: 3, 0: 11, 28: 4}
+NEWEST_V1 = {24: 3, 0: 11, 26: 4, 28: 4}
 """By API key, the newest version that clients use without transactions v2."""
+NEWEST_V2 = {0: 12, 26: 5, 28: 5}
+"""By API key, the newest version that clients use with transactions v2 and topic names."""
 
 
 async def transact(plan: Plan, name: str, number: int, partitions: int, clock: Clock, rng: random.Random) -> None:
@@ -120,6 +122,11 @@ class Life:
         self.sequences: dict[int, int] = defaultdict(int)
         self.numbers: dict[int, int] = defaultdict(int)
         self.coordinator = -1
+        self.is_v2 = rng.random() < 0.5
+        """Whether this incarnation uses transactions v2; others of its transactional id may not."""
+        self.newest = NEWEST_V2 if self.is_v2 else NEWEST_V1
+        self.before: tuple[int, int] | None = None
+        """Producer id and epoch before the last end of a transaction, if that has replaced them."""
 
     async def begin(self) -> None:
         """Abort the open transaction of the previous incarnation, unless its commit was requested."""
@@ -138,6 +145,8 @@ class Life:
         transaction = f"{self.writer}/t{self.transactions}"
         plan.open_transactions[self.name] = transaction
         writes = await self.write(transaction)
+        if self.before is not None and rng.random() < 0.3:
+            await self.write_late(self.before, writes[0].partition[1])
         commit = await self.commit_offset(transaction) if rng.random() < 0.5 else None
         if rng.random() < 0.1:
             await asyncio.sleep(rng.choice([0.5, 2.0, TRANSACTION_TIMEOUT_MS / 1000 + 2]))
@@ -148,7 +157,7 @@ class Life:
         request = EndTxnRequest(
             transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, committed=is_commit
         )
-        await self.ask(request, EndTxnResponse, lambda r: [r.error_code])
+        self.take_identity(await self.ask(request, EndTxnResponse, lambda r: [r.error_code]))
         if not is_commit:
             plan.history.abort(transaction)
             del plan.open_transactions[self.name]
@@ -160,22 +169,37 @@ class Life:
         if commit is not None:
             commit.outcome, commit.completed_s = Outcome.OK, now
 
+    def take_identity(self, answer: EndTxnResponse) -> None:
+        """Continue with the producer id and epoch that the end of a transaction returns."""
+        if not self.is_v2:
+            return
+        before, after = (self.producer_id, self.epoch), (answer.producer_id, answer.producer_epoch)
+        if after == before or (after[0] == before[0] and after[1] < before[1]):
+            self.plan.world.problem(f"{self.writer}: the end of a transaction led from {before} to {after}")
+        self.before = before
+        self.producer_id, self.epoch = after
+        self.sequences.clear()
+
+    async def write_late(self, identity: tuple[int, int], partition: int) -> None:
+        """Send a batch of an ended transaction to a partition that has a batch of a later one. It must be rejected."""
+        late = f"{self.writer}/late{self.transactions}"
+        self.plan.history.abort(late)
+        write = self.new_write(late, partition)
+        batch = self.new_batch(partition, [write], identity)
+        try:
+            connection = await self.cluster.connection(self.cluster.metadata.leader(LEDGER, partition))
+            answer = await connection.call(batch.request, ProduceResponse, max_version=self.newest[ProduceRequest.KEY])
+        except ClientError:
+            return
+        if not answer.responses[0].partition_responses[0].error_code:
+            self.plan.world.problem(f"{self.writer}: a batch of an ended transaction was accepted")
+
     async def write(self, transaction: str) -> list[Write]:
         rng = self.rng
         writes: list[Write] = []
         chosen = rng.sample(range(self.partitions), rng.randrange(1, self.partitions + 1))
-        topics = [AddPartitionsToTxnTopic(name=LEDGER, partitions=chosen)]
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self.name,
-            v3_and_below_producer_id=self.producer_id,
-            v3_and_below_producer_epoch=self.epoch,
-            v3_and_below_topics=topics,
-        )
-        await self.ask(
-            request,
-            AddPartitionsToTxnResponse,
-            lambda r: [p.partition_error_code for t in r.results_by_topic_v3_and_below for p in t.results_by_partition],
-        )
+        if not self.is_v2:
+            await self.add_partitions(chosen)
         sending = []
         for partition in chosen:
             batches = []
@@ -189,6 +213,20 @@ class Life:
                 raise failed
         return writes
 
+    async def add_partitions(self, chosen: list[int]) -> None:
+        topics = [AddPartitionsToTxnTopic(name=LEDGER, partitions=chosen)]
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.name,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=topics,
+        )
+        await self.ask(
+            request,
+            AddPartitionsToTxnResponse,
+            lambda r: [p.partition_error_code for t in r.results_by_topic_v3_and_below for p in t.results_by_partition],
+        )
+
     def new_write(self, transaction: str, partition: int) -> Write:
         number = self.numbers[partition]
         self.numbers[partition] += 1
@@ -198,16 +236,19 @@ class Life:
         self.plan.history.writes.append(write)
         return write
 
-    def new_batch(self, partition: int, writes: list[Write]) -> Batch:
+    def new_batch(self, partition: int, writes: list[Write], late: tuple[int, int] | None = None) -> Batch:
+        """Return a batch of this producer, or of the identity that it had in an earlier transaction."""
         now_ms = self.clock.wall_ms()
+        producer_id, epoch = late or (self.producer_id, self.epoch)
         wire = build_batch(
             [Record(-1, now_ms, None, write.value, ()) for write in writes],
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            base_sequence=self.sequences[partition],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=self.sequences[partition] if late is None else 0,
             attributes=TRANSACTIONAL,
         )
-        self.sequences[partition] += len(writes)
+        if late is None:
+            self.sequences[partition] += len(writes)
         data = [PartitionProduceData(index=partition, records=wire)]
         request = ProduceRequest(
             transactional_id=self.name, acks=-1, timeout_ms=3000,
@@ -235,7 +276,7 @@ class Life:
         between_s = self.rng.choice(BETWEEN_S)
         answers = []
         for batch in batches:
-            newest = OLDEST_OF_CLIENTS[ProduceRequest.KEY]
+            newest = self.newest[ProduceRequest.KEY]
             answer = asyncio.ensure_future(connection.send(batch.request, ProduceResponse, max_version=newest))
             # If the connection is lost before the last batch is sent, no one awaits the answers to those before it.
             answer.add_done_callback(retrieve)
@@ -272,7 +313,8 @@ class Life:
         request = AddOffsetsToTxnRequest(
             transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, group_id=TRANSFER
         )
-        await self.ask(request, AddOffsetsToTxnResponse, lambda r: [r.error_code])
+        if not self.is_v2:
+            await self.ask(request, AddOffsetsToTxnResponse, lambda r: [r.error_code])
         plan.offsets[self.number] += 1
         offset = plan.offsets[self.number]
         commit = Commit(TRANSFER, (LEDGER, self.number), offset, plan.world.now, transaction=transaction)
@@ -287,7 +329,8 @@ class Life:
         )
 
         async def once() -> None:
-            answer = await self.cluster.call_coordinator(TRANSFER, offsets, TxnOffsetCommitResponse)
+            newest = self.newest[offsets.KEY]
+            answer = await self.cluster.call_coordinator(TRANSFER, offsets, TxnOffsetCommitResponse, newest=newest)
             for topic in answer.topics:
                 for part in topic.partitions:
                     if part.error_code:
@@ -331,7 +374,7 @@ class Life:
 
     async def call(self, node_id: int, request: Payload, response: type[R]) -> R:
         connection = await self.cluster.connection(node_id)
-        newest = OLDEST_OF_CLIENTS.get(type(request).KEY)
+        newest = self.newest.get(type(request).KEY)
         return await connection.call(request, response, max_version=newest)
 
     async def insist(self, once: Callable[[], Awaitable[T]]) -> T:

@@ -49,6 +49,7 @@ def everything() -> dict[str, Family]:
         scram,
         topics,
         transactions,
+        transactions_v2,
     )
 
     return FAMILIES

@@ -119,7 +119,7 @@ def transactions(case: Case) -> None:
             elif attributes:
                 case.events.add("a transactional batch was refused")
         elif kind == "end":
-            version = case.version("EndTxn")
+            version = case.version("EndTxn", 0, 4)
             tree = {"transactional_id": id_, "producer_id": Ref("p"), "producer_epoch": epoch}
             tree["committed"] = case.rng.random() < 0.6
             answer = case.ask("EndTxn", case.mutate("EndTxn", version, tree, odds=odds, faults=stale), version)
@@ -137,7 +137,7 @@ def transactions(case: Case) -> None:
             if case.ask("AddOffsetsToTxn", tree, version)["error_code"] == 0:
                 groups.add(tree["group_id"])
         elif kind == "commit":
-            version = case.version("TxnOffsetCommit")
+            version = case.version("TxnOffsetCommit", 0, 4)
             tree = offset_commit_tree(id_, group, name, epoch)
             tree = case.mutate("TxnOffsetCommit", version, tree, odds=odds, faults=stale)
             if groups and tree["group_id"] not in groups:
