@@ -274,7 +274,7 @@ def end_and_bump(
         return TxnTransition(ErrorCode.NONE, bumped, finish=True)
     if committed:
         return TxnTransition(ErrorCode.INVALID_TXN_STATE)
-    changes = next_identity(record, new_id)
+    changes = {**next_identity(record, new_id), "started_ms": now_ms}
     next_id = changes.pop("next_producer_id", NO_ID)
     if next_id != NO_ID:
         changes |= {"producer_id": next_id, "epoch": 0, "last_producer_id": record.producer_id}
