@@ -118,7 +118,9 @@ def test_a_share_group_has_its_settings_and_its_backlog_is_a_metric(release: Rel
     eventually("the backlog is all", lambda: lag(release, "workers") == count_records(release), SHOWN_S)
     status = release.kubectl.status(GROUPS, "workers")
     assert (status["type"], status["configured"]) == ("share", sorted(config))
-    assert 'group="workers"} ' in release.operator_metrics()
+    lines = release.operator_metrics().splitlines()
+    (line,) = [line for line in lines if line.startswith("penstock_operator_group_lag{") and '"workers"' in line]
+    assert float(line.rpartition(" ")[2]) == count_records(release)
 
 
 def count_records(release: Release) -> int:
