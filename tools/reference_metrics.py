@@ -104,6 +104,7 @@ class SampleShare:
 
     stats = ShareStats()
     in_flight = 0
+    pending_letters = 0
 
 
 async def sample_metrics() -> list[Metric]:

@@ -121,6 +121,11 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
                 "Records that members of share groups have acknowledged, by type.",
                 [({"type": kind.name.lower()}, n) for kind, n in sources.share.stats.acknowledged.items()],
             ),
+            (
+                "penstock_share_dead_letters",
+                "Dead letters that were written for share groups.",
+                single(sources.share.stats.dead_letters),
+            ),
             ("penstock_flush_rounds", "Flush rounds (group commits).", single(flusher.rounds)),
             ("penstock_flushed_files", "Files synced to disk.", single(flusher.synced_files)),
             ("penstock_loop_stalls", "Event loop stalls of more than 50 ms.", single(heartbeat.stalls)),
@@ -139,6 +144,11 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
                 "penstock_share_in_flight_records",
                 "Records of share groups that were delivered and are not done, or wait for an earlier one.",
                 single(sources.share.in_flight),
+            ),
+            (
+                "penstock_share_dead_letters_pending",
+                "Records of share groups that await their dead letters.",
+                single(sources.share.pending_letters),
             ),
             ("penstock_connections", "Open connections.", single(server.connections)),
             ("penstock_connections_paused", "Connections whose reading is paused.", single(server.paused)),

@@ -132,6 +132,10 @@ class ShareSource(Protocol):
     def in_flight(self) -> int:
         """Number of records in flight."""
 
+    @property
+    def pending_letters(self) -> int:
+        """Number of records that await their dead letters."""
+
 
 class FlushSource(Protocol):
     """The counters of the flusher."""

@@ -61,6 +61,9 @@ from penstock.security.audit import AuditLog
 from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.server.listener import ListenError, Server
 from penstock.share.coordinator import ShareStates
+from penstock.share.dead_letter_logs import DeadLetterLogs
+from penstock.share.dead_letter_topics import DeadLetterTopics
+from penstock.share.dead_letter_writer import DeadLetterServices
 from penstock.share.leaders import ShareLeaders
 from penstock.share.routing import RoutedStates
 from penstock.state.store import StoreError
@@ -307,15 +310,21 @@ class BrokerNode:
         share_states = ShareStates(store, groups, view)
         routed_states = RoutedStates(share_states, groups, config.node_id, peers)
         self.close_in_time("states of share groups", routed_states.close)
-        share = ShareLeaders(routed_states, store, clock, config)
+        ids, leaderships = ProducerIds(store), composition.make_leaderships(store, replicas)
+        letters = DeadLetterServices(
+            DeadLetterTopics(view, config, topics, store),
+            DeadLetterLogs(replicas, peers, leaderships.confirm),
+            ids.next_id,
+            clock,
+        )
+        share = ShareLeaders(routed_states, store, clock, config, letters)
         self.close_in_time("share groups", share.close)
-        ids = ProducerIds(store)
         transactions = TransactionService(store, view, clock, config, ids, replicas, groups, peers, peers)
         self.close_in_time("transactions", transactions.close)
         await groups.start()
         return BrokerServices(
             store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas,
-            composition.make_leaderships(store, replicas), topics, groups, share_states,
+            leaderships, topics, groups, share_states,
             LatestOffsets(replicas, RemoteLeaders(view, config.node_id, peers)), share, ids, transactions,
             ClientQuotas(view, quota_windows(config), asyncio.get_running_loop().time),
             make_authorizer(config, view, composition.has_confirmed_acls), AuditLog(asyncio.get_running_loop().time),

@@ -26,6 +26,7 @@ from penstock.replica.fetcher import FetchChannel
 from penstock.replica.manager import ReplicaManager
 from penstock.replica.membership import BrokerMembership
 from penstock.server.listener import Server
+from penstock.share.dead_letter_logs import LetterChannel
 from penstock.share.routing import ShareStateChannel
 from penstock.state.store import Store
 from penstock.state.view import BrokerEndpoint, ClusterView
@@ -34,7 +35,7 @@ from penstock.txn.router import MarkerChannel
 from penstock.txn.verification import VerificationChannel
 
 
-class PeerChannels(MarkerChannel, VerificationChannel, EndsChannel, ShareStateChannel, Protocol):
+class PeerChannels(MarkerChannel, VerificationChannel, EndsChannel, ShareStateChannel, LetterChannel, Protocol):
     """Connections to the other brokers. All calls raise OSError if a broker cannot be reached."""
 
     def fetch_from(self, broker_id: int) -> FetchChannel:

@@ -1,10 +1,10 @@
 """Connections to the other brokers of the cluster, opened on first use and reopened when lost.
 
-There are up to three per broker: one for replica fetches, which wait at the leader for data, one for metrics, whose
-responses can take long, and one for everything else. `Peers` implements `txn.markers.MarkerChannel`,
-`txn.verification.VerificationChannel`, `share.routing.ShareStateChannel`, `control.controller.keeper.LogEnds` and
-`remote_lag.EndsChannel`; `FetchPeer` implements `replica.fetcher.FetchChannel`. All raise OSError if a broker cannot be
-reached.
+There are up to four per broker: one for replica fetches, which wait at the leader for data, one for metrics, whose
+responses can take long, one for dead letters, which wait for in-sync replicas, and one for everything else. `Peers`
+implements `txn.markers.MarkerChannel`, `txn.verification.VerificationChannel`, `share.routing.ShareStateChannel`,
+`share.dead_letter_logs.LetterChannel`, `control.controller.keeper.LogEnds` and `remote_lag.EndsChannel`; `FetchPeer`
+implements `replica.fetcher.FetchChannel`. All raise OSError if a broker cannot be reached.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from penstock.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from penstock.wire.messages.produce import ProduceRequest, ProduceResponse
 from penstock.wire.messages.read_share_group_state import ReadShareGroupStateRequest, ReadShareGroupStateResponse
 from penstock.wire.messages.write_share_group_state import WriteShareGroupStateRequest, WriteShareGroupStateResponse
 from penstock.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -194,6 +195,10 @@ class Peers:
     ) -> WriteShareGroupStateResponse:
         """Send WriteShareGroupState."""
         return await self._call(broker_id, request, WriteShareGroupStateResponse)
+
+    async def produce_letters(self, broker_id: int, request: ProduceRequest) -> ProduceResponse:
+        """Send Produce on the connection for dead letters."""
+        return await self._call(broker_id, request, ProduceResponse, "letters")
 
     async def brokers_named_by(self, broker_id: int) -> set[int]:
         """Return the ids of the brokers in another broker's Metadata."""

@@ -51,7 +51,7 @@ class NoPeers:
         """Raise OSError."""
         await self.fetch(request)
 
-    write_markers = add_partitions = list_offsets = read_share_states = write_share_states = call
+    write_markers = add_partitions = list_offsets = read_share_states = write_share_states = produce_letters = call
 
     async def close(self) -> None:
         """Do nothing."""

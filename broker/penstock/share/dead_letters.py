@@ -31,7 +31,7 @@ class DeadLetterTarget(NamedTuple):
 
 
 class DeadLetterState(NamedTuple):
-    """The stored part: the producer, where it writes, and its outstanding batch; `count` is 0 if there is none.
+    """The stored part: the producer, where it writes, and its outstanding batch of `size` letters, 0 if there is none.
 
     `sequence` is that of the next batch, which is the outstanding one if there is one.
     """
@@ -41,12 +41,12 @@ class DeadLetterState(NamedTuple):
     sequence: int
     target: DeadLetterTarget
     first: int = 0
-    count: int = 0
+    size: int = 0
 
     @property
     def last(self) -> int:
         """The last offset of the outstanding batch."""
-        return self.first + self.count - 1
+        return self.first + self.size - 1
 
 
 @dataclass(slots=True)
@@ -55,9 +55,10 @@ class FailureTimes:
 
     first_ms: float
     last_ms: float
+    is_rejected: bool = False
 
 
-class DeadLetters:
+class ShareDeadLetters:
     """`state` is the current state, `durable` the one in the store. `on_changed` is called when both differ."""
 
     def __init__(self, window: InFlightWindow, stored: DeadLetterState | None, on_changed: Callable[[], None]) -> None:
@@ -66,6 +67,8 @@ class DeadLetters:
         self._writing = stored
         self.failures: dict[int, FailureTimes] = {}
         """Failed deliveries by offset, as far as this leader knows. Empty without a dead-letter topic."""
+        self.may_be_pending = False
+        """False if certainly no record awaits its letter."""
 
     # --- persistence, called by the share-partition
 
@@ -95,11 +98,18 @@ class DeadLetters:
         """Number of records that await their letters."""
         return sum(run.size for run in self.runs())
 
-    def record_failure(self, first: int, last: int, now_ms: float) -> None:
+    @property
+    def is_pending(self) -> bool:
+        """Whether a record awaits its letter."""
+        if self.may_be_pending:
+            self.may_be_pending = any(run.awaits_dead_letter for run in self._window)
+        return self.may_be_pending and next(self.runs(), None) is not None
+
+    def record_failure(self, first: int, last: int, now_ms: float, *, is_rejected: bool = False) -> None:
         """Record that the deliveries of adjacent records failed."""
         for offset in range(first, last + 1):
             known = self.failures.setdefault(offset, FailureTimes(now_ms, now_ms))
-            known.last_ms = now_ms
+            known.last_ms, known.is_rejected = now_ms, is_rejected
 
     def archive(self, first: int, last: int) -> None:
         """Archive records without a letter. Offsets that do not await one are left alone."""
@@ -117,21 +127,21 @@ class DeadLetters:
     @property
     def outstanding(self) -> DeadLetterState | None:
         """The state if it has an outstanding batch."""
-        return self.state if self.state is not None and self.state.count else None
+        return self.state if self.state is not None and self.state.size else None
 
-    def plan(self, first: int, count: int, target: DeadLetterTarget, new_producer_id: int | None = None) -> None:
+    def plan(self, first: int, size: int, target: DeadLetterTarget, new_producer_id: int | None = None) -> None:
         """Make a batch outstanding. The first one needs a new producer id.
 
         A batch for another partition starts a new producer epoch: the sequences there are others.
         """
-        assert 0 < count <= MAX_BATCHED_LETTERS, f"a batch of {count} dead letters"
+        assert 0 < size <= MAX_BATCHED_LETTERS, f"a batch of {size} dead letters"
         state = self.state
         if state is None or self.needs_producer:
             assert new_producer_id is not None, "a producer id is needed"
             state = DeadLetterState(new_producer_id, 0, 0, target)
         elif state.target != target:
             state = state._replace(producer_epoch=state.producer_epoch + 1, sequence=0, target=target)
-        self.state = state._replace(first=first, count=count)
+        self.state = state._replace(first=first, size=size)
         self._on_changed()
 
     def restart(self) -> None:
@@ -140,6 +150,13 @@ class DeadLetters:
         assert state is not None, "no batch of dead letters is outstanding"
         self.state = state._replace(producer_epoch=state.producer_epoch + 1, sequence=0)
         self._on_changed()
+
+    def abandon(self) -> None:
+        """Archive the records of the outstanding batch without letters: its topic was deleted."""
+        state = self.outstanding
+        assert state is not None, "no batch of dead letters is outstanding"
+        self.state = state._replace(first=0, size=0)
+        self.archive(state.first, state.last)
 
     @property
     def needs_producer(self) -> bool:
@@ -151,6 +168,6 @@ class DeadLetters:
         state = self.outstanding
         assert state is not None, "no batch of dead letters is outstanding"
         assert self.is_durable, f"letters of offsets {state.first}-{state.last} were written before the store knew"
-        sequence = (state.sequence + state.count) % SEQUENCE_MODULUS
-        self.state = state._replace(sequence=sequence, first=0, count=0)
+        sequence = (state.sequence + state.size) % SEQUENCE_MODULUS
+        self.state = state._replace(sequence=sequence, first=0, size=0)
         self.archive(state.first, state.last)

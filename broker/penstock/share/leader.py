@@ -55,6 +55,8 @@ class SharePartitionLeader:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms = NEVER
         self._task: asyncio.Task[None] | None = None
+        self._write_ended: asyncio.Future[None] | None = None
+        """Resolved at the end of the outstanding write, if `store_letters` waits for it."""
 
     def acquire(
         self, request: AcquireRequest, fetch_offset: int, batches: Iterable[LogBatch]
@@ -62,7 +64,7 @@ class SharePartitionLeader:
         """Lock records for a member; see `SharePartition.acquire`."""
         if self.is_fenced:
             return ()
-        acquired = self.partition.acquire(request, fetch_offset, batches, self._now_ms())
+        acquired = self.partition.acquire(request, fetch_offset, batches, self.now_ms())
         self._schedule()
         return acquired
 
@@ -72,7 +74,7 @@ class SharePartitionLeader:
         if self.is_fenced:
             done.set_result(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return done
-        error, write = self.partition.acknowledge(member, batches, self._now_ms())
+        error, write = self.partition.acknowledge(member, batches, self.now_ms())
         if write:
             self._waiting.setdefault(write, []).append(done)
         else:
@@ -82,7 +84,7 @@ class SharePartitionLeader:
 
     def release_member(self, member: str) -> None:
         """Release what a member holds: its session has ended."""
-        if not self.is_fenced and self.partition.release_member(member):
+        if not self.is_fenced and self.partition.release_member(member, self.now_ms()):
             self._schedule()
             self._on_available()
 
@@ -92,6 +94,23 @@ class SharePartitionLeader:
             self.partition.on_log_start(offset)
             self._schedule()
 
+    def now_ms(self) -> float:
+        """Return the clock of locks, in monotonic ms."""
+        return self._loop.time() * 1000
+
+    def write_soon(self) -> None:
+        """Write the state, which has changed."""
+        if not self.is_fenced:
+            self._schedule()
+
+    async def store_letters(self) -> bool:
+        """Return True once the store has the outstanding batch of dead letters; False if the leader is fenced."""
+        while not self.is_fenced and not self.partition.dead_letters.is_durable:
+            self._schedule()
+            self._write_ended = self._write_ended or self._loop.create_future()
+            await asyncio.shield(self._write_ended)
+        return not self.is_fenced
+
     async def close(self) -> None:
         """Stop: this broker no longer leads the partition, or stops. Waiting acknowledgements fail."""
         self._fence()
@@ -100,9 +119,6 @@ class SharePartitionLeader:
             await asyncio.gather(self._task, return_exceptions=True)
 
     # --- internal
-
-    def _now_ms(self) -> float:
-        return self._loop.time() * 1000
 
     def _schedule(self) -> None:
         """Arm the timer of the locks, and start the writes."""
@@ -122,7 +138,7 @@ class SharePartitionLeader:
         self._timer, self._armed_ms = None, NEVER
         if self.is_fenced:
             return
-        is_released = self.partition.expire(max(self._now_ms(), due_ms))
+        is_released = self.partition.expire(max(self.now_ms(), due_ms))
         self._schedule()
         if is_released:
             self._on_available()
@@ -135,6 +151,7 @@ class SharePartitionLeader:
                 if self.is_fenced:
                     return
                 number = self.partition.complete_write(not error)
+                self._end_write()
                 self._answer(self._waiting.pop(number, ()), client_error(error))
                 if error in FENCED:
                     log.info("a share-partition continues elsewhere", partition=self.key, error=error.name)
@@ -158,8 +175,14 @@ class SharePartitionLeader:
         self._version = self._version.next_write()
         return await self._writer.write(StateWrite(self.key, encode_state(ShareState(self._version, snapshot))))
 
+    def _end_write(self) -> None:
+        if self._write_ended is not None and not self._write_ended.done():
+            self._write_ended.set_result(None)
+        self._write_ended = None
+
     def _fence(self) -> None:
         self.is_fenced = True
+        self._end_write()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -17,6 +17,7 @@ from penstock.config.modern_groups import ShareGroupConfig
 from penstock.replica.leader import Leader
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.share.dead_letter_writer import DeadLetterServices
 from penstock.share.group_settings import ShareGroupSettings
 from penstock.share.led_partition import LedSharePartition
 from penstock.share.state_client import SharePartitionKey, StateClient
@@ -35,9 +36,11 @@ IDLE_S = 300.0
 class ShareLeaders:
     """The open share-partitions by group. `client` reaches the coordinators of the groups."""
 
-    def __init__(self, client: StateClient, store: Store, clock: Clock, config: BrokerConfig) -> None:
-        self.client, self._clock, self._config = client, clock, config
-        self.stats = ShareStats()
+    def __init__(
+        self, client: StateClient, store: Store, clock: Clock, config: BrokerConfig, letters: DeadLetterServices
+    ) -> None:
+        self.client, self._clock, self._config, self.letters = client, clock, config, letters
+        self.stats: ShareStats = letters.stats
         self.loop = asyncio.get_running_loop()
         self._settings = ShareGroupSettings(store, config, self._configure)
         self.load_config = self._settings.load
@@ -64,6 +67,12 @@ class ShareLeaders:
     def in_flight(self) -> int:
         """Number of records that were delivered and are not done, or wait for an earlier record to be done."""
         return sum(p.leader.partition.window.delivered for p in self if p.leader is not None)
+
+    @property
+    def pending_letters(self) -> int:
+        """Number of records that await their dead letters."""
+        letters = [partition.leader.partition.dead_letters for partition in self if partition.leader is not None]
+        return sum(each.pending for each in letters if each.is_pending)
 
     def open(self, group_id: str, role: Leader) -> LedSharePartition | None:
         """Return the share-partition of a group for a partition that this broker leads; claim it if it is not open.

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from penstock.config.modern_groups import ShareGroupConfig
 from penstock.replica.leader import Leader
 from penstock.runtime.logging import get_logger
+from penstock.share.dead_letter_writer import DeadLetterServices, DeadLetterWriter
 from penstock.share.initial_offset import initial_offset
 from penstock.share.leader import RETRY_S, SharePartitionLeader
 from penstock.share.partition import ShareLimits
@@ -43,6 +44,7 @@ class ShareHost(Protocol):
 
     client: StateClient
     loop: asyncio.AbstractEventLoop
+    letters: DeadLetterServices
 
     def wall_ms(self) -> int:
         """Return the wall clock in ms since 1970."""
@@ -60,7 +62,19 @@ class ShareHost(Protocol):
 class LedSharePartition:
     """An open share-partition. Implements `replica.partition.Reader`."""
 
-    __slots__ = ("_host", "_task", "error", "is_closed", "key", "last_used_s", "leader", "role", "waiting")
+    __slots__ = (
+        "_config",
+        "_host",
+        "_letters_task",
+        "_task",
+        "error",
+        "is_closed",
+        "key",
+        "last_used_s",
+        "leader",
+        "role",
+        "waiting",
+    )
 
     def __init__(self, host: ShareHost, key: SharePartitionKey, role: Leader) -> None:
         self._host, self.key, self.role = host, key, role
@@ -71,6 +85,8 @@ class LedSharePartition:
         self.is_closed = False
         self.waiting: dict[ShareReader, None] = {}
         self.last_used_s = 0.0
+        self._config: ShareGroupConfig | None = None
+        self._letters_task: asyncio.Task[None] | None = None
         role.readers[self] = None
         self._task: asyncio.Task[None] | None = host.spawn(self._open(), f"claim {key}")
 
@@ -83,15 +99,16 @@ class LedSharePartition:
     def configure(self, config: ShareGroupConfig) -> None:
         """Apply changed settings of the group; records in flight keep their locks."""
         if self.leader is not None:
-            self.leader.partition.limits = limits_of(config)
+            self._config, self.leader.partition.limits = config, limits_of(config)
             self.wake()
 
     def detach(self) -> None:
         """End: stop the claim, and let the waiting fetches look for another share-partition."""
         self.is_closed = True
         self.role.readers.pop(self, None)
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, self._letters_task):
+            if task is not None:
+                task.cancel()
         self.wake()
 
     def wake(self) -> None:
@@ -154,17 +171,41 @@ class LedSharePartition:
             return claimed.error
         leader = SharePartitionLeader(self.key, claimed.state, limits_of(config), host.client, self._on_available)
         leader.on_log_start(role.log.start_offset)
-        self.leader = leader
+        self.leader, self._config = leader, config
+        self._write_letters_soon()
         return ErrorCode.NONE
 
     def _on_available(self) -> None:
         """Handle records that are available again, or a leader that is fenced."""
         if self.leader is not None and self.leader.is_fenced:
             self._host.remove(self)
+        self._write_letters_soon()
         self.wake()
+
+    def _write_letters_soon(self) -> None:
+        """Start to write dead letters if records await them."""
+        leader = self.leader
+        if self._letters_task is not None or self.is_closed or leader is None or leader.is_fenced:
+            return
+        if leader.partition.dead_letters.is_pending:
+            self._letters_task = self._host.spawn(self._write_letters(leader), f"dead letters of {self.key}")
+
+    async def _write_letters(self, leader: SharePartitionLeader) -> None:
+        writer = DeadLetterWriter(leader, self.role, self._host.letters, self._current_config)
+        try:
+            await writer.run()
+        except Exception:  # the next write of the state starts again
+            log.exception("the writer of dead letters stops", partition=self.key)
+        finally:
+            self._letters_task = None
+
+    def _current_config(self) -> ShareGroupConfig:
+        assert self._config is not None, "an open share-partition has the settings of its group"
+        return self._config
 
 
 def limits_of(config: ShareGroupConfig) -> ShareLimits:
     """Return the limits of the share-partitions of a group."""
     policy = DeliveryLimit(config.max_delivery_count)
-    return ShareLimits(config.record_lock_duration_ms, config.partition_max_record_locks, policy)
+    has_dead_letters = bool(config.dead_letter_topic)
+    return ShareLimits(config.record_lock_duration_ms, config.partition_max_record_locks, policy, has_dead_letters)

@@ -17,7 +17,7 @@ from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
 
-from penstock.share.dead_letters import DeadLetters, DeadLetterState
+from penstock.share.dead_letters import DeadLetterState, ShareDeadLetters
 from penstock.share.redelivery import RedeliveryPolicy
 from penstock.share.window import InFlightWindow, RecordState, Run, StateRun
 from penstock.wire.errors import ErrorCode
@@ -120,7 +120,7 @@ class SharePartition:
         self._next_write = 1
         self._next_deadline_ms = NEVER
         self._first_available = stored.start_offset
-        self.dead_letters = DeadLetters(self.window, stored.dead_letters, self._mark_dirty)
+        self.dead_letters = ShareDeadLetters(self.window, stored.dead_letters, self._mark_dirty)
         for state in stored.runs:
             self._restore(state)
         self.window.trim()
@@ -129,7 +129,9 @@ class SharePartition:
         """Add a stored run. A record that was delivered for the last time before the leader changed is archived."""
         state = stored.state
         if state is RecordState.AVAILABLE and self.limits.policy.is_exhausted(stored.delivery_count):
-            state, self.is_dirty = self._discarded, True
+            state, self.is_dirty = self._discard(), True
+        if state is RecordState.ARCHIVING:
+            self.dead_letters.may_be_pending = True
         self.window.append(Run(stored.first, stored.last, state, stored.delivery_count))
 
     @property
@@ -150,12 +152,14 @@ class SharePartition:
     @property
     def is_idle(self) -> bool:
         """Whether nothing would be lost if the leader forgot the partition."""
-        return not self.is_dirty and not self.in_flight_write and not self.locked and not self.dead_letters.pending
+        return not self.is_dirty and not self.in_flight_write and not self.locked and not self.dead_letters.is_pending
 
-    @property
-    def _discarded(self) -> RecordState:
-        """The state of a record that is not delivered again although no member accepted it."""
-        return RecordState.ARCHIVING if self.limits.has_dead_letters else RecordState.ARCHIVED
+    def _discard(self) -> RecordState:
+        """Return the state of a record that is not delivered again although no member accepted it."""
+        if not self.limits.has_dead_letters:
+            return RecordState.ARCHIVED
+        self.dead_letters.may_be_pending = True
+        return RecordState.ARCHIVING
 
     def _mark_dirty(self) -> None:
         self.is_dirty = True
@@ -222,7 +226,7 @@ class SharePartition:
         """Acquire a run that is in the window already. Returns whether more may be acquired."""
         policy, count = self.limits.policy, run.delivery_count
         if policy.is_exhausted(count):
-            run.move(self._discarded)
+            run.move(self._discard())
             self.is_dirty = True
             return True
         permitted = min(run.size, policy.max_records(count + 1, run.size))
@@ -272,7 +276,8 @@ class SharePartition:
                         run.next_state, run.write = self._outcome(ack_type, run), self._next_write
                         write = self._next_write
                         if self.limits.has_dead_letters and ack_type in FAILURES:
-                            self.dead_letters.record_failure(run.first, run.last, now_ms)
+                            is_rejected = ack_type == AckType.REJECT
+                            self.dead_letters.record_failure(run.first, run.last, now_ms, is_rejected=is_rejected)
             self.window.merge(batch.first, batch.last)
         self.is_dirty = self.is_dirty or bool(write)
         return AckResult(ErrorCode.NONE, write)
@@ -295,11 +300,11 @@ class SharePartition:
             return RecordState.ACKNOWLEDGED
         if ack_type == AckType.RELEASE:
             return self._released(run)
-        return self._discarded if ack_type == AckType.REJECT else RecordState.ARCHIVED
+        return self._discard() if ack_type == AckType.REJECT else RecordState.ARCHIVED
 
     def _released(self, run: Run) -> RecordState:
         is_exhausted = self.limits.policy.is_exhausted(run.delivery_count)
-        return self._discarded if is_exhausted else RecordState.AVAILABLE
+        return self._discard() if is_exhausted else RecordState.AVAILABLE
 
     # --- locks
 
@@ -312,14 +317,16 @@ class SharePartition:
         """Release the locks that have timed out. Returns whether there were any."""
         if now_ms < self._next_deadline_ms:
             return False
-        return self._release([run for run in self.window if run.is_locked and run.deadline_ms <= now_ms])
+        return self._release([run for run in self.window if run.is_locked and run.deadline_ms <= now_ms], now_ms)
 
-    def release_member(self, member: str) -> bool:
+    def release_member(self, member: str, now_ms: float) -> bool:
         """Release all that a member holds, when its session ends. Returns whether it held anything."""
-        return self._release([run for run in self.window if run.is_locked and run.member == member])
+        return self._release([run for run in self.window if run.is_locked and run.member == member], now_ms)
 
-    def _release(self, runs: list[Run]) -> bool:
+    def _release(self, runs: list[Run], now_ms: float) -> bool:
         for run in runs:
+            if self.limits.has_dead_letters:
+                self.dead_letters.record_failure(run.first, run.last, now_ms)
             run.move(self._released(run))
         if runs:
             self.is_dirty = True

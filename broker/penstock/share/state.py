@@ -117,7 +117,8 @@ def decode_state(data: Buffer) -> ShareState:
         raise InvalidShareState(f"unknown format {form}")
     if min(state_epoch, leader_epoch, write, start_offset) < 0:
         raise InvalidShareState("an epoch, a write number or the start offset is negative")
-    codes, at, dead_letters = STATE_CODES[:-1], HEAD.size, None
+    codes: Sequence[RecordState] = STATE_CODES[:-1]
+    at, dead_letters = HEAD.size, None
     try:
         if form == DEAD_LETTER_FORMAT:
             codes = STATE_CODES
@@ -125,7 +126,7 @@ def decode_state(data: Buffer) -> ShareState:
         runs = decode_runs(data, at, start_offset, codes)
     except (IndexError, struct.error, MalformedMessage) as e:
         raise InvalidShareState(f"truncated or malformed runs: {e}") from e
-    if dead_letters is not None and dead_letters.count:
+    if dead_letters is not None and dead_letters.size:
         check_outstanding(dead_letters, runs)
     snapshot = ShareSnapshot(start_offset, runs, dead_letters)
     return ShareState(StateVersion(state_epoch, leader_epoch, write), snapshot)

@@ -9,12 +9,12 @@ from penstock.share.partition import AckBatch, AckType, AcquiredRange
 
 
 class ShareStats:
-    """Numbers of records since the start: acquired ones, and acknowledged ones by type."""
+    """Numbers of records since the start: acquired ones, acknowledged ones by type, and dead letters."""
 
-    __slots__ = ("acknowledged", "acquired")
+    __slots__ = ("acknowledged", "acquired", "dead_letters")
 
     def __init__(self) -> None:
-        self.acquired = 0
+        self.acquired = self.dead_letters = 0
         self.acknowledged: Counter[AckType] = Counter(dict.fromkeys(AckType, 0))
 
     def count_acquired(self, ranges: Sequence[AcquiredRange]) -> None:

@@ -107,7 +107,7 @@ class LedShare:
     """The share-partitions of the broker."""
 
     def __init__(self) -> None:
-        self.stats, self.in_flight = ShareStats(), 0
+        self.stats, self.in_flight, self.pending_letters = ShareStats(), 0, 0
 
 
 @dataclass
@@ -247,9 +247,12 @@ async def test_the_servers_counters_are_told() -> None:
         broker.denials[AclOperation.READ, ResourceType.TOPIC] = 2
         broker.requests.fetched_bytes = 66
         broker.share.in_flight, broker.share.stats.acquired = 7, 8
+        broker.share.pending_letters, broker.share.stats.dead_letters = 3, 4
         broker.share.stats.acknowledged[AckType.REJECT] = 9
         found = await broker.metrics()
         assert found["penstock_share_in_flight_records"] == {(): 7}
+        assert found["penstock_share_dead_letters_pending"] == {(): 3}
+        assert found["penstock_share_dead_letters_total"] == {(): 4}
         assert found["penstock_share_acquired_records_total"] == {(): 8}
         assert found["penstock_share_acknowledged_records_total"][(("type", "reject"),)] == 9
         assert found["penstock_received_bytes_total"] == {(): 11}

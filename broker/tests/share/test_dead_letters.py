@@ -48,7 +48,7 @@ def stored(snapshot: ShareSnapshot) -> ShareSnapshot:
 def header_of(state: DeadLetterState) -> BatchHeader:
     """Return the header of the outstanding batch."""
     builder = BatchBuilder()
-    for _ in range(state.count):
+    for _ in range(state.size):
         builder.append(None, None, timestamp_ms=1)
     return read_header(
         builder.build(producer_id=state.producer_id, producer_epoch=state.producer_epoch, base_sequence=state.sequence)
@@ -366,10 +366,10 @@ def test_a_state_without_letters_is_readable_by_earlier_versions() -> None:
 @pytest.mark.parametrize(
     ("letters", "reason"),
     [
-        (OUTSTANDING._replace(count=MAX_BATCHED_LETTERS + 1), "out of range"),
+        (OUTSTANDING._replace(size=MAX_BATCHED_LETTERS + 1), "out of range"),
         (OUTSTANDING._replace(producer_epoch=-1), "out of range"),
         (OUTSTANDING._replace(first=0), "do not await"),
-        (OUTSTANDING._replace(count=4), "do not await"),
+        (OUTSTANDING._replace(size=4), "do not await"),
         (OUTSTANDING._replace(first=9), "do not await"),
     ],
 )

@@ -344,9 +344,9 @@ def test_the_end_of_a_session_releases_its_locks_only() -> None:
     d = Driver(TEN)
     d.exact("a", 5)
     d.exact("b", 5)
-    assert d.partition.release_member("a")
+    assert d.partition.release_member("a", d.now_ms)
     assert d.states == [(0, 4, A, 1), (5, 9, Q, 1)]
-    assert not d.partition.release_member("a")
+    assert not d.partition.release_member("a", d.now_ms)
 
 
 # Start offset and failover

@@ -147,7 +147,7 @@ class SharePartitionLife(RuleBasedStateMachine):
 
     @rule(member=MEMBERS)
     def end_session(self, member: str) -> None:
-        self.partition.release_member(member)
+        self.partition.release_member(member, self.now_ms)
         for record in self.known.values():
             if record.holder == member and record.outcome is None:
                 record.holder = ""

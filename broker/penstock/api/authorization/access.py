@@ -58,12 +58,24 @@ class DataAccess:
         name, authorizer = self.name_of(topic), self.authorizer
         if name is None:
             return None
-        return authorizer.is_allowed(peer.principal, peer.host, AclOperation.WRITE, ResourceType.TOPIC, name)
+        is_allowed = authorizer.is_allowed(peer.principal, peer.host, AclOperation.WRITE, ResourceType.TOPIC, name)
+        return is_allowed or self._may_write_letters(peer, name)
+
+    def _may_write_letters(self, peer: PeerInfo, name: str) -> bool:
+        """Return whether a client is a broker, which may produce to the topics of dead letters (KIP-1191)."""
+        topic = self.view.topics.get(name)
+        if topic is None or not topic.config.errors_deadletterqueue_group_enable:
+            return False
+        operation, cluster = AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER
+        return self.authorizer.is_allowed(peer.principal, peer.host, operation, cluster, CLUSTER_NAME)
 
     def may_write(self, peer: PeerInfo, topic: str | UUID) -> bool:
         """Return whether a client may produce to a topic. An unknown id is left to the handler, which rejects it."""
         name = self.name_of(topic)
-        return name is None or self.check(peer, AclOperation.WRITE, ResourceType.TOPIC, name, ApiKey.PRODUCE)
+        if name is None or self.is_writable(peer, topic):
+            return True
+        self.deny(peer, AclOperation.WRITE, ResourceType.TOPIC, name, ApiKey.PRODUCE)
+        return False
 
     def may_use_transactional_id(self, peer: PeerInfo, transactional_id: str | None) -> bool:
         """Return whether a client may produce with a transactional id; None requires no right."""

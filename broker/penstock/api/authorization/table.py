@@ -174,7 +174,8 @@ TABLE: dict[int, ApiRules] = {
             ElementRule(subject=NamedOrId(WRITE_TOPIC), requested="topic_data", answered="responses"),
         ),
         note="Checked when a request arrives, and again if it waited. A transactional id requires the right also if no"
-        " batch is transactional, unlike in Kafka.",
+        " batch is transactional, unlike in Kafka. CLUSTER_ACTION also permits topics with"
+        " `errors.deadletterqueue.group.enable=true`: brokers write dead letters there.",
     ),
     ApiKey.FETCH: ApiRules(
         (
