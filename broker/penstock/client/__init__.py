@@ -53,6 +53,7 @@ from penstock.client.errors import (
 )
 from penstock.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from penstock.client.security import Sasl, Security, Tls
+from penstock.client.share.types import Acknowledgement, AcknowledgementResult, ShareRecord
 from penstock.client.tokens import ClientCredentials, ProvidedTokens, TokenFile
 from penstock.client.types import (
     READ_COMMITTED,
@@ -86,12 +87,14 @@ if TYPE_CHECKING:
     from penstock.client.cluster import ClusterConnections
     from penstock.client.connection import ClientConnection
     from penstock.client.consumer import Consumer
+    from penstock.client.dead_letter_queue import DeadLetterQueue
     from penstock.client.identity import ClientIdentity, ProducerSession
     from penstock.client.offsets import commit_offsets, fetch_committed
     from penstock.client.produce_dispatcher import ProduceDispatcher
     from penstock.client.producer import Producer
     from penstock.client.range_fetch import RangeFetch
     from penstock.client.rebalancing import RebalanceListener
+    from penstock.client.share.consumer import ShareConsumer
     from penstock.client.topic_queries import OffsetQuery, list_topics
     from penstock.client.transaction_requests import TransactionRequests
     from penstock.wire.messages.produce import PartitionProduceResponse
@@ -102,6 +105,8 @@ __all__ = [
     "MAX_TIMESTAMP",
     "READ_COMMITTED",
     "READ_UNCOMMITTED",
+    "Acknowledgement",
+    "AcknowledgementResult",
     "AclBinding",
     "AclFilter",
     "AclOperation",
@@ -130,6 +135,7 @@ __all__ = [
     "ConsumerRecord",
     "CreatedTopic",
     "DamagedBatch",
+    "DeadLetterQueue",
     "Delivery",
     "DeliveryFailed",
     "ErrorCode",
@@ -173,7 +179,9 @@ __all__ = [
     "Sasl",
     "ScramCredentialInfo",
     "Security",
+    "ShareConsumer",
     "ShareOffset",
+    "ShareRecord",
     "SkippedBatch",
     "Tls",
     "TlsFailed",
@@ -199,6 +207,7 @@ _LAZY_MODULES = {
     "ClusterConnections": "cluster",
     "ConfigAdminClient": "admin.configs",
     "Consumer": "consumer",
+    "DeadLetterQueue": "dead_letter_queue",
     "Delivery": "accumulator",
     "GroupAdminClient": "admin.groups",
     "OffsetQuery": "topic_queries",
@@ -208,6 +217,7 @@ _LAZY_MODULES = {
     "ProducerSession": "identity",
     "RangeFetch": "range_fetch",
     "RebalanceListener": "rebalancing",
+    "ShareConsumer": "share.consumer",
     "TopicAdminClient": "admin.topics",
     "TransactionRequests": "transaction_requests",
     "commit_offsets": "offsets",

@@ -252,6 +252,11 @@ class Producer:
             await self._batch_opened(queue, count)
         return delivery
 
+    @property
+    def is_transactional(self) -> bool:
+        """Return whether the producer has a `transactional_id`."""
+        return self._transactional_id is not None
+
     def begin(self) -> None:
         """Start a transaction. Raises `IllegalState` if one is open, and `ProducerFenced`."""
         self._transaction_manager().transaction.start()

@@ -24,6 +24,9 @@ SETTINGS = (
     "group.consumer.min.heartbeat.interval.ms=100",
     "group.consumer.heartbeat.interval.ms=100",
     "group.consumer.assignment.interval.ms=0",
+    "group.share.min.heartbeat.interval.ms=100",
+    "group.share.heartbeat.interval.ms=100",
+    "group.share.assignment.interval.ms=0",
     # Retention would delete the records that tests write with old timestamps.
     "log.retention.check.interval.ms=2147483647",
 )

@@ -23,8 +23,8 @@ from penstock.client import (
     TopicPartition,
 )
 from penstock.client.cluster import ClusterConnections
-from penstock.client.consumer_membership import LEAVE_EPOCH
 from penstock.client.consumer_rebalancing import ConsumerRebalancing
+from penstock.client.heartbeat_membership import LEAVE_EPOCH
 from penstock.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,

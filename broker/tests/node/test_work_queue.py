@@ -16,8 +16,11 @@ GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "queues.md"
 DEADLINE_S = 60
 
 
-def test_the_guides_work_queue_delivers_each_job_once(up):
-    start_at_the_beginning, worker, dead_letters = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+@pytest.mark.parametrize("example", [1, 2], ids=["confluent-kafka", "penstock"])
+def test_the_guides_work_queue_delivers_each_job_once(up, example):
+    examples = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    start_at_the_beginning, _, _, dead_letters = examples
+    worker = examples[example]
     start_at_the_beginning += dead_letters
     broker = up()
     address = f"127.0.0.1:{broker.port}"
