@@ -12,6 +12,7 @@ import typer
 
 from penstock.cli.common import CommandError, ExitCode, Output, run
 from penstock.cli.connection import Connection, with_connection
+from penstock.cli.consume_shared import consume_shared
 from penstock.cli.parameters import MAX_INT32
 from penstock.cli.root import make_app
 from penstock.cli.times import format_time, parse_time_ms
@@ -77,6 +78,10 @@ def consume(
         GroupProtocol,
         typer.Option(help="Protocol of the group: members assign partitions (classic), or the coordinator (consumer)."),
     ] = "classic",
+    share_group: Annotated[
+        str | None,
+        typer.Option(help="Read as a member of this share group (a work queue), and accept printed messages."),
+    ] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after N messages.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new messages until Ctrl-C.")] = False,
     key_separator: Annotated[
@@ -99,9 +104,12 @@ def consume(
     """Print the messages of topics: all existing ones from the beginning; with `--follow`, new ones.
 
     With `--group`, reading starts at the group's committed offsets, or at the beginning if there are none. With
-    `--output json`, each message is one line with topic, partition, offset, timestamp_ms, key, value and headers; keys
-    and values that are not UTF-8 are in key_base64 and value_base64. Headers are an object, or a list of objects with
-    key and value if names repeat or values are not UTF-8.
+    `--share-group`, the brokers decide which messages this member gets, until none is left; a new share group starts
+    where its setting `share.auto.offset.reset` says (`latest`).
+
+    With `--output json`, each message is one line with topic, partition, offset, timestamp_ms, key, value and headers;
+    keys and values that are not UTF-8 are in key_base64 and value_base64. Headers are an object, or a list of objects
+    with key and value if names repeat or values are not UTF-8.
 
     Examples:
 
@@ -109,6 +117,7 @@ def consume(
     - `penstock consume flights --follow --key-separator ' '`
     - `penstock consume flights --time -1h --output json | jq .value`
     - `penstock consume flights --offset -100 --partition 0`
+    - `penstock consume jobs --share-group workers --follow`
     """
     if sum((from_beginning, offset is not None, time is not None)) > 1:
         raise typer.BadParameter("--from-beginning, --offset and --time exclude each other; use one")
@@ -116,6 +125,11 @@ def consume(
         raise typer.BadParameter(
             "a group reads all partitions from its committed offsets; change these with `penstock group reset-offsets`",
             param_hint="--group",
+        )
+    if share_group is not None and (group, partition, offset, time, from_beginning) != (None, None, None, None, False):
+        raise typer.BadParameter(
+            "a share group reads what its brokers deliver; use no --group, --partition or start position",
+            param_hint="--share-group",
         )
     if group is None and group_protocol != "classic":
         raise typer.BadParameter("a group protocol needs a group; set --group", param_hint="--group-protocol")
@@ -134,6 +148,10 @@ def consume(
         key_separator,
         details,
     )
+    if share_group is not None:
+        write = ConsumeWriter(options).write
+        run(consume_shared(connection, topics, share_group, count=count, follow=follow, write=write))
+        return
     run(consume_all(connection, topics, StartPosition(from_beginning, offset, time_ms), options, isolation))
 
 
@@ -206,12 +224,41 @@ async def assign_and_seek(
         await consumer.seek_to_beginning()
 
 
-class ConsumeRun:
+class ConsumeWriter:
+    """Prints messages as the options say, up to the count."""
+
+    def __init__(self, options: ConsumeOptions) -> None:
+        self.options = options
+        self.written = 0
+
+    def write(self, tp: TopicPartition, records: list[Record]) -> None:
+        """Print records, up to the count."""
+        limit = len(records) if self.options.count is None else self.options.count - self.written
+        out = sys.stdout.buffer
+        for record in records[:limit]:
+            if self.options.as_json:
+                out.write(json.dumps(document(tp, record), ensure_ascii=False).encode(errors="backslashreplace"))
+            else:
+                out.write(self.line(tp, record))
+            out.write(b"\n")
+        self.written += min(limit, len(records))
+
+    def line(self, tp: TopicPartition, record: Record) -> bytes:
+        """Return a record as text output."""
+        line = record.value or b""
+        if self.options.key_separator is not None:
+            line = (record.key or b"") + self.options.key_separator.encode() + line
+        if self.options.details:
+            line = f"{tp.topic} {tp.partition} {record.offset} {format_time(record.timestamp_ms)} ".encode() + line
+        return line
+
+
+class ConsumeRun(ConsumeWriter):
     """Reads and prints messages until the count is reached, or the end offsets at the start."""
 
     def __init__(self, consumer: Consumer, options: ConsumeOptions) -> None:
-        self.consumer, self.options = consumer, options
-        self.written = 0
+        super().__init__(options)
+        self.consumer = consumer
         self.ends: dict[TopicPartition, int] = {}
 
     async def run(self) -> None:
@@ -241,27 +288,6 @@ class ConsumeRun:
         if not all([await self.consumer.position(tp) >= self.ends[tp] for tp in assigned]):
             return False
         return await self.consumer.is_settled() and self.consumer.assignment == assigned
-
-    def write(self, tp: TopicPartition, records: list[Record]) -> None:
-        """Print records, up to the count."""
-        limit = len(records) if self.options.count is None else self.options.count - self.written
-        out = sys.stdout.buffer
-        for record in records[:limit]:
-            if self.options.as_json:
-                out.write(json.dumps(document(tp, record), ensure_ascii=False).encode(errors="backslashreplace"))
-            else:
-                out.write(self.line(tp, record))
-            out.write(b"\n")
-        self.written += min(limit, len(records))
-
-    def line(self, tp: TopicPartition, record: Record) -> bytes:
-        """Return a record as text output."""
-        line = record.value or b""
-        if self.options.key_separator is not None:
-            line = (record.key or b"") + self.options.key_separator.encode() + line
-        if self.options.details:
-            line = f"{tp.topic} {tp.partition} {record.offset} {format_time(record.timestamp_ms)} ".encode() + line
-        return line
 
 
 def document(tp: TopicPartition, record: Record) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.runtime.logging import get_logger
 from penstock_operator.clusters.certificate_observer import CertificateObserver, access_of
 from penstock_operator.engine.ports import ConnectionPool, Objects
 from penstock_operator.model.cluster import Cluster
@@ -41,8 +40,6 @@ from penstock_operator.reconcile.cluster.transition import plan_transition
 from penstock_operator.specs import names
 from penstock_operator.specs.security import has_certificates
 
-log = get_logger("operator.clusters")
-
 OWNED = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, BUDGETS, NETWORK_POLICIES)
 MAX_REPORT_AGE_S = 2.0
 """Maximum age of a reused broker report; pods cause many events at once. Ignored when a pod is about to be stopped."""
@@ -50,8 +47,6 @@ BROKER_TIMEOUT_S = 20.0
 """Timeout of all broker requests of one observation."""
 PROMPT_TIMEOUT_S = 2.0
 """Timeout of these requests while no broker is ready."""
-MISSING_S = 5.0
-"""Time for which a pod must be missing before its reason is read."""
 LARGE_TOPIC_COUNT = 2000
 """Number of topics above which computations over all topics run in a thread."""
 
@@ -71,8 +66,6 @@ class ClusterMemory:
     """By topic, from the last fresh observation; used for status messages."""
     seen_ready: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Pods whose `ready_since` is in the future, by UID: that time, and when it was first observed."""
-    missing_since: float | None = None
-    """Since when pods are missing."""
     brokers_error: str = ""
     """The first error since brokers last answered. Later errors do not replace it: each new message would be a status
     write, whose event triggers the next reconciliation."""
@@ -116,7 +109,6 @@ class ClusterObserver:
                 live |= await self._certificates.certificate_request(cluster)
         except KubeError as e:
             certificates, unreadable = None, f"cannot read Secrets: {e}"
-        pods_failure = await self._pods_failure(memory, live.get((STATEFUL_SETS, names.stateful_set(name))), pods, now)
         reported, error = await self._query_brokers(cluster, memory, pods, now, fresh)
         if not fresh:  # the query may have taken long
             pods = self._cached_pods(cluster, memory, wall)
@@ -125,7 +117,6 @@ class ClusterObserver:
             now=wall,
             live=live,
             pods=pods,
-            pods_failure=pods_failure,
             claims=tuple(sorted((c for c in claims if c is not None), key=lambda claim: claim.name)),
             zones=self._zones(cluster),
             reported=reported,
@@ -172,24 +163,6 @@ class ClusterObserver:
 
     def _nodes(self) -> Sequence[Object]:
         return self._objects.list_objects(NODES)
-
-    async def _pods_failure(
-        self, memory: ClusterMemory, stateful_set: Object | None, pods: Sequence[ObservedPod], now: float
-    ) -> str:
-        """Return why Kubernetes does not create a pod: an Event of the StatefulSet has the reason."""
-        desired = ((stateful_set or {}).get("spec") or {}).get("replicas") or 0
-        if stateful_set is None or len(pods) >= desired:
-            memory.missing_since = None
-            return ""
-        if memory.missing_since is None:
-            memory.missing_since = now
-        if now - memory.missing_since < MISSING_S:
-            return ""
-        try:
-            return await self._kube.last_warning(stateful_set, "FailedCreate")
-        except KubeError as error:
-            log.warning("cannot read the Events of a StatefulSet", error=str(error))
-            return ""
 
     async def _query_brokers(
         self, cluster: Cluster, memory: ClusterMemory, pods: Sequence[ObservedPod], now: float, fresh: bool

@@ -136,10 +136,6 @@ class KubeClient:
         self._written("delete", resource, None)
         return True
 
-    async def last_warning(self, about: Object, reason: str) -> str:
-        """See `EventRecorder.last_warning`."""
-        return await self._events.last_warning(about, reason)
-
     async def record_events(self, about: Object, events: Sequence[KubeEvent]) -> None:
         """Write Events about an object, best effort."""
         await self._events.record_events(about, events)

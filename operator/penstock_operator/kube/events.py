@@ -46,15 +46,6 @@ class EventRecorder:
         self._tokens, self._filled = BURST, clock.boot_ms() / 1_000
         self.dropped = 0
 
-    async def last_warning(self, about: Object, reason: str) -> str:
-        """Return the message of the newest Warning Event of a reason about an object, or "". Raises `KubeError`."""
-        metadata = about["metadata"]
-        selector = f"involvedObject.uid={metadata.get('uid', '')},type=Warning,reason={reason}"
-        path = path_of(EVENTS, metadata.get("namespace") or "default")
-        found = await self._requests.send("GET", path, query={"fieldSelector": selector})
-        newest = max(found.get("items") or (), key=lambda event: str(event.get("lastTimestamp") or ""), default=None)
-        return str(newest.get("message") or "") if newest is not None else ""
-
     async def record_events(self, about: Object, events: Sequence[KubeEvent]) -> None:
         """Write Events about an object. Does not raise."""
         for event in events:

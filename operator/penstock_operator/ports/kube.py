@@ -111,8 +111,5 @@ class Kube(Protocol):
         """Delete an object. Return False if it, or the one with `uid`, does not exist. With `resource_version`, raise a
         conflict (409) if the object changed. With `orphan`, its dependents are kept without an owner."""
 
-    async def last_warning(self, about: Object, reason: str) -> str:
-        """Return the message of the newest Warning Event of a reason about an object, or ""."""
-
     async def record_events(self, about: Object, events: Sequence[KubeEvent]) -> None:
         """Write Events, best effort: repeated ones are counted in one Event. Does not raise."""

@@ -73,8 +73,6 @@ class World:
         self.kubelets_ahead_s = 0.0
         """Seconds by which the clocks of nodes and API server are ahead of the operator's."""
         self.pods_made = 0
-        self.quota = ""
-        """Why no pod can be created, if that is so."""
         self.most_away = 0
         """Maximum number of brokers down at the same time."""
         self.restart_action: list[int] = []
@@ -155,9 +153,6 @@ class World:
                 self.kube.put(CLAIMS, {"metadata": meta, "spec": claim["spec"], "status": status})
         meta = template["metadata"] | {"name": names.pod(NAME, ordinal), "namespace": NS}
         spec = template["spec"] | {"nodeName": f"node-{ordinal % 6}"}
-        if self.quota:
-            self.kube.warnings[body["metadata"]["name"], "FailedCreate"] = self.quota
-            return
         self.pods_made += 1
         self.kube.put(PODS, {"metadata": meta, "spec": spec, "status": {"madeAt": self.time}})
 

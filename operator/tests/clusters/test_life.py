@@ -443,21 +443,3 @@ async def test_the_status_of_pods_does_not_wait_for_brokers_that_are_all_down() 
     async with asyncio.timeout(BROKER_TIMEOUT_S / 2):
         await observing
     assert world.condition("Ready") == ("False", "BrokersNotReady")
-
-
-async def test_what_keeps_kubernetes_from_creating_a_pod_is_in_the_conditions() -> None:
-    world = await formed()
-    world.quota = 'pods "c-broker-1" is forbidden: exceeded quota: small, requested: pods=1, used: pods=4'
-    world.kube.remove(PODS, NS, names.pod(NAME, 1))
-    world.apply(brokers={"replicas": 3, "podAnnotations": {"changed": "yes"}})
-    await world.run(20)
-    assert world.condition("Rolled") == ("False", "Blocked")
-    assert "broker 1 has no pod yet: " + world.quota in world.message("Rolled")
-    world.kube.remove(PODS, NS, names.pod(NAME, 2))
-    await world.run(20)
-    assert world.condition("Ready") == ("False", "BrokersNotReady")
-    assert world.message("Ready").endswith(world.quota)
-    world.quota = ""
-    await world.run(120)
-    assert world.condition("Ready") == ("True", "Serving")
-    assert world.condition("Rolled") == ("True", "AsWanted")

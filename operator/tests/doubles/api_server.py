@@ -173,8 +173,7 @@ class ApiServer:
         return _status(200, "", "", "Success")
 
     async def _list(self, request: web.Request, resource: KubeResource, namespace: str | None) -> web.Response:
-        listed = await self.kube.list(resource, namespace, _labels(request))
-        everything = [body for body in listed if _has_fields(request, body)]
+        everything = await self.kube.list(resource, namespace, _labels(request))
         start, limit = int(request.query.get("continue", 0)), int(request.query.get("limit", 0)) or 1_000_000
         items = everything[start : start + limit]
         metadata = {"resourceVersion": str(self.kube._version)}
@@ -215,17 +214,6 @@ class ApiServer:
 def _labels(request: web.Request) -> dict[str, str]:
     wanted = [part.partition("=") for part in request.query.get("labelSelector", "").split(",") if part]
     return {key: value for key, _, value in wanted}
-
-
-def _has_fields(request: web.Request, body: Object) -> bool:
-    for part in filter(None, request.query.get("fieldSelector", "").split(",")):
-        path, _, wanted = part.partition("=")
-        found: Any = body
-        for key in path.split("."):
-            found = (found or {}).get(key)
-        if found != wanted:
-            return False
-    return True
 
 
 def _groups() -> Object:

@@ -65,8 +65,6 @@ class FakeKube:
         self.changes: Counter[str] = Counter()
         self.recorded: list[tuple[str, KubeEvent]] = []
         """Recorded Events: "Kind/namespace/name" and the Event."""
-        self.warnings: dict[tuple[str, str], str] = {}
-        """Messages of Events that Kubernetes wrote, by name of the object and reason."""
         self.terminating: set[str] = set()
         self.missing_namespaces: set[str] = set()
         self.crds_gone: set[KubeResource] = set()
@@ -246,10 +244,6 @@ class FakeKube:
             self._orphan(known["metadata"]["uid"])
         self._delete((resource, namespace, name))
         return True
-
-    async def last_warning(self, about: Object, reason: str) -> str:
-        await self._enter("list", KubeResource("", "v1", "events"))
-        return self.warnings.get((about["metadata"]["name"], reason), "")
 
     async def record_events(self, about: Object, events: Sequence[KubeEvent]) -> None:
         self.calls["record_events"] += 1

@@ -16,6 +16,7 @@ import typer
 from penstock.cli.common import CommandError, run
 from penstock.cli.demo.flights import data_set
 from penstock.cli.demo.processes import DemoBroker
+from penstock.cli.demo.queue import run_queue_demo
 from penstock.cli.demo.scenario import MEMBERS, BrokerDemo, DemoResult
 from penstock.cli.output import print_table
 from penstock.cli.root import make_app
@@ -27,8 +28,9 @@ SESSION_TIMEOUT_MS = 6_000
 """The brokers' default minimum. Longer than a live member's pauses on a busy machine."""
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
 def demo(
+    context: typer.Context,
     bootstrap: Annotated[
         str | None,
         typer.Option(
@@ -47,7 +49,21 @@ def demo(
 
     Example: `penstock demo`
     """
-    run(run_demo(bootstrap))
+    if context.invoked_subcommand is None:
+        run(run_demo(bootstrap))
+
+
+@app.command()
+def queue() -> None:
+    """Let three workers of a share group do 300 jobs, one of which fails once, and one for good.
+
+    The workers share one partition of a broker in a temporary directory, and acknowledge each job. The job that fails
+    is released and done with its second delivery; the one that cannot be done is rejected. The exit code is 0 if each
+    job was done once. All data is removed at the end.
+
+    Example: `penstock demo queue`
+    """
+    run(run_queue_demo())
 
 
 async def run_demo(bootstrap: str | None) -> None:

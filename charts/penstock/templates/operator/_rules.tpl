@@ -44,7 +44,7 @@
 {{- end }}
 - apiGroups: [""]
   resources: [events]
-  verbs: [list, create, patch]
+  verbs: [create, patch]
 {{- end -}}
 
 {{/* Permissions on Secrets, always in a Role of one namespace. */}}

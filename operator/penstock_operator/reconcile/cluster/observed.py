@@ -106,8 +106,6 @@ class ObservedCluster:
     live: Mapping[tuple[KubeResource, str], Object] = field(default_factory=dict)
     """Owned objects by resource and name."""
     pods: tuple[ObservedPod, ...] = ()
-    pods_failure: str = ""
-    """Why Kubernetes cannot create a pod that has been missing for a while, such as a full quota."""
     claims: tuple[ObservedClaim, ...] = ()
     zones: Mapping[str, str] | None = None
     """Zone by node; None if the operator cannot read nodes."""

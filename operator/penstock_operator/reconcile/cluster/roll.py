@@ -108,7 +108,7 @@ def may_evict(observed: ObservedCluster, pods: int) -> bool:
 
 def waiting(there: Sequence[ObservedPod], observed: ObservedCluster, pods: int) -> str:
     """Return the reason of a waiting roll: Waiting between restarts, Blocked if it needs intervention."""
-    if observed.pods_failure or any(pod.problem for pod in there):
+    if any(pod.problem for pod in there):
         return "Blocked"
     if len(there) < pods or any(pod.is_terminating for pod in there):
         return "Waiting"
@@ -166,7 +166,7 @@ def roll_blocker(there: Sequence[ObservedPod], observed: ObservedCluster, pods: 
     for ordinal in range(pods):
         pod = by_ordinal.get(ordinal)
         if pod is None:
-            return f"broker {ordinal} has no pod yet" + (f": {observed.pods_failure}" if observed.pods_failure else "")
+            return f"broker {ordinal} has no pod yet"
         if pod.is_terminating:
             return f"broker {ordinal} is terminating"
         if not pod.is_ready:

@@ -143,7 +143,7 @@ def ready(cluster: Cluster, observed: ObservedCluster, found: Findings) -> Findi
     if len(serving) < desired:
         away = sorted(set(range(desired)) - set(serving))
         problems = [f"broker {p.ordinal}: {p.problem}" for p in observed.pods if p.problem and p.ordinal in away]
-        because = observed.failure or observed.pods_failure or "; ".join(problems)
+        because = observed.failure or "; ".join(problems)
         message = f"{len(serving)} of {desired} brokers are ready" + (f": {because}" if because else "")
         return "Ready", False, "BrokersNotReady", message
     if observed.reported is None:
