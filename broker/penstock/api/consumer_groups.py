@@ -132,7 +132,7 @@ class ConsumerGroupsApi:
 
     def describe_one(self, group_id: str, operations: int) -> DescribedGroup:
         """Describe a group; the error if this broker does not coordinate it or it is none of the protocol."""
-        error = self.coordinator.error(group_id)
+        error = self.coordinator.error(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
         if error:
             return DescribedGroup(error_code=error, group_id=group_id)
         found = admin.describe_modern(self.coordinator, group_id, GroupType.CONSUMER)
@@ -141,7 +141,6 @@ class ConsumerGroupsApi:
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND,
                 error_message=missing_text(self.coordinator, group_id, GroupType.CONSUMER),
                 group_id=group_id,
-                group_state=GroupState.DEAD.value,
             )
         epoch, group = found
         if group is None:

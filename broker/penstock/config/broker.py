@@ -154,7 +154,7 @@ class BrokerConfig(ModernGroupDefaults):
     offsets_retention_minutes: int = setting(
         "offsets.retention.minutes", 43_200,
         "Time for which committed offsets are kept once their group is empty, in minutes. The default of 30 days"
-        " exceeds the default message retention of 14 days, so that a returning group still finds its offsets.",
+        " exceeds the default message retention of 7 days, so that a returning group still finds its offsets.",
         minimum=1,
     )
     offsets_retention_check_interval_ms: int = setting(

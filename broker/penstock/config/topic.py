@@ -190,7 +190,7 @@ class TopicConfig:
         kind=LONG, minimum=-1, synonyms=["log.retention.bytes"],
     )
     retention_ms: int = setting(
-        "retention.ms", 14 * DAY_MS, "Age at which segments are deleted, in ms; -1 for never.",
+        "retention.ms", 7 * DAY_MS, "Age at which segments are deleted, in ms; -1 for never.",
         kind=LONG, minimum=-1,
         synonyms=["log.retention.ms", ("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)],
     )

@@ -50,6 +50,9 @@ from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
 
+FIRST_EPOCH = 1
+"""The epoch of a group that is created without members."""
+
 
 class ModernGroups:
     """The consumer groups and share groups of the owned shards. `error` returns what prevents serving a group now.
@@ -175,8 +178,10 @@ class ModernGroups:
         error = self._error(group_id)
         if error or shard is None:
             return error or ErrorCode.NOT_COORDINATOR
-        created = shard.groups[group_id] = IdleGroup(0, group_type, self._clock.wall_ms(), group_type)
-        record = GroupRecord(protocol_type=group_type, state_ms=created.state_ms, group_type=group_type)
+        created = shard.groups[group_id] = IdleGroup(FIRST_EPOCH, group_type, self._clock.wall_ms(), group_type)
+        record = GroupRecord(
+            protocol_type=group_type, generation=FIRST_EPOCH, state_ms=created.state_ms, group_type=group_type
+        )
         put = PutOp(keys.group(group_id), records.encode(record))
         if await self._offsets.writers.for_group(group_id).submit([(put, None)]):
             if shard.groups.get(group_id) is created:

@@ -283,15 +283,13 @@ class SharePartition:
         return AckResult(ErrorCode.NONE, write)
 
     def _check_acknowledgement(self, member: str, batches: Sequence[AckBatch]) -> ErrorCode:
-        previous = -1
-        for first, last, types in batches:
-            if not previous < first <= last < self.window.end_offset:
-                return ErrorCode.INVALID_REQUEST
-            if len(types) not in (1, last - first + 1) or not ACK_TYPES.issuperset(types):
+        if not are_well_formed(batches):
+            return ErrorCode.INVALID_REQUEST
+        for first, last, _ in batches:
+            if last >= self.window.end_offset:
                 return ErrorCode.INVALID_REQUEST
             if not all(run.is_locked and run.member == member for run in self.window.overlapping(first, last)):
                 return ErrorCode.INVALID_RECORD_STATE
-            previous = last
         return ErrorCode.NONE
 
     def _outcome(self, ack_type: int, run: Run) -> RecordState:
@@ -420,6 +418,18 @@ def durable_state(run: Run) -> RecordState:
     if run.next_state is not None:
         return run.next_state
     return RecordState.AVAILABLE if run.state is RecordState.ACQUIRED else run.state
+
+
+def are_well_formed(batches: Sequence[AckBatch]) -> bool:
+    """Return whether acknowledgements are in order, of known types, and one or as many as their offsets."""
+    previous = -1
+    for first, last, types in batches:
+        if not previous < first <= last or len(types) not in (1, last - first + 1):
+            return False
+        if not ACK_TYPES.issuperset(types):
+            return False
+        previous = last
+    return True
 
 
 def ack_runs(batch: AckBatch) -> Iterator[tuple[int, int, int]]:

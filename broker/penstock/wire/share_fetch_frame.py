@@ -18,8 +18,10 @@ HEAD = struct.Struct(">iiBihBi")
 """Size, correlation id, no tags of the response header, throttle time, error, no error message, lock timeout in ms."""
 I32 = struct.Struct(">i")
 THROTTLE_POSITION = 9
-PARTITION = struct.Struct(">ihBhBiiB")
-"""Index, error, no message, error of the acknowledgements, no message, leader id and epoch, no tags."""
+PARTITION = struct.Struct(">ihBh")
+"""Index, error, no message, error of the acknowledgements."""
+LEADER = struct.Struct(">iiB")
+"""Id and epoch of the leader, no tags."""
 ACQUIRED = struct.Struct(">qqhB")
 NO_LEADER = (-1, -1)
 
@@ -30,6 +32,7 @@ class SharedPartition(NamedTuple):
     partition: int
     error: int = ErrorCode.NONE
     acknowledge_error: int = ErrorCode.NONE
+    acknowledge_message: str | None = None
     leader: tuple[int, int] = NO_LEADER
     """(broker id, leader epoch) of the current leader, if an error sends the member there."""
     records: Sized | None = None
@@ -57,7 +60,10 @@ def encode_share_fetch_response(
         current += topic_id.bytes
         write_uvarint(current, len(partitions) + 1)
         for shared in partitions:
-            current += PARTITION.pack(shared[0], shared[1], 0, shared[2], 0, *shared.leader, 0)
+            current += PARTITION.pack(shared[0], shared[1], 0, shared[2])
+            message = (shared.acknowledge_message or "").encode()
+            write_uvarint(current, len(message) + 1 if message else 0)
+            current += message + LEADER.pack(*shared.leader, 0)
             records = shared.records
             write_uvarint(current, 1 if records is None else records.size + 1)
             if records is not None:

@@ -136,3 +136,13 @@ async def test_acknowledged_and_acquired_records_are_counted(broker):
     await member.acknowledge({"t": [(0, 1, [ACCEPT]), (2, 2, [REJECT])]})
     assert (stats.acquired, stats.acknowledged[ACCEPT], stats.acknowledged[REJECT]) == (3, 2, 1)
     assert (before, broker.services.share.in_flight) == (3, 0)
+
+
+async def test_acknowledgements_for_a_partition_that_is_not_open_name_it_unknown(broker):
+    member = ShareMember(broker)
+    await member.fetch()
+    response = await member.acknowledge({"t": [(0, 0, [ACCEPT])]})
+    assert ack_error(response) == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert response.responses[0].partitions[0].error_message
+    for malformed in ((1, 0, [ACCEPT]), (0, 0, [9]), (0, 0, [RENEW])):
+        assert ack_error(await member.acknowledge({"t": [malformed]})) == E.INVALID_REQUEST

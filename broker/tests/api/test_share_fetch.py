@@ -319,3 +319,17 @@ async def test_a_deleted_record_is_not_delivered_and_not_waited_for(broker):
     await until(lambda: leader.log.start_offset == 2)
     assert acquired(await member.fetch()) == [(2, 3, 1)]
     assert partition(await member.fetch(acks={"t": [(0, 0, [ACCEPT])]}, max_wait_ms=0)).acknowledge_error_code == E.NONE
+
+
+async def test_acknowledgements_in_a_fetch_do_not_concern_what_it_acquires(broker):
+    await append(broker, 3)
+    member = ShareMember(broker)
+    await member.fetch("t")
+    assert ack_error(await member.acknowledge({"t": [(1, 1, [RELEASE])]})) == E.NONE
+    found = partition(await member.fetch("t", acks={"t": [(1, 1, [REJECT])]}))
+    assert (found.acknowledge_error_code, found.acknowledge_error_message) == (
+        E.INVALID_RECORD_STATE,
+        "The member does not hold these records.",
+    )
+    assert [(each.first_offset, each.last_offset) for each in found.acquired_records] == [(1, 1)]
+    assert ack_error(await member.acknowledge({"t": [(1, 1, [ACCEPT])]})) == E.NONE, "the member holds it"

@@ -72,11 +72,17 @@ async def test_start_offset_and_lag_of_a_group_are_described(broker) -> None:
     assert (await describe(broker, ["t"], version=0))["t"].start_offset == 2
 
 
-async def test_partitions_without_a_state_have_no_offset_and_unknown_ones_an_error(broker) -> None:
+async def test_partitions_that_are_unknown_or_have_no_state_have_no_offset(broker) -> None:
     found = await describe(broker, ["u", "x"])
-    assert (found["u"].start_offset, found["u"].lag, found["u"].error_code) == (-1, -1, E.NONE)
-    assert (found["x"].start_offset, found["x"].error_code) == (-1, E.UNKNOWN_TOPIC_OR_PARTITION)
+    for name in ("u", "x"):
+        assert (found[name].start_offset, found[name].lag, found[name].error_code) == (-1, -1, E.NONE)
     assert await describe(broker, group="other") == {}
+
+
+async def test_subscribed_partitions_are_described_before_a_member_fetches(broker) -> None:
+    request = ShareGroupHeartbeatRequest(group_id="g", member_id="m1", subscribed_topic_names=["t", "missing"])
+    assert not (await broker.client(ROOT).ask(request, ShareGroupHeartbeatResponse, 1)).error_code
+    assert {name: found.start_offset for name, found in (await describe(broker)).items()} == {"t": -1}
 
 
 async def test_a_new_start_offset_counts_for_the_next_delivery(broker) -> None:
@@ -93,6 +99,11 @@ async def test_offsets_of_a_group_that_does_not_exist_create_it(broker) -> None:
     assert [(g.group_id, g.group_state) for g in listed.groups] == [("new", "Empty")]
     assert (await describe(broker, group="new"))["t"].start_offset == 4
     assert acquired(await ShareMember(broker, group="new").fetch("t")) == [(4, 9, 1)]
+
+
+async def test_a_change_in_an_unknown_topic_creates_no_group(broker) -> None:
+    assert await alter(broker, 1, topic="x", group="new") == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert await delete(broker, group="new") == E.GROUP_ID_NOT_FOUND
 
 
 async def test_invalid_changes_are_refused(broker) -> None:

@@ -172,7 +172,7 @@ def test_a_given_broker_setting_arrives_in_its_typed_field(setting: Setting) -> 
 def test_defaults_are_those_that_are_promised() -> None:
     config = BrokerConfig()
     assert config.topic_defaults == BrokerConfig.from_texts({}).topic_defaults == TopicConfig()
-    assert config.topic_defaults.retention_ms == 14 * DAY_MS
+    assert config.topic_defaults.retention_ms == 7 * DAY_MS
     assert config.topic_defaults.retention_bytes == -1
     assert config.topic_defaults.flush_messages == 1
     assert config.offsets_retention_minutes * 60_000 > config.topic_defaults.retention_ms

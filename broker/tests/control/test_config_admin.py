@@ -198,7 +198,7 @@ async def test_a_brokers_default_changes_all_topics_that_have_none_of_their_own(
     assert topic().config.retention_ms == 1000
     assert [c.new.name for c in seen if c.new.config.retention_ms == 42] == ["other"]
     await change(cluster, ("log.retention.ms", DELETE, None), kind=ConfigResource.BROKER, name="")
-    assert cluster.view.topics["other"].config.retention_ms == 14 * 86_400_000
+    assert cluster.view.topics["other"].config.retention_ms == 7 * 86_400_000
 
 
 async def test_what_is_set_for_one_broker_counts_before_what_is_set_for_all(cluster) -> None:
@@ -265,7 +265,7 @@ async def test_a_topics_value_is_shown_with_where_it_comes_from(opener) -> None:
     await change(cluster, ("log.retention.ms", SET, "99000"), kind=ConfigResource.BROKER, name="")
     hours = [
         ("log.retention.hours", "168", SettingSource.STATIC),
-        ("log.retention.hours", "336", SettingSource.DEFAULT),
+        ("log.retention.hours", "168", SettingSource.DEFAULT),
     ]
     assert described("retention.ms") == ("99000", SettingSource.ALL_BROKERS, [("log.retention.ms", "99000", 3), *hours])
     (broker,) = [d for d in describe_broker(cluster.config) if d.setting.name == "log.retention.ms"]

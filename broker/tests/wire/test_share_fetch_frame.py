@@ -40,7 +40,7 @@ def content(parts: list[object]) -> bytes:
 @pytest.mark.parametrize("size", [1, 126, 127, 128, 20_000])
 def test_a_response_is_the_one_that_the_codec_encodes(version, size):
     found = SharedPartition(3, 0, 121, records=Records(size), acquired=ACQUIRED)
-    moved = SharedPartition(4, 6, 6, leader=(2, 7))
+    moved = SharedPartition(4, 6, 6, "moved", leader=(2, 7))
     parts = encode_share_fetch_response(ShareFetchHead(17, 0, 30_000), [(TOPIC, [found, moved]), (OTHER, [])])
     set_share_throttle_time(parts, 55)
     frame = content(parts)
@@ -54,7 +54,7 @@ def test_a_response_is_the_one_that_the_codec_encodes(version, size):
                 TOPIC,
                 [
                     PartitionData(3, 0, None, 121, None, no_leader, b"r" * size, ranges),
-                    PartitionData(4, 6, None, 6, None, LeaderIdAndEpoch(2, 7)),
+                    PartitionData(4, 6, None, 6, "moved", LeaderIdAndEpoch(2, 7)),
                 ],
             ),
             ShareFetchableTopicResponse(OTHER, []),

@@ -32,6 +32,7 @@ READS = frozenset(
         "DescribeLogDirs", "DescribeProducers", "DescribeQuorum", "DescribeTopicPartitions", "DescribeTransactions",
         "DescribeUserScramCredentials", "Fetch", "FindCoordinator", "ListConfigResources", "ListGroups", "ListOffsets",
         "ListPartitionReassignments", "ListTransactions", "Metadata", "OffsetFetch", "OffsetForLeaderEpoch",
+        "ConsumerGroupDescribe", "DescribeShareGroupOffsets", "ShareGroupDescribe",
     }
 )  # fmt: skip
 """APIs whose requests change nothing: they can be repeated until both sides have caught up."""
@@ -39,7 +40,9 @@ PASSING = frozenset({5, 14, 15, 16, 19, 41, 51, 78, 88})
 """Errors after which the same request is retried, as clients do."""
 GROUP_APIS = frozenset(
     {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "OffsetFetch", "OffsetDelete",
-     "TxnOffsetCommit", "DescribeGroups", "DeleteGroups"}
+     "TxnOffsetCommit", "DescribeGroups", "DeleteGroups", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe",
+     "ShareGroupHeartbeat", "ShareGroupDescribe", "DescribeShareGroupOffsets", "AlterShareGroupOffsets",
+     "DeleteShareGroupOffsets"}
 )  # fmt: skip
 TRANSACTION_APIS = frozenset(
     {"InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "DescribeTransactions"}
@@ -319,7 +322,10 @@ def route_of(api: str, tree: Tree) -> Route:
     """Return the route that a client uses for a request."""
     try:
         if api in GROUP_APIS:
-            name = tree.get("group_id") or (tree.get("groups") or tree.get("groups_names") or [""])[0]
+            name = (
+                tree.get("group_id")
+                or (tree.get("groups") or tree.get("groups_names") or tree.get("group_ids") or [""])[0]
+            )
             return Route("group", str(name["group_id"] if isinstance(name, dict) else name))
         if api in TRANSACTION_APIS:
             name = tree.get("transactional_id") or tree.get("v3_and_below_transactional_id")

@@ -128,6 +128,9 @@ BY_FIELD: Mapping[str, Normaliser | None] = {
     "timestamp": _recent,
     "topic_id": _named,
     "member_id": _named,
+    "member_epoch": _named,
+    "group_epoch": _sign,
+    "assignment_epoch": _sign,
     "leader": _named,
     "producer_id": _named,
     "session_id": _named,
@@ -147,6 +150,7 @@ BY_FIELD: Mapping[str, Normaliser | None] = {
     "documentation": None,
     "error_message": _presence,
     "batch_index_error_message": _presence,
+    "acknowledge_error_message": _presence,
     "records": _records,
     "replica_directory_id": None,
     "finalized_features_epoch": None,
@@ -156,7 +160,7 @@ OF_ACLS: Mapping[str, Normaliser | None] = {name: BY_FIELD[name] for name in BY_
 """The functions for ACLs, whose host is a value of the request."""
 IN_ORDER = frozenset({"results", "filter_results"})
 """Arrays whose elements, if nothing identifies them, answer for the elements of the request in their order."""
-ONE_SIDED = frozenset({"error_message", "batch_index_error_message"})
+ONE_SIDED = frozenset({"error_message", "batch_index_error_message", "acknowledge_error_message"})
 """Texts that Penstock may return although Kafka returns none."""
 
 

@@ -19,8 +19,8 @@ WAITS = frozenset({"max_wait_ms", "timeout_ms", "rebalance_timeout_ms", "min_byt
 LARGE_ONES = frozenset({"num_partitions", "count"})
 """Fields whose large valid values make a broker create that many things."""
 OWNED = frozenset(
-    {"transactional_id", "v3_and_below_transactional_id", "group_id", "groups", "groups_names", "transactional_ids",
-     "key", "coordinator_keys"}
+    {"transactional_id", "v3_and_below_transactional_id", "group_id", "groups", "groups_names", "group_ids",
+     "transactional_ids", "key", "coordinator_keys"}
 )  # fmt: skip
 """Names under which brokers keep state: cases must not share them."""
 TEXTS = ("", "unknown", " ", ".", "a b", "a/b", "ä", "x" * 250, "x" * 3000, "-1", "null")

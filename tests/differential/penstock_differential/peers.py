@@ -19,13 +19,17 @@ COMMON = {
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "4",
     "log.retention.check.interval.ms": "2147483647",
     "log.roll.ms": "9223372036854775807",
 }
 PENSTOCK_ALONE = {"node.id": "1"}
 PENSTOCK_OF_SEVERAL = {"default.replication.factor": "3", "min.insync.replicas": "2"}
 """Settings that the recipe for three Kafka nodes contains as well."""
-NOT_PENSTOCKS = frozenset({"offsets.topic.num.partitions", "transaction.state.log.num.partitions"})
+NOT_PENSTOCKS = frozenset(
+    {"offsets.topic.num.partitions", "transaction.state.log.num.partitions",
+     "share.coordinator.state.topic.num.partitions"}
+)  # fmt: skip
 """Kafka settings of topics that Penstock does not have; fewer partitions make a coordinator's first request faster."""
 EXPIRING = {
     "transactional.id.expiration.ms": "2000",

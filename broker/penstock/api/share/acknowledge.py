@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
-from penstock.api.share.acks import AckOutcome, ShareAcks
+from penstock.api.share.acks import ACK_MESSAGES, AckOutcome, ShareAcks
 from penstock.api.share.members import ShareMembers, session_key
 from penstock.share.sessions import SessionRequest
 from penstock.wire.apis import ApiKey
@@ -38,9 +38,10 @@ class ShareAcknowledgeApi:
         if found.error:
             return ShareAcknowledgeResponse(error_code=found.error)
         try:
-            outcomes = await self.acks.apply(
+            started = self.acks.start(
                 key, request.topics, context.peer, ApiKey.SHARE_ACKNOWLEDGE, may_renew=request.is_renew_ack
             )
+            outcomes = await self.acks.complete(started)
         finally:
             if found.closed is not None:
                 self.members.release(found.closed)
@@ -54,7 +55,12 @@ def topic_responses(outcomes: list[AckOutcome]) -> list[ShareAcknowledgeTopicRes
     """Group outcomes by topic."""
     topics: dict[UUID, list[PartitionData]] = {}
     for (topic_id, index), error, leader in outcomes:
-        answer = PartitionData(partition_index=index, error_code=error, current_leader=LeaderIdAndEpoch(*leader))
+        answer = PartitionData(
+            partition_index=index,
+            error_code=error,
+            error_message=ACK_MESSAGES.get(error),
+            current_leader=LeaderIdAndEpoch(*leader),
+        )
         topics.setdefault(topic_id, []).append(answer)
     return [ShareAcknowledgeTopicResponse(topic_id=each, partitions=found) for each, found in topics.items()]
 

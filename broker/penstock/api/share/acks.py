@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -11,12 +11,19 @@ from penstock.api.authorization.access import DataAccess
 from penstock.api.exchange import PeerInfo
 from penstock.replica.manager import ReplicaManager
 from penstock.share.leaders import ShareLeaders
-from penstock.share.partition import AckBatch, AckType
+from penstock.share.partition import AckBatch, AckType, are_well_formed
 from penstock.share.sessions import SessionKey, TopicPartition
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.share_fetch_frame import NO_LEADER
+
+ACK_MESSAGES: Mapping[ErrorCode, str] = {
+    ErrorCode.INVALID_REQUEST: "The acknowledgements are malformed, or go beyond the delivered records.",
+    ErrorCode.INVALID_RECORD_STATE: "The member does not hold these records.",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "The group has no records of this partition in flight here.",
+}
+"""The messages of errors that acknowledgements get, as far as they need one."""
 
 
 class RequestedBatch(Protocol):
@@ -55,6 +62,14 @@ class AckOutcome(NamedTuple):
     leader: tuple[int, int] = NO_LEADER
 
 
+class StartedAck(NamedTuple):
+    """The acknowledgements of a partition, and their outcome or the future of the error."""
+
+    partition: TopicPartition
+    batches: Sequence[AckBatch]
+    outcome: AckOutcome | asyncio.Future[ErrorCode]
+
+
 class ShareAcks:
     """Acknowledges records of the share-partitions that this broker leads. `access` checks rights if there is
     authorization."""
@@ -66,25 +81,28 @@ class ShareAcks:
         """Return whether a client may read a topic, and record a denial."""
         return self.access is None or self.access.check(peer, AclOperation.READ, ResourceType.TOPIC, topic, api_key)
 
-    async def apply(
-        self, member: SessionKey, topics: Iterable[RequestedTopic], peer: PeerInfo, api_key: ApiKey, *, may_renew: bool
-    ) -> list[AckOutcome]:
-        """Apply acknowledgements, and return once they are durable. Those of one partition succeed or fail together.
+    def start(
+        self, member: SessionKey, topics: Sequence[RequestedTopic], peer: PeerInfo, api_key: ApiKey, *, may_renew: bool
+    ) -> list[StartedAck]:
+        """Apply acknowledgements, so that what is acquired from now on is not acknowledged by them. Those of one
+        partition succeed or fail together.
 
         `may_renew` says that the request may extend locks (KIP-1222).
         """
-        topics = list(topics)
         known = {topic.topic_id: self.replicas.topic(topic.topic_id) for topic in topics}
         denied = {each for each, topic in known.items() if topic and not self.may_read(peer, topic.name, api_key)}
         requested = [((t.topic_id, p.partition_index), ack_batches(p)) for t in topics for p in t.partitions]
-        started = [
-            AckOutcome(key, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return [
+            StartedAck(key, batches, AckOutcome(key, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             if key[0] in denied
-            else self._start(member, key, batches, may_renew)
+            else StartedAck(key, batches, self._start_one(member, key, batches, may_renew))
             for key, batches in requested
         ]
+
+    async def complete(self, started: Iterable[StartedAck]) -> list[AckOutcome]:
+        """Return the outcomes once they are durable."""
         outcomes = []
-        for (key, batches), outcome in zip(requested, started, strict=True):
+        for key, batches, outcome in started:
             if not isinstance(outcome, AckOutcome):
                 error = await outcome
                 if not error:
@@ -93,23 +111,29 @@ class ShareAcks:
             outcomes.append(outcome)
         return outcomes
 
-    def _start(
+    def _start_one(
         self, member: SessionKey, key: TopicPartition, batches: Sequence[AckBatch], may_renew: bool
     ) -> AckOutcome | asyncio.Future[ErrorCode]:
         """Start to acknowledge records of one partition. Returns the outcome, or the future of the error."""
-        if self.replicas.find(*key) is None:
-            error, leader = self.replicas.absence(*key)
-            return AckOutcome(key, error, leader or NO_LEADER)
-        if any(AckType.RENEW in batch.types for batch in batches):
-            config = self.leaders.config_of(member.group_id)
-            if not may_renew:
-                return AckOutcome(key, ErrorCode.INVALID_REQUEST)
-            if config is not None and not config.is_renew_enabled:
-                return AckOutcome(key, ErrorCode.INVALID_RECORD_STATE)
-        led = self.leaders.find(member.group_id, *key)
-        if led is None or led.leader is None:
+        is_renewal = any(AckType.RENEW in batch.types for batch in batches)
+        is_led = self.replicas.find(*key) is not None
+        led = self.leaders.find(member.group_id, *key) if is_led else None
+        if led is None or (is_renewal and not may_renew):
+            is_valid = (may_renew or not is_renewal) and are_well_formed(batches)
+            return self._refusal(key, batches, is_valid=is_valid, is_led=is_led)
+        config = self.leaders.config_of(member.group_id) if is_renewal else None
+        if led.leader is None or (config is not None and not config.is_renew_enabled):
             return AckOutcome(key, ErrorCode.INVALID_RECORD_STATE if batches else ErrorCode.NONE)
         return led.leader.acknowledge(member.member_id, batches)
+
+    def _refusal(self, key: TopicPartition, batches: Sequence[AckBatch], *, is_valid: bool, is_led: bool) -> AckOutcome:
+        """Return the outcome for invalid batches, a partition that another broker leads, or one that is not open."""
+        if not is_valid and self.replicas.topic(key[0]) is not None:
+            return AckOutcome(key, ErrorCode.INVALID_REQUEST)
+        if is_led:
+            return AckOutcome(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if batches else ErrorCode.NONE)
+        error, leader = self.replicas.absence(*key)
+        return AckOutcome(key, error, leader or NO_LEADER)
 
 
 def ack_batches(requested: RequestedPartition) -> list[AckBatch]:

@@ -14,7 +14,7 @@ from functools import partial
 from penstock.api.authorization.access import OUTDATED_RIGHTS, DataAccess
 from penstock.api.fetch import MAX_WAIT_MS, FetchLimits
 from penstock.api.routes import RequestContext, Route
-from penstock.api.share.acks import AckOutcome, ShareAcks
+from penstock.api.share.acks import AckOutcome, ShareAcks, StartedAck
 from penstock.api.share.members import ShareMembers, session_key
 from penstock.api.share.reading import NOTHING, AcquiredRecords, ReadLimits, acquire_records, available_bytes
 from penstock.api.share.results import ShareFetchResult
@@ -29,7 +29,6 @@ from penstock.wire import codec
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.share_fetch import (
-    FetchTopic,
     ShareFetchRequest,
     ShareFetchResponse,
 )
@@ -142,7 +141,9 @@ class PendingShareFetch:
         request, exchange = self.request, self.context.exchange
         acknowledged = [topic for topic in request.topics if any(p.acknowledgement_batches for p in topic.partitions)]
         if acknowledged:
-            self.api.members.leaders.spawn(self.acknowledge(acknowledged), "acknowledge")
+            key, peer, may_renew = self.session.key, self.context.peer, request.is_renew_ack
+            started = self.api.acks.start(key, acknowledged, peer, ApiKey.SHARE_FETCH, may_renew=may_renew)
+            self.api.members.leaders.spawn(self.acknowledge(started), "acknowledge")
         else:
             self.acks = []
         exchange.on_disconnect(self.cancel)
@@ -157,11 +158,9 @@ class PendingShareFetch:
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.finish)
         self.finish_if_satisfied()
 
-    async def acknowledge(self, topics: list[FetchTopic]) -> None:
-        """Apply the acknowledgements in the request, and respond if there is nothing else to wait for."""
-        may_renew = self.request.is_renew_ack
-        acks, peer = self.api.acks, self.context.peer
-        self.acks = await acks.apply(self.session.key, topics, peer, ApiKey.SHARE_FETCH, may_renew=may_renew)
+    async def acknowledge(self, started: list[StartedAck]) -> None:
+        """Wait for the acknowledgements in the request, and respond if there is nothing else to wait for."""
+        self.acks = await self.api.acks.complete(started)
         self.reply_if_complete()
 
     # Implementation of `share.led_partition.ShareReader`

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from penstock.api.exchange import PeerInfo, RequestExchange
+from penstock.group.modern.share import MAX_MEMBER_ID_CHARS
 from penstock.share.leaders import ShareLeaders
 from penstock.share.sessions import (
     INITIAL_EPOCH,
@@ -19,9 +20,6 @@ from penstock.share.sessions import (
     ShareSessions,
 )
 from penstock.wire.errors import ErrorCode
-
-MAX_MEMBER_ID_CHARS = 36
-"""Length of the UUID that a member chooses as its id."""
 
 
 class ShareMembers:

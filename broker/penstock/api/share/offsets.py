@@ -88,19 +88,26 @@ class ShareOffsetsApi:
         if error:
             return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, error_code=error)
         states = self.states.of_group(group_id)
-        topics = self.topics_of(states) if requested.topics is None else requested.topics
+        topics = self.topics_of(group_id, states) if requested.topics is None else requested.topics
         return DescribeShareGroupOffsetsResponseGroup(
             group_id=group_id, topics=[self.describe_topic(group_id, topic, states) for topic in topics]
         )
 
-    def topics_of(self, states: Iterable[SharePartitionKey]) -> list[DescribeShareGroupOffsetsRequestTopic]:
-        """Return the partitions with states, by the names of their topics."""
-        found: dict[str, list[int]] = {}
-        for _, topic_id, index in sorted(states):
+    def topics_of(
+        self, group_id: str, states: Iterable[SharePartitionKey]
+    ) -> list[DescribeShareGroupOffsetsRequestTopic]:
+        """Return the partitions with states and those of subscribed topics, by the names of their topics."""
+        found: dict[str, set[int]] = {}
+        for _, topic_id, index in states:
             topic = self.view.topics_by_id.get(topic_id)
             if topic is not None:
-                found.setdefault(topic.name, []).append(index)
-        return [DescribeShareGroupOffsetsRequestTopic(name, indexes) for name, indexes in sorted(found.items())]
+                found.setdefault(topic.name, set()).add(index)
+        group = self.coordinator.find_modern(group_id)
+        for name in group.subscribed_topics() if group is not None and group.group_type is GroupType.SHARE else ():
+            topic = self.view.topics.get(name)
+            if topic is not None:
+                found.setdefault(name, set()).update(range(len(topic.partitions)))
+        return [DescribeShareGroupOffsetsRequestTopic(name, sorted(indexes)) for name, indexes in sorted(found.items())]
 
     def describe_topic(
         self,
@@ -108,27 +115,16 @@ class ShareOffsetsApi:
         requested: DescribeShareGroupOffsetsRequestTopic,
         states: Mapping[SharePartitionKey, ShareState],
     ) -> DescribeShareGroupOffsetsResponseTopic:
-        """Return the start offsets in partitions of a topic; those without a state have none."""
+        """Return the start offsets in partitions of a topic; those without a state, or that do not exist, have none."""
         topic = self.view.topics.get(requested.topic_name)
-        partitions = []
-        for index in requested.partitions:
-            if not has_partition(topic, index):
-                partitions.append(unknown_partition(index))
-                continue
-            assert topic is not None, "a topic with a partition exists"
-            state = states.get(SharePartitionKey(group_id, topic.topic_id, index))
-            partitions.append(
-                DescribeShareGroupOffsetsResponsePartition(
-                    partition_index=index,
-                    start_offset=UNKNOWN if state is None else state.snapshot.start_offset,
-                    leader_epoch=0 if state is None else state.version.leader_epoch,
-                    lag=UNKNOWN if state is None else -completed(state),
-                )
-            )
+        topic_id = ZERO_UUID if topic is None else topic.topic_id
         return DescribeShareGroupOffsetsResponseTopic(
             topic_name=requested.topic_name,
-            topic_id=ZERO_UUID if topic is None else topic.topic_id,
-            partitions=partitions,
+            topic_id=topic_id,
+            partitions=[
+                described_partition(index, states.get(SharePartitionKey(group_id, topic_id, index)))
+                for index in requested.partitions
+            ],
         )
 
     async def add_lags(self, groups: list[DescribeShareGroupOffsetsResponseGroup]) -> None:
@@ -151,9 +147,10 @@ class ShareOffsetsApi:
     async def alter(
         self, request: AlterShareGroupOffsetsRequest, context: RequestContext
     ) -> AlterShareGroupOffsetsResponse:
-        """Serve AlterShareGroupOffsets 0. A group that does not exist is created."""
+        """Serve AlterShareGroupOffsets 0. A change in a known topic creates the group."""
         refusal = self.refusal(request.group_id)
-        if not refusal.error and not self.coordinator.exists(request.group_id):
+        is_new = not refusal.error and not self.coordinator.exists(request.group_id)
+        if is_new and any(topic.topic_name in self.view.topics for topic in request.topics):
             refusal = GroupRefusal(await self.coordinator.modern.create_empty(GroupType.SHARE, request.group_id))
         if refusal.error:
             return AlterShareGroupOffsetsResponse(error_code=refusal.error, error_message=refusal.message)
@@ -179,7 +176,7 @@ class ShareOffsetsApi:
         self, group_id: str, topic: TopicView | None, requested: AlterShareGroupOffsetsRequestPartition
     ) -> ErrorCode:
         """Set the start offset in one partition."""
-        if topic is None or not has_partition(topic, requested.partition_index):
+        if topic is None or not 0 <= requested.partition_index < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if requested.start_offset < 0:
             return ErrorCode.INVALID_REQUEST
@@ -209,7 +206,6 @@ class ShareOffsetsApi:
         if all(key.topic_id != topic.topic_id for key in self.states.of_group(group_id)):
             return DeleteShareGroupOffsetsResponseTopic(
                 topic_name=name,
-                topic_id=topic.topic_id,
                 error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 error_message="There is no offset information to delete.",
             )
@@ -219,7 +215,7 @@ class ShareOffsetsApi:
     def refusal(self, group_id: str) -> GroupRefusal:
         """Return why the offsets of a group cannot be changed: it is unavailable, no share group, or has members."""
         if not group_id:
-            return GroupRefusal(ErrorCode.INVALID_GROUP_ID)
+            return GroupRefusal(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
         error = self.coordinator.error(group_id)
         if error:
             return GroupRefusal(error)
@@ -231,23 +227,18 @@ class ShareOffsetsApi:
         return GroupRefusal(ErrorCode.NONE)
 
 
-def has_partition(topic: TopicView | None, index: int) -> bool:
-    """Return whether a topic exists and has a partition."""
-    return topic is not None and 0 <= index < len(topic.partitions)
-
-
 def completed(state: ShareState) -> int:
     """Return the number of offsets above the start offset whose delivery is complete."""
     return sum(run.last - run.first + 1 for run in state.snapshot.runs if run.state.is_final)
 
 
-def unknown_partition(index: int) -> DescribeShareGroupOffsetsResponsePartition:
-    """Return the result of a partition that does not exist."""
+def described_partition(index: int, state: ShareState | None) -> DescribeShareGroupOffsetsResponsePartition:
+    """Return the start offset of a share-partition; the lag is the negative number of offsets that are done."""
     return DescribeShareGroupOffsetsResponsePartition(
         partition_index=index,
-        start_offset=UNKNOWN,
-        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        error_message=UNKNOWN_TOPIC,
+        start_offset=UNKNOWN if state is None else state.snapshot.start_offset,
+        leader_epoch=0 if state is None else state.version.leader_epoch,
+        lag=UNKNOWN if state is None else -completed(state),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from penstock.api.share.acks import AckOutcome
+from penstock.api.share.acks import ACK_MESSAGES, AckOutcome
 from penstock.api.share.reading import AcquiredRecords
 from penstock.log.types import LogSlice
 from penstock.share.sessions import TopicPartition
@@ -44,7 +44,9 @@ class ShareFetchResult:
         for key, error, leader in outcomes:
             shared = self.partitions.get(key, SharedPartition(key[1]))
             leader = leader if shared.leader == NO_LEADER else shared.leader
-            self.partitions[key] = shared._replace(acknowledge_error=error, leader=leader)
+            self.partitions[key] = shared._replace(
+                acknowledge_error=error, acknowledge_message=ACK_MESSAGES.get(error), leader=leader
+            )
 
     @property
     def errors(self) -> dict[TopicPartition, int]:

@@ -17,6 +17,9 @@ from penstock.group.modern.consumer import (
 )
 from penstock.group.modern.member import JOIN_EPOCH, LEAVE_EPOCH
 
+MAX_MEMBER_ID_CHARS = 36
+"""Length of the UUID that a member chooses as its id, in all requests of members of share groups."""
+
 
 def share_heartbeat(
     member_id: str,
@@ -45,9 +48,10 @@ def share_heartbeat(
 
 def check_share_heartbeat(request: MemberHeartbeat, assignors: Iterable[str]) -> None:
     """Raise `GroupError` for a request that no member may send."""
-    for name, value in (("MemberId", request.member_id), ("RackId", request.rack)):
-        if value is not None and not 0 < len(value) <= MAX_ID_CHARS:
-            raise invalid(f"{name} must have 1 to {MAX_ID_CHARS} characters.")
+    if not 0 < len(request.member_id) <= MAX_MEMBER_ID_CHARS:
+        raise invalid(f"MemberId must have 1 to {MAX_MEMBER_ID_CHARS} characters.")
+    if request.rack is not None and not 0 < len(request.rack) <= MAX_ID_CHARS:
+        raise invalid(f"RackId must have 1 to {MAX_ID_CHARS} characters.")
     if request.epoch < LEAVE_EPOCH:
         raise invalid(f"MemberEpoch is {request.epoch}, but must be greater than or equal to -1.")
     names = request.topic_names or ()

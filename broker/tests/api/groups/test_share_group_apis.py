@@ -61,7 +61,13 @@ async def test_other_groups_are_not_found(broker) -> None:
     for group_id, message in (("g", "Group g is not a share group."), ("x", "Group x not found.")):
         group = await describe(broker, group_id)
         assert (group.error_code, group.error_message) == (E.GROUP_ID_NOT_FOUND, message)
-        assert group.group_state == "Dead"
+        assert group.group_state == ""
+
+
+async def test_an_empty_group_id_is_invalid(broker) -> None:
+    assert (await describe(broker, "")).error_code == E.INVALID_GROUP_ID
+    (consumer,) = (await broker.call(1, cgd.ConsumerGroupDescribeRequest(group_ids=[""]))).groups
+    assert consumer.error_code == E.INVALID_GROUP_ID
 
 
 async def test_the_other_apis_name_the_type_or_call_the_group_missing(broker) -> None:
@@ -105,6 +111,13 @@ async def test_a_group_of_another_type_never_becomes_a_share_group(broker) -> No
     await commit(broker, "simple")
     refused = await join(broker, group_id="simple")
     assert (refused.error_code, refused.error_message) == (E.GROUP_ID_NOT_FOUND, "Group simple is not a share group.")
+
+
+@pytest.mark.parametrize("member_id", ["", "x" * 37])
+async def test_a_member_id_is_no_longer_than_a_uuid(broker, member_id) -> None:
+    for epoch in (0, 1, -1):
+        assert (await beat(broker, member_id, epoch, subscribed_topic_names=["t"])).error_code == E.INVALID_REQUEST
+    assert (await join(broker, "x" * 36)).error_code == E.NONE
 
 
 async def test_a_heartbeat_of_a_missing_group_is_an_error(broker) -> None:

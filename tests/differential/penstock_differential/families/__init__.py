@@ -47,6 +47,7 @@ def everything() -> dict[str, Family]:
         quotas,
         records,
         scram,
+        share_groups,
         topics,
         transactions,
         transactions_v2,
