@@ -156,6 +156,8 @@ def find_or_join_static(
     if request.epoch == JOIN_EPOCH and (member.epoch == STATIC_LEAVE_EPOCH or member.classic is not None):
         # As in the classic protocol, whose static members do not say that they leave, a new member replaces a classic
         # one.
+        if request.member_id != member.member_id:
+            replace_namesake(group, request.member_id)
         return group.replace_static(request.member_id, member), False
     if member.member_id != request.member_id:
         if request.epoch == JOIN_EPOCH:
@@ -178,6 +180,7 @@ def add_member(group: ModernGroup, request: MemberHeartbeat, max_size: int) -> M
     """Add the member of a join. Raises `GroupError`."""
     if request.epoch != JOIN_EPOCH:
         raise unknown_member(request.member_id, group.group_id)
+    replace_namesake(group, request.member_id)
     if len(group.members) >= max_size:
         raise GroupError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -186,6 +189,13 @@ def add_member(group: ModernGroup, request: MemberHeartbeat, max_size: int) -> M
     member = ModernMember(request.member_id, request.instance_id)
     group.add_member(member)
     return member
+
+
+def replace_namesake(group: ModernGroup, member_id: str) -> None:
+    """Remove the member with the id of one that joins: it joins again, now with an instance id or with another one."""
+    previous = group.members.get(member_id)
+    if previous is not None:
+        group.remove_member(previous)
 
 
 def unknown_member(member_id: str, group_id: str) -> GroupError:

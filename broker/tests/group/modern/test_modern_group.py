@@ -182,6 +182,25 @@ def test_an_instance_id_in_use_is_not_released() -> None:
     assert raised.value.error is E.UNRELEASED_INSTANCE_ID
 
 
+@pytest.mark.parametrize("first", [None, "j"])
+@pytest.mark.parametrize("is_restart", [False, True])
+def test_a_member_that_joins_again_with_another_instance_id_is_a_new_member(
+    first: str | None, is_restart: bool
+) -> None:
+    g = GroupUnderTest()
+    g.client("a", instance_id=first).join()
+    if is_restart:
+        stopped = g.client("s", instance_id="i")
+        stopped.join()
+        stopped.epoch = -2
+        stopped.send()
+    again = g.client("a", instance_id="i")
+    again.join()
+    g.settle([again])
+    assert again.indexes() == [0, 1, 2, 3, 4, 5]
+    assert {member_id: member.instance_id for member_id, member in g.group.members.items()} == {"a": "i"}
+
+
 def test_an_expression_selects_topics_that_match_as_a_whole_and_are_visible() -> None:
     g = GroupUnderTest(orders=1, orders2=1, secret_orders=1, other=1)
     a = g.client("a", topic_names=None, topic_pattern="orders.*|secret.*", topic_filter=lambda name: name[0] != "s")

@@ -44,6 +44,7 @@ def everything() -> dict[str, Family]:
         acls,
         groups,
         malformed,
+        migrations,
         quotas,
         records,
         scram,
