@@ -80,6 +80,8 @@ def share_sessions(case: Case) -> None:
         wrong = case.rng.choice([epoch, epoch, epoch, epoch + 1, epoch - 1, FINAL, -2, (1 << 31) - 1])
         member = case.rng.choice([MEMBER, MEMBER, MEMBER, "unknown"])
         named = case.rng.choice([None, None, name])
+        if member == MEMBER and not wrong:
+            case.events.add("a session was opened again")
         if case.rng.random() < 0.6:
             tree = share_fetch_tree(group, named, wrong, member=member)
             tree = case.mutate("ShareFetch", 2, tree, keep={"max_records", "max_bytes"}, odds=0.15)
@@ -88,8 +90,6 @@ def share_sessions(case: Case) -> None:
             tree = ack_tree(group, name, wrong, member=member)
             tree = case.mutate("ShareAcknowledge", 2, tree, odds=0.15)
             answer = acknowledge(case, name, tree)
-        if not answer["error_code"] and tree["member_id"] == MEMBER and not tree["share_session_epoch"]:
-            case.events.add("a session was opened again")
         if not answer["error_code"]:
             epoch = tree["share_session_epoch"] + 1
     case.ask("DescribeShareGroupOffsets", describe_tree(group, name))
@@ -111,9 +111,9 @@ def share_acknowledgements(case: Case) -> None:
             answer = share_fetch(case, name, share_fetch_tree(group, name, epoch, *batches))
         if answer["error_code"]:
             break
-    share_fetch(case, name, share_fetch_tree(group, None, FINAL))
+    case.events.add("records were acknowledged")
     case.ask("DescribeShareGroupOffsets", describe_tree(group, name), 1)
-    share_fetch(case, name, share_fetch_tree(group, name, 0, wait_ms=READ_WAIT_MS if case.rng.random() < 0.5 else 50))
+    share_fetch(case, name, share_fetch_tree(group, None, FINAL))
 
 
 def random_ack(case: Case) -> Tree:
