@@ -287,7 +287,7 @@ class SharePartition:
             return ErrorCode.INVALID_REQUEST
         for first, last, _ in batches:
             if last >= self.window.end_offset:
-                return ErrorCode.INVALID_REQUEST if self.window.runs else ErrorCode.INVALID_RECORD_STATE
+                return ErrorCode.INVALID_REQUEST
             if not all(run.is_locked and run.member == member for run in self.window.overlapping(first, last)):
                 return ErrorCode.INVALID_RECORD_STATE
         return ErrorCode.NONE

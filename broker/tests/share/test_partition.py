@@ -270,13 +270,6 @@ def test_malformed_acknowledgements_are_refused(batches: list[AckBatch]) -> None
     assert d.partition.acknowledge("a", batches, 0) == (INVALID, 0)
 
 
-def test_an_acknowledgement_is_in_a_wrong_state_where_no_record_is_in_flight() -> None:
-    d = Driver(TEN)
-    assert d.ack(0, 0, AckType.ACCEPT) is INVALID_STATE
-    d.acquire()
-    assert d.ack(0, 10, AckType.ACCEPT) is INVALID
-
-
 # Locks and delivery counts
 
 

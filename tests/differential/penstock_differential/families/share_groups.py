@@ -135,6 +135,7 @@ def share_acknowledgements_without_records(case: Case) -> None:
     """Acknowledgements for partitions that the member never fetched, does not have, or that do not exist."""
     group, name = group_with_records(case, batches=case.rng.choice([0, 1]))
     other = topic(case, "other")
+    case.events.add("no record is in flight")
     share_fetch(case, name, share_fetch_tree(group, case.rng.choice([None, name]), 0))
     for epoch in range(1, 5):
         named, partition = case.rng.choice([name, other, f"{case.prefix}-none"]), case.rng.choice([0, 0, 1, -1])
