@@ -15,6 +15,12 @@ from penstock.api.authorization.access import OUTDATED_RIGHTS
 from penstock.security.principal import Principal
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.wire.messages.metadata import MetadataRequest
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -43,7 +49,7 @@ async def produced(client: AuthorizedClient, version: int, *names: str, **more: 
     """Return the error by topic, in the order of the response."""
     request = produce_request(client.broker, version, *names, **more)
     answer = await client.ask(request, ProduceResponse, version)
-    ids = {client.broker.topic_id(name): name for name in ("t", "u")}
+    ids = {client.broker.topic_id(name): name for name in names}
     return {t.name or ids[t.topic_id]: t.partition_responses[0].error_code for t in answer.responses}
 
 
@@ -77,6 +83,19 @@ async def test_a_producer_writes_to_the_topics_that_it_may_write_to(broker: Auth
     await broker.allow(WRITE, TOPIC, "t")
     assert await produced(client, version, "t", "u") == {"t": 0, "u": DENIED}
     assert broker.services.replicas.find("u", 0).log.end_offset == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("version", [9, 13])
+async def test_a_broker_writes_dead_letters_to_topics_for_them_only(broker: AuthorizedBroker, version: int) -> None:
+    flag = CreatableTopicConfig(name="errors.deadletterqueue.group.enable", value="true")
+    letters = CreatableTopic(name="letters", num_partitions=1, replication_factor=1, configs=[flag])
+    created = await broker.client(ROOT).ask(CreateTopicsRequest(topics=[letters]), CreateTopicsResponse, 7)
+    assert not created.topics[0].error_code
+    client = broker.client()
+    await broker.allow(AclOperation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
+    assert await produced(client, version, "letters") == {"letters": DENIED}
+    await broker.allow(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, "kafka-cluster")
+    assert await produced(client, version, "letters", "t") == {"letters": 0, "t": DENIED}
 
 
 @pytest.mark.parametrize("version", [9, 13])
