@@ -16,7 +16,7 @@ def finished() -> QueueDemo:
     demo.deliveries.update(range(JOBS))
     demo.deliveries[FAILING_JOB] += 1
     demo.done = {number: "one" for number in range(JOBS) if number != BAD_JOB}
-    demo.rejected, demo.backlog = [BAD_JOB], 0
+    demo.rejected, demo.letters, demo.backlog = [BAD_JOB], [BAD_JOB], 0
     return demo
 
 
@@ -34,6 +34,7 @@ def test_a_run_without_faults_passes() -> None:
         (lambda demo: demo.done.pop(3), "each job is done or rejected"),
         (lambda demo: demo.deliveries.update([3]), "only the job that failed was delivered again"),
         (lambda demo: demo.rejected.append(3), "one job was rejected"),
+        (lambda demo: demo.letters.clear(), "the rejected job is a dead letter"),
         (lambda demo: setattr(demo, "backlog", 1), "the queue is empty"),
     ],
 )
@@ -55,6 +56,7 @@ def test_the_demo_tells_its_story_and_succeeds() -> None:
         f"job {FAILING_JOB} fails at worker",
         f"job {FAILING_JOB} succeeds at worker",
         f"job {BAD_JOB} cannot be done",
+        f"job {BAD_JOB} is in topic dlq.workers",
     ):
         assert line in done.stdout
     assert "FAILED" not in done.stdout

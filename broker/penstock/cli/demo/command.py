@@ -58,8 +58,8 @@ def queue() -> None:
     """Let three workers of a share group do 300 jobs, one of which fails once, and one for good.
 
     The workers share one partition of a broker in a temporary directory, and acknowledge each job. The job that fails
-    is released and done with its second delivery; the one that cannot be done is rejected. The exit code is 0 if each
-    job was done once. All data is removed at the end.
+    is released and done with its second delivery; the one that cannot be done is rejected, and its dead letter is read.
+    The exit code is 0 if each job was done once. All data is removed at the end.
 
     Example: `penstock demo queue`
     """

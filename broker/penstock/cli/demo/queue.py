@@ -1,4 +1,4 @@
-"""`penstock demo queue`: three workers of a share group take jobs; one job fails and is retried, one is given up."""
+"""`penstock demo queue`: three workers of a share group take jobs. One job is retried, one becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from penstock.cli.common import CommandError
 from penstock.cli.demo.processes import DemoBroker
 from penstock.cli.demo.scenario import MEMBERS, report
 from penstock.cli.output import print_table
-from penstock.client import Admin, AlterConfig, NewTopic, Producer, ShareConsumer, ShareRecord
+from penstock.client import Admin, AlterConfig, Consumer, NewTopic, Producer, ShareConsumer, ShareRecord
 
-TOPIC, GROUP = "jobs", "workers"
+TOPIC, GROUP, DEAD_LETTERS = "jobs", "workers", "dlq.workers"
+GROUP_SETTINGS = {"share.auto.offset.reset": "earliest", "errors.deadletterqueue.topic.name": DEAD_LETTERS}
 JOBS = 300
 PARTITIONS = 1
 """Fewer than workers: the members of a share group share the records of a partition."""
 JOB_S = 0.005
 FAILING_JOB, BAD_JOB = 7, 13
 TIMEOUT_S = 120.0
+BACKLOG_ATTEMPTS = 300
 
 
 class QueueDemo:
@@ -32,14 +34,18 @@ class QueueDemo:
         self.deliveries: Counter[int] = Counter()
         self.done: dict[int, str] = {}
         self.rejected: list[int] = []
+        self.letters: list[int] = []
         self.backlog = -1
         self.jobs_per_s = 0.0
 
     async def run(self) -> None:
         """Produce the jobs, and let the workers do them. Raises `CommandError` after `TIMEOUT_S`."""
         async with Admin(self.bootstrap) as admin:
-            await admin.create_topics([NewTopic(TOPIC, PARTITIONS)])
-            await admin.alter_group_configs({GROUP: [AlterConfig("share.auto.offset.reset", "earliest")]})
+            may_write_letters = {"errors.deadletterqueue.group.enable": "true"}
+            await admin.create_topics(
+                [NewTopic(TOPIC, PARTITIONS), NewTopic(DEAD_LETTERS, 1, configs=may_write_letters)]
+            )
+            await admin.alter_group_configs({GROUP: [AlterConfig(*each) for each in GROUP_SETTINGS.items()]})
             await self.produce()
             report(f"{len(MEMBERS)} workers share the records of {PARTITIONS} partition")
             loop = asyncio.get_running_loop()
@@ -48,10 +54,11 @@ class QueueDemo:
                 async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
                     for name in MEMBERS:
                         tasks.create_task(self.work(name))
+                    tasks.create_task(self.read_letter())
             except TimeoutError:
                 raise CommandError(f"the workers did not finish within {TIMEOUT_S:.0f} s") from None
             self.jobs_per_s = JOBS / (loop.time() - started_s)
-            self.backlog = sum(offset.lag or 0 for offset in (await admin.share_offsets(GROUP)).values())
+            self.backlog = await self.last_backlog(admin)
 
     async def produce(self) -> None:
         """Produce the jobs."""
@@ -60,6 +67,25 @@ class QueueDemo:
                 await producer.send(TOPIC, f"{number}")
             await producer.flush()
         report(f"{JOBS} jobs wait in topic {TOPIC}")
+
+    async def last_backlog(self, admin: Admin) -> int:
+        """Return how many jobs are not done, after a wait for the broker to archive the one with a dead letter."""
+        for _ in range(BACKLOG_ATTEMPTS):
+            found = sum(offset.lag or 0 for offset in (await admin.share_offsets(GROUP)).values())
+            if not found:
+                break
+            await asyncio.sleep(0.1)
+        return found
+
+    async def read_letter(self) -> None:
+        """Read the dead letter of the job that was rejected."""
+        async with Consumer(self.bootstrap, offset_reset="earliest") as consumer:
+            consumer.assign([(DEAD_LETTERS, 0)])
+            letter = await consumer.getone()
+        headers = {name: (value or b"").decode() for name, value in letter.headers}
+        self.letters.append(int(letter.value or b""))
+        place = f"offset {headers['__dlq.errors.offset']} of topic {headers['__dlq.errors.topic']}"
+        report(f"job {self.letters[-1]} is in topic {DEAD_LETTERS}, with its place: {place}")
 
     async def work(self, name: str) -> None:
         """Take jobs, a few at a time, until all are done."""
@@ -103,6 +129,7 @@ class QueueDemo:
             ("each job is done or rejected", sorted(self.done) == expected, f"{len(self.done)} done"),
             ("only the job that failed was delivered again", repeated == [FAILING_JOB], f"jobs {repeated}"),
             ("one job was rejected", self.rejected == [BAD_JOB], f"jobs {self.rejected}"),
+            ("the rejected job is a dead letter", self.letters == [BAD_JOB], f"jobs {self.letters}"),
             ("the queue is empty", self.backlog == 0, f"{self.backlog} left"),
         ]
 
