@@ -118,7 +118,7 @@ async def test_up_back_and_up_again_under_load_loses_nothing(cluster: Cluster) -
         assert await asyncio.to_thread(cluster.brokers[3].stop) == 0
         code, _, err = await asyncio.to_thread(cluster.begin(3).ended)
         assert code == 1
-        assert "this version supports 2" in err
+        assert "this version supports 1 and 2; upgrade" in err
         cluster.begin(3, environment={**os.environ, "PYTHONPATH": str(build)})
         await asyncio.to_thread(cluster.brokers[3].ready)
         await in_sync(admin, "t", 1, 2, 3)
