@@ -11,7 +11,7 @@ from penstock_chaos.history import SOURCE
 from penstock_chaos.world import World
 
 LEASE_S = 9.0
-DURING_LIMIT_S = 30.0
+DURING_LIMIT_S = 60.0
 
 
 def leads(truth: Truth, broker_id: int) -> dict[int, int]:
