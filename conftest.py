@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import operator
 import random
 import signal
@@ -64,6 +65,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    # What collecting has loaded stays until the end: the garbage collector need not visit it in each of its passes.
+    gc.collect()
+    gc.freeze()
     if session.config.option.unit:
         sys.addaudithook(refuse_outside)
 
