@@ -16,7 +16,14 @@ from penstock.api.fetch import MAX_WAIT_MS, FetchLimits
 from penstock.api.routes import RequestContext, Route
 from penstock.api.share.acks import AckOutcome, ShareAcks, StartedAck
 from penstock.api.share.members import ShareMembers, session_key
-from penstock.api.share.reading import NOTHING, AcquiredRecords, ReadLimits, acquire_records, available_bytes
+from penstock.api.share.reading import (
+    NOTHING,
+    AcquiredRecords,
+    ReadLimits,
+    acquire_records,
+    available_bytes,
+    may_have_records,
+)
 from penstock.api.share.results import ShareFetchResult
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
@@ -260,7 +267,7 @@ class PendingShareFetch:
         """Acquire records of a share-partition; nothing while its claim or this broker's lease is pending."""
         if led.error:
             return AcquiredRecords(client_error(led.error))
-        if led.leader is None or not self.api.replicas.may_serve():
+        if led.leader is None or not may_have_records(role, led.leader) or not self.api.replicas.may_serve():
             return NOTHING
         request = self.request
         mode = AcquireMode(request.share_acquire_mode)
