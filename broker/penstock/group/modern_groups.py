@@ -320,10 +320,14 @@ class ModernGroups:
     def _apply_settings(self, number: int) -> None:
         """Apply the settings of a shard's groups that were read again."""
         shard = self._ownership.get(number)
+        defaults = {
+            group_type: protocol.config_of(self._config, {}) for group_type, protocol in MODERN_PROTOCOLS.items()
+        }
         for group_id, running in shard.groups.items() if shard is not None else ():
             if isinstance(running, RunningModernGroup):
-                config_of = MODERN_PROTOCOLS[running.group.group_type].config_of
-                running.group.config = config_of(self._config, self._settings.of_group(group_id))
+                group, settings = running.group, self._settings.of_group(group_id)
+                config_of = MODERN_PROTOCOLS[group.group_type].config_of
+                group.config = config_of(self._config, settings) if settings else defaults[group.group_type]
 
     def _shards_with_groups(self) -> list[int]:
         return [

@@ -23,6 +23,7 @@ class ShareGroupSettings:
     def __init__(self, store: Store, config: BrokerConfig, on_changed: Callable[[str], None]) -> None:
         self._store, self._config, self._on_changed = store, config, on_changed
         self._groups: dict[str, ShareGroupConfig] = {}
+        self._by_shard: dict[int, set[str]] = {}
         self._loading: dict[str, asyncio.Future[ShareGroupConfig]] = {}
         self._refresh = GroupSettingsRefresh(store, self._shards, self._apply)
         self._refresh.start()
@@ -53,7 +54,11 @@ class ShareGroupSettings:
 
     def remove(self, group_id: str) -> None:
         """Stop keeping the settings of a group up to date."""
-        self._groups.pop(group_id, None)
+        if self._groups.pop(group_id, None) is not None:
+            number = keys.shard_of(group_id)
+            self._by_shard[number].remove(group_id)
+            if not self._by_shard[number]:
+                del self._by_shard[number]
         if (loading := self._loading.pop(group_id, None)) is not None:
             loading.cancel()
 
@@ -66,18 +71,20 @@ class ShareGroupSettings:
     async def _read(self, group_id: str) -> ShareGroupConfig:
         entry = await self._store.get(keys.group_settings(group_id))
         found = share_group_config(self._config, {} if entry is None else decode_settings(entry))
+        number = keys.shard_of(group_id)
         self._groups[group_id] = found
-        self._refresh.request(keys.shard_of(group_id))
+        self._by_shard.setdefault(number, set()).add(group_id)
+        self._refresh.request(number)
         return found
 
     def _shards(self) -> list[int]:
-        return list({keys.shard_of(group_id) for group_id in self._groups})
+        return list(self._by_shard)
 
     def _apply(self, number: int) -> None:
-        for group_id, known in list(self._groups.items()):
-            if keys.shard_of(group_id) != number:
-                continue
-            current = share_group_config(self._config, self._refresh.of_group(group_id))
-            if current != known:
+        default = share_group_config(self._config, {})
+        for group_id in list(self._by_shard.get(number, ())):
+            settings = self._refresh.of_group(group_id)
+            current = share_group_config(self._config, settings) if settings else default
+            if current != self._groups[group_id]:
                 self._groups[group_id] = current
                 self._on_changed(group_id)

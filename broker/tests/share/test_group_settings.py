@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from penstock.share.group_settings import ShareGroupSettings
 from penstock.state import keys
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import GroupSettingsRecord, encode
-from penstock.state.store import PutOp, StoreEntry, StoreUnavailable
+from penstock.state.store import DeleteOp, PutOp, StoreEntry, StoreUnavailable
 
 
 class SlowStore(EmbeddedStore):
@@ -87,6 +88,41 @@ async def test_a_group_that_was_removed_during_its_read_is_not_kept(
     await until(claim.done)
     assert settings.get("g") is None
     assert (await settings.load("g")).max_delivery_count == 7
+
+
+async def test_groups_get_their_changed_settings_until_they_are_removed(
+    store: SlowStore, settings: ShareGroupSettings
+) -> None:
+    store.released.set()
+    names = (f"h{number}" for number in itertools.count())
+    same_shard = (name for name in names if keys.shard_of(name) == keys.shard_of("g"))
+    kept, *others = itertools.islice(same_shard, 4)
+
+    async def set_limits(**limits: str) -> None:
+        """Change settings, and load one more group of the shard, which reads the settings of all."""
+        puts = [
+            PutOp(
+                keys.group_settings(name), encode(GroupSettingsRecord(settings={"share.delivery.count.limit": limit}))
+            )
+            for name, limit in limits.items()
+        ]
+        await store.txn([], puts)
+        await settings.load(others.pop())
+
+    def limits_of(*groups: str) -> list[int | None]:
+        return [known and known.max_delivery_count for known in map(settings.get, groups)]
+
+    await settings.load("g")
+    await settings.load(kept)
+    await until(lambda: limits_of("g", kept) == [7, 5])
+    await set_limits(g="9")
+    await until(lambda: limits_of("g", kept) == [9, 5])
+    await store.txn([], [DeleteOp(keys.group_settings("g"))])
+    await set_limits(**{kept: "8"})
+    await until(lambda: limits_of("g", kept) == [5, 8])
+    settings.remove("g")
+    await set_limits(g="4", **{kept: "6"})
+    await until(lambda: limits_of("g", kept) == [None, 6])
 
 
 async def until(is_true: Callable[[], bool]) -> None:
