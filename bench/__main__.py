@@ -36,6 +36,7 @@ from bench.suites import (
     partitions,
     rf3,
     security,
+    share,
     spark,
     surge,
     throughput,
@@ -57,6 +58,7 @@ ONE_BROKER: dict[str, tuple[Suite, float]] = {  # suites, with their approximate
     "partitions": (partitions.run, 8),
     "surge": (surge.run, 1),
     "commits": (commits.run, 1),
+    "share": (share.run, 12),
 }
 
 SECURITY: dict[str, tuple[Suite, float]] = {

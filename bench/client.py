@@ -94,6 +94,10 @@ def _dispatch(spec: specs.AnySpec) -> specs.Metrics:
         from bench.loads import flood
 
         return flood.run(spec)
+    if isinstance(spec, specs.Share):
+        from bench.loads import share
+
+        return share.run(spec)
     if isinstance(spec, specs.Failover):
         from bench.loads import failover
 

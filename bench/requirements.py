@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -63,6 +63,8 @@ class Verdict:
 
 
 SIZES = {100: "100 B", 1024: "1 KiB", 10240: "10 KiB"}
+SHARE_RATE_PER_S = 100
+SHARE_LATENCY_CASES = {f"{SHARE_RATE_PER_S}/s, members: {members}": members for members in (1, 16)}
 CPU, RATE, MB = "cpu_s_per_million", "messages_per_s", "mb_per_s"
 AT_MOST, AT_LEAST = Bound.AT_MOST, Bound.AT_LEAST
 
@@ -187,6 +189,26 @@ def _security() -> Iterator[Requirement]:
             )
 
 
+def share_cases(sizes: Iterable[int]) -> Iterator[tuple[str, int, int, bool]]:
+    """Yield the cases of the `share` suite: name, size, members, and whether they acknowledge one by one."""
+    for size in sizes:
+        for members in (1, 16):
+            for is_single in (False, True):
+                how = "one by one" if is_single else "in batches"
+                yield f"{size_name(size)}, members: {members}, {how}", size, members, is_single
+
+
+def _share() -> Iterator[Requirement]:
+    group = "Share groups beside Kafka's"
+    for case, *_ in share_cases((100, 1024)):
+        yield Requirement(group, "share", case, CPU, AT_MOST, 0.5, label=f"CPU per message, {case}")
+        yield Requirement(
+            group, "share", case, RATE, AT_LEAST, 2.0, unless_client_limits=True, label=f"messages a second, {case}"
+        )
+    for case in SHARE_LATENCY_CASES:
+        yield Requirement(group, "share", case, "end_to_end_p99_ms", AT_MOST, 0.5, label=f"produce to delivery, {case}")
+
+
 def _cluster_work() -> Iterator[Requirement]:
     """Yield requirements for three brokers on one core; CPU is that of all processes, with etcd."""
     flushes = (("durable", "penstock", "kafka"), ("unflushed", "penstock unflushed", "kafka unflushed"))
@@ -285,7 +307,7 @@ def _spark() -> Iterator[Requirement]:
             yield Requirement(group, "spark-write", case, ROWS, AT_LEAST, 0.5, subject=subject, base="connector")
 
 
-ONE_BROKER = (*_cpu(), *_throughput(), *_durable(), *_latency(), *_footprint(), *_scale(), *_surge())
+ONE_BROKER = (*_cpu(), *_throughput(), *_durable(), *_latency(), *_footprint(), *_scale(), *_surge(), *_share())
 THREE_BROKERS = (*_cluster_work(), *_cluster_faults(), *_cluster_scale())
 SECURITY = tuple(_security())
 SPARK = tuple(_spark())

@@ -129,5 +129,22 @@ class Failover(Spec, frozen=True, kw_only=True):
     signal: int
 
 
-AnySpec = Produce | Consume | OneByOne | Paced | Surge | Handshakes | Flood | Commits | Failover
+class Share(Spec, frozen=True, kw_only=True):
+    """Members of a new share group, each on a raw connection, that accept what they get for `seconds`.
+
+    `one_by_one`: a member acknowledges each record in a request of its own and waits for the response; otherwise the
+    next fetch acknowledges all records of the previous one. With `rate_per_s`, a further connection produces messages
+    at that rate, and the section measures the time until their delivery; otherwise the topic has enough messages.
+    """
+
+    partitions: int
+    members: int
+    size_bytes: int
+    seconds: float
+    one_by_one: bool = False
+    rate_per_s: int = 0
+    max_records: int = 500
+
+
+AnySpec = Produce | Consume | OneByOne | Paced | Surge | Handshakes | Flood | Commits | Failover | Share
 Metrics = dict[str, float]
