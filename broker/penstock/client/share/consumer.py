@@ -259,7 +259,7 @@ class ShareConsumer:
     def release(self, record: ShareRecord, *, delay_ms: int | None = None) -> None:
         """Let the record be delivered again, to any member: after `delay_ms`, or else after the group's back-off.
 
-        The delay is a feature of Penstock's brokers; others deliver the record again at once.
+        The delay is an extension of the protocol; brokers without it deliver the record again at once.
         """
         if delay_ms is not None and not 0 <= delay_ms <= MAX_REDELIVERY_DELAY_MS:
             raise ValueError(f'invalid delay_ms "{delay_ms}"; use 0 to {MAX_REDELIVERY_DELAY_MS} (30 days)')
