@@ -32,6 +32,7 @@ from penstock.wire.batch_builder import BatchBuilder
 from penstock.wire.errors import ErrorCode
 
 LOCK_MS = 100.0
+RECORDS = 30
 TARGET = DeadLetterTarget(UUID(int=7), 0)
 A, K, G, R = RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVING, RecordState.ARCHIVED
 
@@ -72,7 +73,7 @@ class LetterLog:
 
 
 class LettersLife(RuleBasedStateMachine):
-    """The life of a share-partition of 12 records, its leaders and two partitions for its dead letters."""
+    """The life of a share-partition, its records, its leaders and two partitions for its dead letters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,15 +83,15 @@ class LettersLife(RuleBasedStateMachine):
         """Batches that were sent at some time: the network may deliver them late."""
         self.durable, self.writing = ShareSnapshot(0, []), None
         self.discarded: set[int] = set()
-        """Offsets that may have a letter: a rejection was requested, or the limit reached."""
+        """Offsets that await letters in the store, and their leader knows it: that a write failed means nothing."""
         self.partition = opened(self.durable)
 
     @rule(size=st.integers(1, 4))
     def acquire(self, size: int) -> None:
         self.partition.expire(self.now_ms)
         offset = self.partition.next_fetch_offset()
-        if offset is not None and offset < 12:
-            batches = [LogBatch(o, o) for o in range(offset, 12)]
+        if offset is not None and offset < RECORDS:
+            batches = [LogBatch(o, o) for o in range(offset, RECORDS)]
             self.partition.acquire(AcquireRequest("m", size), offset, batches, self.now_ms)
 
     @rule(data=st.data(), ack_type=st.sampled_from([AckType.REJECT, AckType.REJECT, AckType.RELEASE, AckType.ACCEPT]))
@@ -99,6 +100,17 @@ class LettersLife(RuleBasedStateMachine):
         if held:
             first = data.draw(st.sampled_from(held))
             self.partition.acknowledge("m", [AckBatch(first, first, [ack_type])], self.now_ms)
+
+    @precondition(lambda self: self.writing is None)
+    @rule()
+    def reject_the_next(self) -> None:
+        """A member gets a record and rejects it, and the store has that: most sequences need letters to begin."""
+        self.acquire(1)
+        held = [run.first for run in self.partition.window if run.is_locked]
+        if held:
+            self.partition.acknowledge("m", [AckBatch(held[0], held[0], [AckType.REJECT])], self.now_ms)
+            self.begin_write()
+            self.complete_write(True, True)
 
     @rule()
     def time_out(self) -> None:
@@ -154,10 +166,10 @@ class LettersLife(RuleBasedStateMachine):
         self.writing = None
         self.partition = opened(self.durable)
 
-    @rule(offset=st.integers(0, 14))
+    @rule(offset=st.integers(0, RECORDS + 2))
     def delete_records(self, offset: int) -> None:
-        if not self.letters or offset > 10:  # rarely everything
-            self.partition.on_log_start(min(offset, 12))
+        if offset < RECORDS // 2 or offset > RECORDS - 2:  # rarely what was not delivered
+            self.partition.on_log_start(min(offset, RECORDS))
 
     @property
     def letters(self) -> list[int]:
@@ -172,7 +184,8 @@ class LettersLife(RuleBasedStateMachine):
     def no_letter_is_missing(self) -> None:
         """Records that are archived in the store, or left it, have their letters."""
         states = {o: run.state for run in self.durable.runs for o in range(run.first, run.last + 1)}
-        self.discarded |= {o for o, state in states.items() if state is G}
+        pending = {o for run in self.partition.dead_letters.runs() for o in range(run.first, run.last + 1)}
+        self.discarded |= {o for o in pending if states.get(o) is G}
         for o in self.discarded:
             assert states.get(o) is G or o in self.letters, f"{o} has no letter and does not await one"
 
