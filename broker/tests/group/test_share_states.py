@@ -69,8 +69,8 @@ async def write(broker, state, runs=RUNS):
 def test_a_claimed_state_starts_at_the_initial_offset_and_keeps_it(run_cluster):
     async def scene(cluster):
         broker = cluster.owner("g")
-        assert (await claim(broker, 4, initial_offset=50)).snapshot == (50, [])
-        assert (await claim(broker, 5, initial_offset=70)).snapshot == (50, [])
+        assert (await claim(broker, 4, initial_offset=50)).snapshot == ShareSnapshot(50, [])
+        assert (await claim(broker, 5, initial_offset=70)).snapshot == ShareSnapshot(50, [])
 
     run_cluster(scene)
 
@@ -133,7 +133,7 @@ def test_a_new_start_offset_fences_the_leader_until_it_claims_again(run_cluster)
         assert await broker.share_states.reset(KEY, 1000) is E.NONE
         assert (await write(broker, state))[0] is E.FENCED_STATE_EPOCH
         state = await claim(broker, 4)
-        assert (state.version.state_epoch, state.snapshot) == (1, (1000, []))
+        assert (state.version.state_epoch, state.snapshot) == (1, ShareSnapshot(1000, []))
         assert (await write(broker, state))[0] is E.NONE
 
     run_cluster(scene)
@@ -143,7 +143,7 @@ def test_a_start_offset_may_be_set_before_the_first_claim(run_cluster):
     async def scene(cluster):
         broker = cluster.owner("g")
         assert await broker.share_states.reset(KEY, 1000) is E.NONE
-        assert (await claim(broker, 0, initial_offset=5)).snapshot == (1000, [])
+        assert (await claim(broker, 0, initial_offset=5)).snapshot == ShareSnapshot(1000, [])
 
     run_cluster(scene)
 
@@ -268,7 +268,7 @@ def test_states_are_deleted_with_their_group_and_the_next_group_of_the_name_star
         assert (await write(broker, state))[0] is E.FENCED_STATE_EPOCH
         assert (await broker.share_states.claim(KEY, 4, 0)).error is E.GROUP_ID_NOT_FOUND
         await beat(broker, 0)
-        assert (await claim(broker, 4, initial_offset=70)).snapshot == (70, [])
+        assert (await claim(broker, 4, initial_offset=70)).snapshot == ShareSnapshot(70, [])
 
     run_cluster(scene)
 
