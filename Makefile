@@ -43,7 +43,7 @@ endif
 # The tests start hundreds of processes: compiling the package in each of them would be half of their work.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup packages kcat demo test unit mutants java go differential frameworks suites equivalence lint format bench fuzz fuzz-cli fuzz-security crash \
+.PHONY: help setup packages kcat demo test unit mutants java java-groups go differential frameworks suites equivalence lint format bench fuzz fuzz-cli fuzz-security crash \
   faults simulate chaos lock clean images chart e2e e2e-full kind-up jre roll soak
 
 help: ## list the targets (this text)
@@ -62,7 +62,10 @@ unit: packages ## run the tests that need no socket, process or Spark, in less t
 	$(BIN)/pytest --unit -n 2 --dist worksteal -q broker/tests operator/tests spark_jobs/tests $(ARGS)
 
 java: packages ## drive a broker, and a cluster, with Apache's Java client (needs a JDK and Maven)
-	$(BIN)/pytest tests/java -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/pytest tests/java --ignore tests/java/test_group_checks.py -n 2 --dist loadgroup $(ARGS)
+
+java-groups: packages ## run the checks of groups with three releases of the Java client, also on Apache Kafka
+	$(BIN)/pytest tests/java/test_group_checks.py --all-group-checks $(ARGS)
 
 go: packages ## use franz-go, sarama and kafka-go on a secured broker (needs Go)
 	$(BIN)/pytest tests/go $(ARGS)

@@ -219,6 +219,19 @@ tokens without a signature, a default and a text of settings |
 
 """
 
+PROTOCOL_GROUPS = """
+## Checks of groups
+
+`make java-groups` runs more than 200 checks of consumer groups, share groups and their administration with
+kafka-clients 4.2.0, 4.3.1 and 4.4.0, on Penstock and on Apache Kafka 4.4.0. The services differ in this:
+
+- Penstock stores the initial start offset of a share-partition with the claim of its leader, and a later one with the
+  write that moves it. While a member works, Kafka can return an earlier start offset, and none before the first
+  acknowledgement.
+- A member of the consumer protocol that joins a share group gets INCONSISTENT_GROUP_PROTOCOL, from Kafka
+  GROUP_ID_NOT_FOUND. librdkafka before 2.14.3 repeats a heartbeat with that answer forever.
+
+"""
 PROTOCOL_DIFFERENCES = """
 ## Differences from Apache Kafka
 
@@ -314,6 +327,7 @@ def protocol() -> str:
         + "\n"
         + PROTOCOL_TAIL
         + PROTOCOL_SUITES
+        + PROTOCOL_GROUPS
         + PROTOCOL_DIFFERENCES
         + explain.table(explain.load())
     )

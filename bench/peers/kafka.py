@@ -100,19 +100,19 @@ def _program(name: str) -> str:
     return found
 
 
-def resolve() -> Path:
-    """Return the directory of Kafka's jars, resolved with Maven the first time."""
-    home = cache_dir() / f"kafka-{VERSION}"
+def resolve(version: str = VERSION) -> Path:
+    """Return the directory of the jars of a Kafka release, resolved with Maven the first time."""
+    home = cache_dir() / f"kafka-{version}"
     libs = home / "libs"
     complete = home / "resolved"
     if complete.exists():
         return libs
     home.mkdir(parents=True, exist_ok=True)
-    (home / "pom.xml").write_text(_POM.format(kafka=VERSION, log4j=LOG4J_VERSION))
+    (home / "pom.xml").write_text(_POM.format(kafka=version, log4j=LOG4J_VERSION))
     command = [_program("mvn"), "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={libs}"]
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=MAVEN_LIMIT_S, check=False)
     if done.returncode:
-        raise KafkaUnavailable(f"Maven could not resolve Kafka {VERSION}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        raise KafkaUnavailable(f"Maven could not resolve Kafka {version}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
     complete.touch()
     return libs
 
@@ -126,14 +126,16 @@ class Kafka(Peer):
     durable_topic: ClassVar[dict[str, str]] = {"flush.messages": "1"}
     unflushed_topic: ClassVar[dict[str, str]] = {}  # Kafka's default
 
-    def __init__(self, label: str = "kafka", properties: str = "", jvm_flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self, label: str = "kafka", properties: str = "", jvm_flags: Sequence[str] = (), version: str = VERSION
+    ) -> None:
         self.label = label
         self._properties, self._jvm_flags = properties, [*JVM_FLAGS, *jvm_flags]
-        self._libs = resolve()
+        self._version, self._libs = version, resolve(version)
         self._java = _program("java")
 
     def version(self) -> str:
-        return f"Apache Kafka {VERSION}"
+        return f"Apache Kafka {self._version}"
 
     def prepare(self, data_dir: Path, port: int) -> None:
         self._format(data_dir, port, 1, [free_port()], _new_cluster_id(), _ALONE)

@@ -16,6 +16,7 @@ sys.path.append(str(Path(__file__).parents[2] / "spark_jobs" / "tests"))
 sys.path.append(str(Path(__file__).parents[1] / "chaos"))
 sys.path.append(str(Path(__file__).parents[1] / "simulation"))
 sys.path.append(str(Path(__file__).parents[1] / "crash"))
+sys.path.append(str(Path(__file__).parents[1] / "suites"))
 
 from penstock_e2e.broker import GIVEN, cluster, sizes
 from penstock_e2e.trio import Trio, trio
@@ -32,6 +33,9 @@ RunnerOf = Callable[[int, str], Runner]
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("java").addoption(
         "--rounds", type=int, default=1, help="how often each test of an application runs (default: 1)"
+    )
+    parser.getgroup("java").addoption(
+        "--all-group-checks", action="store_true", help="the checks of groups with each client, on each service"
     )
 
 

@@ -71,10 +71,10 @@ def resolve_pom(pom: Path, name: str, options: Sequence[str] = ()) -> Path:
     return jars
 
 
-def compile_scenarios(client: str, classes: Path) -> str:
-    """Compile into `classes`; return the class path to run with."""
+def compile_scenarios(client: str, classes: Path, folders: Sequence[str] = ()) -> str:
+    """Compile the sources in `folders`, or all scenarios of that release; return the class path to run with."""
     jars = resolve(client)
-    folders = ("src", "src4") if client == NEWEST else ("src",)
+    folders = folders or (("src", "src4") if client == NEWEST else ("src",))
     sources = [str(source) for folder in folders for source in sorted((HOME / folder).rglob("*.java"))]
     assert sources, "there are no scenarios to compile"
     lint = ["-Xlint:all,-processing,-try", "-Werror"]

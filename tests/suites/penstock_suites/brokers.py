@@ -18,7 +18,7 @@ from penstock_e2e.model import eventually
 
 from bench.peers.broker import Broker, Peer, free_port
 from bench.peers.etcd import Etcd
-from bench.peers.kafka import Kafka
+from bench.peers.kafka import VERSION, Kafka
 from penstock_suites.security import PLAIN, Security, make_certificates
 
 KAFKA_HEAP = ("-Xms256m", "-Xmx512m")
@@ -43,6 +43,7 @@ class Layout:
     racks: bool = False
     """Whether each broker is in a separate rack, named after its id."""
     security: Security | None = None
+    kafka_version: str = VERSION
 
     @property
     def ids(self) -> range:
@@ -119,7 +120,7 @@ class _KafkaNode(Kafka):
     """One Apache Kafka broker, which is a controller too."""
 
     def __init__(self, layout: Layout, broker_id: int, controller_ports: list[int], certificates: Path) -> None:
-        super().__init__(f"kafka-{broker_id}", jvm_flags=KAFKA_HEAP)
+        super().__init__(f"kafka-{broker_id}", jvm_flags=KAFKA_HEAP, version=layout.kafka_version)
         self._layout, self._id, self._controller_ports = layout, broker_id, controller_ports
         self.listeners = _Listeners(layout, broker_id, certificates, ["BROKERS", "CONTROLLER"])
 

@@ -85,8 +85,13 @@ final class Cluster implements AutoCloseable {
     /** The name of a topic that will be deleted at the end, whoever creates it. */
     String topicName() {
         String name = freshName();
-        topics.add(name);
+        created(name);
         return name;
+    }
+
+    /** Deletes a topic at the end. */
+    void created(String topic) {
+        topics.add(topic);
     }
 
     /** A new topic that has leaders, and as many replicas as the cluster gives by default. */

@@ -130,7 +130,7 @@ public final class Scenarios {
         return (Scenario) Class.forName("scenarios." + simple).getDeclaredConstructor().newInstance();
     }
 
-    private static void tell(String name, Throwable failure, List<String> warnings, long started) {
+    static void tell(String name, Throwable failure, List<String> warnings, long started) {
         StringBuilder line = new StringBuilder("{\"scenario\":").append(quoted(name));
         line.append(",\"passed\":").append(failure == null);
         line.append(",\"ms\":").append((System.nanoTime() - started) / 1_000_000);
