@@ -22,6 +22,8 @@ from penstock.config.share_groups import (
 ASSIGNORS = ("uniform", "range")
 """Names of the assignors of consumer groups; the first is the default."""
 
+MAX_BACKOFF_MS = 30 * 86_400_000
+
 MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 
@@ -253,6 +255,34 @@ SHARE_SETTINGS: dict[str, Setting] = {
             "Whether dead letters have the key, the value and the headers of the record (share groups, KIP-1191)."
             " Kafka's default is false.",
         ),
+        define(
+            "share.redelivery.backoff.ms",
+            0,
+            "Time after which a record that was released, or whose lock has ended, is delivered again after its first"
+            " delivery, in ms; 0 for at once (share groups).",
+            kind=SettingType.LONG,
+            maximum=MAX_BACKOFF_MS,
+        ),
+        define(
+            "share.redelivery.backoff.multiplier",
+            2.0,
+            "Factor by which share.redelivery.backoff.ms grows with each further delivery (share groups).",
+            minimum=1,
+            maximum=100,
+        ),
+        define(
+            "share.redelivery.backoff.max.ms",
+            300_000,
+            "Maximum of a record's back-off, in ms (share groups).",
+            kind=SettingType.LONG,
+            maximum=MAX_BACKOFF_MS,
+        ),
+        define(
+            "share.order.by.key",
+            False,
+            "Whether records of one key in a partition are delivered in order, and each only once the previous one is"
+            " done (share groups).",
+        ),
     )
 }
 
@@ -279,6 +309,10 @@ class ShareGroupConfig:
     auto_offset_reset: ShareOffsetReset
     is_read_committed: bool
     is_renew_enabled: bool
+    backoff_ms: int
+    backoff_multiplier: float
+    max_backoff_ms: int
+    is_ordered_by_key: bool
     dead_letter_topic: str = ""
     """Name of the topic for dead letters; empty for none."""
     copies_dead_letters: bool = True
@@ -316,6 +350,10 @@ def share_group_config(defaults: ModernGroupDefaults, overrides: Mapping[str, st
         is_renew_enabled=parse("share.renew.acknowledge.enable") is True,
         dead_letter_topic=str(parse(DEAD_LETTER_TOPIC)),
         copies_dead_letters=parse(COPY_DEAD_LETTERS) is True,
+        backoff_ms=int(str(parse("share.redelivery.backoff.ms"))),
+        backoff_multiplier=float(str(parse("share.redelivery.backoff.multiplier"))),
+        max_backoff_ms=int(str(parse("share.redelivery.backoff.max.ms"))),
+        is_ordered_by_key=parse("share.order.by.key") is True,
     )
 
 

@@ -1,4 +1,4 @@
-"""A share-partition at the partition's leader: runs `partition` on the event loop, with its lock timer and its writes.
+"""A share-partition at the partition's leader: runs `partition` on the event loop, with its timer and its writes.
 
 An acknowledgement is answered when the group's coordinator has stored it. A leader that is fenced stops: its successor,
 or it itself after a new claim, continues from the stored state.
@@ -10,16 +10,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from penstock.runtime.logging import get_logger
-from penstock.share.partition import (
-    NEVER,
-    AckBatch,
-    AcquiredRange,
-    AcquireRequest,
-    LogBatch,
-    ShareLimits,
-    SharePartition,
-    ShareSnapshot,
-)
+from penstock.share.acquisition import AcquiredRange, AcquireRequest
+from penstock.share.partition import AckBatch, LogBatch, ShareLimits, SharePartition, ShareSnapshot
+from penstock.share.redelivery import NEVER, Delay
 from penstock.share.state import MAX_RUNS, ShareState, StateVersion, encode_state
 from penstock.share.state_client import SharePartitionKey, StateWrite, StateWriter
 from penstock.wire.errors import ErrorCode
@@ -34,7 +27,8 @@ FENCED = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH}
 class SharePartitionLeader:
     """A claimed share-partition. `on_available` is called when records become available again, and if it is fenced.
 
-    After `is_fenced`, every call returns NOT_LEADER_OR_FOLLOWER or nothing.
+    `delays` continue those of a former leader in this process. After `is_fenced`, every call returns
+    NOT_LEADER_OR_FOLLOWER or nothing.
     """
 
     def __init__(
@@ -44,19 +38,21 @@ class SharePartitionLeader:
         limits: ShareLimits,
         writer: StateWriter,
         on_available: Callable[[], None],
+        delays: Sequence[Delay] | None = None,
     ) -> None:
         assert 2 * limits.max_locks < MAX_RUNS, f"the state of {limits.max_locks} records in flight is too large"
-        self.key, self.partition = key, SharePartition(claimed.snapshot, limits)
+        self._loop = asyncio.get_running_loop()
+        self.key, self.partition = key, SharePartition(claimed.snapshot, limits, self.now_ms(), delays)
         self.is_fenced = False
         self._version: StateVersion = claimed.version
         self._writer, self._on_available = writer, on_available
-        self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, list[asyncio.Future[ErrorCode]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms = NEVER
         self._task: asyncio.Task[None] | None = None
         self._write_ended: asyncio.Future[None] | None = None
         """Resolved at the end of the outstanding write, if `store_letters` waits for it."""
+        self._schedule()
 
     def acquire(
         self, request: AcquireRequest, fetch_offset: int, batches: Iterable[LogBatch]
@@ -121,7 +117,7 @@ class SharePartitionLeader:
     # --- internal
 
     def _schedule(self) -> None:
-        """Arm the timer of the locks, and start the writes."""
+        """Arm the timer of locks and delays, and start the writes."""
         deadline_ms = self.partition.next_deadline_ms
         if deadline_ms < self._armed_ms:
             if self._timer is not None:
@@ -132,15 +128,15 @@ class SharePartitionLeader:
             self._task = self._loop.create_task(self._write_all(), name=f"state of share-partition {self.key}")
 
     def _expire(self, due_ms: float = 0.0) -> None:
-        """Release the locks that are over at `due_ms`: a timer may fire a rounding error before its deadline."""
+        """End the locks and delays that are over at `due_ms`: a timer may fire a rounding error before its deadline."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._armed_ms = None, NEVER
         if self.is_fenced:
             return
-        is_released = self.partition.expire(max(self.now_ms(), due_ms))
+        is_over = self.partition.expire(max(self.now_ms(), due_ms))
         self._schedule()
-        if is_released:
+        if is_over:
             self._on_available()
 
     async def _write_all(self) -> None:

@@ -106,10 +106,12 @@ class ShareLeaders:
         return self._settings.get(group_id)
 
     def reopen_idle(self, group_id: str) -> None:
-        """Close a group's share-partitions without records in flight: an administrator may have set their offsets while
-        the group was empty, and their next claims find that."""
+        """Claim a group's share-partitions without records in flight again: an administrator may have set their offsets
+        while the group was empty, and their next claims find that. Without delays, the next fetch claims."""
         for partition in list(self._groups.get(group_id, {}).values()):
-            if partition.is_idle:
+            if partition.is_idle and partition.has_delays:
+                partition.claim_again()
+            elif partition.is_idle:
                 self.remove(partition)
 
     def release_member(self, group_id: str, member: str) -> None:
@@ -165,6 +167,6 @@ class ShareLeaders:
     def _close_idle(self) -> None:
         unused_since_s = self.loop.time() - IDLE_S
         for partition in self:
-            if partition.last_used_s <= unused_since_s and partition.is_idle:
+            if partition.last_used_s <= unused_since_s and partition.is_idle and not partition.has_delays:
                 self.remove(partition)
         self._timer = self.loop.call_later(IDLE_S, self._close_idle) if self._open else None

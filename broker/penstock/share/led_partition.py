@@ -7,7 +7,7 @@ the next fetch then opens a new one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from penstock.config.modern_groups import ShareGroupConfig
@@ -17,7 +17,7 @@ from penstock.share.dead_letter_writer import DeadLetterServices, DeadLetterWrit
 from penstock.share.initial_offset import initial_offset
 from penstock.share.leader import RETRY_S, SharePartitionLeader
 from penstock.share.partition import ShareLimits
-from penstock.share.redelivery import DeliveryLimit
+from penstock.share.redelivery import NEVER, Delay, DeliveryLimit, RedeliveryBackoff
 from penstock.share.state_client import SharePartitionKey, StateClient
 from penstock.state.store import StoreError
 from penstock.wire.errors import ErrorCode
@@ -64,6 +64,7 @@ class LedSharePartition:
 
     __slots__ = (
         "_config",
+        "_delays",
         "_host",
         "_letters_task",
         "_task",
@@ -87,6 +88,8 @@ class LedSharePartition:
         self.last_used_s = 0.0
         self._config: ShareGroupConfig | None = None
         self._letters_task: asyncio.Task[None] | None = None
+        self._delays: Sequence[Delay] | None = None
+        """The delays that the next claim continues."""
         role.readers[self] = None
         self._task: asyncio.Task[None] | None = host.spawn(self._open(), f"claim {key}")
 
@@ -99,8 +102,24 @@ class LedSharePartition:
     def configure(self, config: ShareGroupConfig) -> None:
         """Apply changed settings of the group; records in flight keep their locks."""
         if self.leader is not None:
-            self._config, self.leader.partition.limits = config, limits_of(config)
+            self._config = config
+            self.leader.partition.configure(limits_of(config))
             self.wake()
+
+    @property
+    def has_delays(self) -> bool:
+        """Whether records wait for the end of a back-off, which only this leader knows."""
+        return self.leader is not None and self.leader.partition.delays.next_end_ms < NEVER
+
+    def claim_again(self) -> None:
+        """Continue from the stored state, whose start offset may have changed, with the delays that have begun."""
+        former, self.leader = self.leader, None
+        assert former is not None, f"{self.key} is claimed again before it is claimed"
+        self._delays = list(former.partition.delays)
+        if self._letters_task is not None:
+            self._letters_task.cancel()
+        self._host.spawn(former.close(), f"close {self.key}")
+        self._task = self._host.spawn(self._open(), f"claim {self.key}")
 
     def detach(self) -> None:
         """End: stop the claim, and let the waiting fetches look for another share-partition."""
@@ -169,7 +188,8 @@ class LedSharePartition:
         claimed = await host.client.claim(self.key, role.leader_epoch, offset)
         if claimed.state is None:
             return claimed.error
-        leader = SharePartitionLeader(self.key, claimed.state, limits_of(config), host.client, self._on_available)
+        limits, delays = limits_of(config), self._delays
+        leader = SharePartitionLeader(self.key, claimed.state, limits, host.client, self._on_available, delays)
         leader.on_log_start(role.log.start_offset)
         self.leader, self._config = leader, config
         self._write_letters_soon()
@@ -206,6 +226,11 @@ class LedSharePartition:
 
 def limits_of(config: ShareGroupConfig) -> ShareLimits:
     """Return the limits of the share-partitions of a group."""
-    policy = DeliveryLimit(config.max_delivery_count)
-    has_dead_letters = bool(config.dead_letter_topic)
-    return ShareLimits(config.record_lock_duration_ms, config.partition_max_record_locks, policy, has_dead_letters)
+    backoff = RedeliveryBackoff(config.backoff_ms, config.backoff_multiplier, config.max_backoff_ms)
+    return ShareLimits(
+        config.record_lock_duration_ms,
+        config.partition_max_record_locks,
+        DeliveryLimit(config.max_delivery_count, backoff),
+        has_dead_letters=bool(config.dead_letter_topic),
+        is_ordered=config.is_ordered_by_key,
+    )

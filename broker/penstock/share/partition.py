@@ -6,7 +6,8 @@ to store and `complete_write` reports the result. At most one write is outstandi
 the next. An acknowledgement takes effect, and may be answered, only once its write is durable. If the write fails, the
 member holds the records again until its lock times out.
 
-Locks are not stored: a new leader starts with the stored states, in which acquired records are available.
+Locks and back-offs are not stored: a new leader starts with the stored states, in which acquired records are
+available, and with a new back-off of each record that was delivered.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
 
+from penstock.share.acquisition import AcquiredRange, AcquireRequest, Acquisition
 from penstock.share.dead_letters import DeadLetterState, ShareDeadLetters
-from penstock.share.redelivery import RedeliveryPolicy
+from penstock.share.key_order import KeyOrder, ReadKeys, no_keys
+from penstock.share.redelivery import (
+    GROUP_BACKOFF,
+    MAX_DELAY_MS,
+    NEVER,
+    Delay,
+    RedeliveryDelays,
+    RedeliveryPolicy,
+    end_of_delay,
+)
 from penstock.share.window import InFlightWindow, RecordState, Run, StateRun
 from penstock.wire.errors import ErrorCode
-
-NEVER = float("inf")
-UNLIMITED = 1 << 62
-
-
-class AcquireMode(IntEnum):
-    """How strictly `max_records` holds (KIP-1206): up to the end of its batch, or exactly."""
-
-    BATCH_OPTIMIZED = 0
-    RECORD_LIMIT = 1
 
 
 class AckType(IntEnum):
@@ -49,35 +50,24 @@ FAILURES = frozenset({AckType.RELEASE, AckType.REJECT})
 
 class LogBatch(NamedTuple):
     """The offsets of a batch that the log returned; `last` is inclusive. A control batch, or one of an aborted
-    transaction for read_committed, is not deliverable."""
+    transaction for read_committed, is not deliverable. `read_keys` is for order by key."""
 
     first: int
     last: int
     is_deliverable: bool = True
-
-
-class AcquireRequest(NamedTuple):
-    """What a member asks for."""
-
-    member: str
-    max_records: int
-    mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
-
-
-class AcquiredRange(NamedTuple):
-    """Adjacent records that a member holds; `last` is inclusive."""
-
-    first: int
-    last: int
-    delivery_count: int
+    read_keys: ReadKeys = no_keys
 
 
 class AckBatch(NamedTuple):
-    """Acknowledgements of adjacent offsets: one type for all, or one for each. `last` is inclusive."""
+    """Acknowledgements of adjacent offsets: one type for all, or one for each. `last` is inclusive.
+
+    Records that are released are available after `delay_ms`.
+    """
 
     first: int
     last: int
     types: Sequence[int]
+    delay_ms: int = GROUP_BACKOFF
 
 
 class AckResult(NamedTuple):
@@ -98,19 +88,25 @@ class ShareSnapshot(NamedTuple):
 
 @dataclass(slots=True)
 class ShareLimits:
-    """Settings of the group: duration of locks, `share.partition.max.record.locks`, and the redelivery policy."""
+    """Settings of the group: duration of locks, `share.partition.max.record.locks`, the redelivery policy, and
+    `share.order.by.key`."""
 
     lock_ms: float
     max_locks: int
     policy: RedeliveryPolicy
     has_dead_letters: bool = False
     """Whether a record that is rejected or exhausted is archived only once its dead letter is written (KIP-1191)."""
+    is_ordered: bool = False
 
 
 class SharePartition:
     """The records in flight between the share-partition's start offset and its end. Times are monotonic ms."""
 
-    def __init__(self, stored: ShareSnapshot, limits: ShareLimits) -> None:
+    def __init__(
+        self, stored: ShareSnapshot, limits: ShareLimits, now_ms: float, delays: Iterable[Delay] | None = None
+    ) -> None:
+        """Start with a stored state. `delays` are those of a former leader in this process; without them, they start
+        anew."""
         self.limits = limits
         self.window = InFlightWindow(stored.start_offset)
         self.is_dirty = False
@@ -121,9 +117,12 @@ class SharePartition:
         self._next_deadline_ms = NEVER
         self._first_available = stored.start_offset
         self.dead_letters = ShareDeadLetters(self.window, stored.dead_letters, self._mark_dirty)
+        self.delays = RedeliveryDelays(self.window)
         for state in stored.runs:
             self._restore(state)
+        self.delays.restore(self._delays_from(now_ms) if delays is None else delays)
         self.window.trim()
+        self._order = KeyOrder(self.window) if limits.is_ordered else None
 
     def _restore(self, stored: StateRun) -> None:
         """Add a stored run. A record that was delivered for the last time before the leader changed is archived."""
@@ -133,6 +132,21 @@ class SharePartition:
         if state is RecordState.ARCHIVING:
             self.dead_letters.may_be_pending = True
         self.window.append(Run(stored.first, stored.last, state, stored.delivery_count))
+
+    def _delays_from(self, now_ms: float) -> list[Delay]:
+        """Return the back-offs of all available records if they start now."""
+        ends = [(self._end_of_delay(run, now_ms), run) for run in self.window if run.state is RecordState.AVAILABLE]
+        return [Delay(end_ms, run.first, run.last) for end_ms, run in ends if end_ms]
+
+    def configure(self, limits: ShareLimits) -> None:
+        """Apply changed settings of the group. Locks and delays that have begun keep their ends."""
+        was_ordered, self.limits = self.limits.is_ordered, limits
+        if limits.is_ordered is was_ordered:
+            return
+        for run in self.window:
+            run.is_blocked = False
+        self._order = KeyOrder(self.window) if limits.is_ordered else None
+        self._first_available = self.window.start_offset
 
     @property
     def start_offset(self) -> int:
@@ -169,14 +183,18 @@ class SharePartition:
     def next_fetch_offset(self) -> int | None:
         """Return the offset from which to read the log for `acquire`; None while all locks are in use."""
         window = self.window
+        offset = self._find_ready()
+        if self._order is not None and self._order.end_offset < window.end_offset:
+            return min(offset, self._order.end_offset)  # the keys of the window must be known first
+        return offset if offset < window.end_offset or window.tracked < self.limits.max_locks else None
+
+    def _find_ready(self) -> int:
+        """Return the first offset in the window that a member can acquire, or else the window's end."""
+        window = self.window
         start = max(self._first_available, window.start_offset)
-        if start < window.end_offset:
-            for run in window.runs[window.index_of(start) :]:
-                if run.state is RecordState.AVAILABLE:
-                    self._first_available = run.first
-                    return run.first
-        self._first_available = window.end_offset
-        return window.end_offset if window.delivered < self.limits.max_locks else None
+        runs = window.runs[window.index_of(start) :] if start < window.end_offset else ()
+        self._first_available = next((run.first for run in runs if run.is_ready), window.end_offset)
+        return self._first_available
 
     def acquire(
         self, request: AcquireRequest, fetch_offset: int, batches: Iterable[LogBatch], now_ms: float
@@ -195,23 +213,31 @@ class SharePartition:
             first = max(batch.first, position)
             if not batch.is_deliverable:
                 self._archive(first, batch.last)
-            elif not self._acquire_batch(acquisition, first, batch.last):
+            elif not self._acquire_batch(acquisition, batch, first):
                 break
             position = max(position, batch.last + 1)
+            if self._order is not None:
+                self._order.skip_to(position)
         if acquisition.ranges:
             self._next_deadline_ms = min(self._next_deadline_ms, acquisition.deadline_ms)
+        self._unblock()
         self.window.merge(fetch_offset, position)
         self.window.trim()
         return acquisition.ranges
 
-    def _acquire_batch(self, acquisition: Acquisition, first: int, last: int) -> bool:
-        """Acquire what is available of a batch. Returns whether the next batch may be acquired from too."""
-        window = self.window
+    def _acquire_batch(self, acquisition: Acquisition, batch: LogBatch, first: int) -> bool:
+        """Acquire what is available of a batch from an offset on. Returns whether the next batch may be acquired from
+        too."""
+        window, last = self.window, batch.last
+        if self._order is not None:
+            room = self.limits.max_locks - window.tracked
+            if not self._order.admit(first, last, batch.read_keys, room):
+                return False
         for run in window.between(first, last):
-            if run.state is RecordState.AVAILABLE and not self._acquire_again(acquisition, run):
+            if run.is_ready and not self._acquire_again(acquisition, run):
                 return False
         first = max(first, window.end_offset)
-        room = self.limits.max_locks - window.delivered
+        room = self.limits.max_locks - window.tracked
         size = min(last - first + 1, acquisition.room, room)
         if first <= last and size <= 0:
             return False
@@ -226,7 +252,7 @@ class SharePartition:
         """Acquire a run that is in the window already. Returns whether more may be acquired."""
         policy, count = self.limits.policy, run.delivery_count
         if policy.is_exhausted(count):
-            run.move(self._discard())
+            self._move(run, self._discard())
             self.is_dirty = True
             return True
         permitted = min(run.size, policy.max_records(count + 1, run.size))
@@ -236,9 +262,7 @@ class SharePartition:
         permitted = min(permitted, acquisition.room)
         if permitted < run.size:
             self.window.split(run.first + permitted)
-        run.acquire(acquisition.request.member, acquisition.deadline_ms)
-        if not count:
-            self.window.delivered += run.size
+        self.window.acquire(run, acquisition.request.member, acquisition.deadline_ms)
         acquisition.add(run.first, run.last, run.delivery_count)
         return not is_limited and acquisition.room > 0
 
@@ -248,7 +272,7 @@ class SharePartition:
             return
         for run in self.window.between(first, last):
             if run.state is RecordState.AVAILABLE:
-                run.move(RecordState.ARCHIVED)
+                self._move(run, RecordState.ARCHIVED)
         if last >= self.window.end_offset:
             self.window.append(Run(max(first, self.window.end_offset), last, RecordState.ARCHIVED, 0))
         self.window.merge(first, last)
@@ -278,6 +302,8 @@ class SharePartition:
                         if self.limits.has_dead_letters and ack_type in FAILURES:
                             is_rejected = ack_type == AckType.REJECT
                             self.dead_letters.record_failure(run.first, run.last, now_ms, is_rejected=is_rejected)
+                        if run.next_state is RecordState.AVAILABLE:
+                            run.delay_ends_ms = self._end_of_delay(run, now_ms, batch.delay_ms)
             self.window.merge(batch.first, batch.last)
         self.is_dirty = self.is_dirty or bool(write)
         return AckResult(ErrorCode.NONE, write)
@@ -285,7 +311,7 @@ class SharePartition:
     def _check_acknowledgement(self, member: str, batches: Sequence[AckBatch]) -> ErrorCode:
         if not are_well_formed(batches):
             return ErrorCode.INVALID_REQUEST
-        for first, last, _ in batches:
+        for first, last, *_ in batches:
             if last >= self.window.end_offset:
                 return ErrorCode.INVALID_REQUEST
             if not all(run.is_locked and run.member == member for run in self.window.overlapping(first, last)):
@@ -304,18 +330,42 @@ class SharePartition:
         is_exhausted = self.limits.policy.is_exhausted(run.delivery_count)
         return self._discard() if is_exhausted else RecordState.AVAILABLE
 
-    # --- locks
+    def _end_of_delay(self, run: Run, now_ms: float, delay_ms: float = GROUP_BACKOFF) -> float:
+        """Return when records that are released now are available, 0 for at once."""
+        policy = self.limits.policy
+        return end_of_delay(now_ms, policy.delay_ms(run.delivery_count) if delay_ms == GROUP_BACKOFF else delay_ms)
+
+    def _move(self, run: Run, state: RecordState) -> None:
+        """Change the state of a run. If it is done, `_unblock` must follow."""
+        self.window.move(run, state)
+        if self._order is not None and not state.is_open:
+            self._order.remove(run.first, run.last)
+        if state is RecordState.AVAILABLE and run.delay_ends_ms:
+            self.delays.add(run)
+        elif state is RecordState.AVAILABLE:
+            self._first_available = min(self._first_available, run.first)
+
+    def _unblock(self) -> None:
+        """Let the records be delivered whose predecessors are done."""
+        if self._order is not None:
+            self._first_available = min(self._first_available, self._order.unblock())
+
+    # --- locks and delays
 
     @property
     def next_deadline_ms(self) -> float:
-        """The time at or after which `expire` may have work; infinite without locks."""
-        return self._next_deadline_ms
+        """The time at or after which `expire` may have work; infinite without locks and delays."""
+        return min(self._next_deadline_ms, self.delays.next_end_ms)
 
     def expire(self, now_ms: float) -> bool:
-        """Release the locks that have timed out. Returns whether there were any."""
+        """Release the locks that have timed out, and end the delays that are over. Returns whether there were any."""
+        is_over = now_ms >= self.delays.next_end_ms
+        if is_over:
+            self._first_available = min(self._first_available, self.delays.finish(now_ms))
         if now_ms < self._next_deadline_ms:
-            return False
-        return self._release([run for run in self.window if run.is_locked and run.deadline_ms <= now_ms], now_ms)
+            return is_over
+        timed_out = [run for run in self.window if run.is_locked and run.deadline_ms <= now_ms]
+        return self._release(timed_out, now_ms) or is_over
 
     def release_member(self, member: str, now_ms: float) -> bool:
         """Release all that a member holds, when its session ends. Returns whether it held anything."""
@@ -325,10 +375,11 @@ class SharePartition:
         for run in runs:
             if self.limits.has_dead_letters:
                 self.dead_letters.record_failure(run.first, run.last, now_ms)
-            run.move(self._released(run))
+            run.delay_ends_ms = self._end_of_delay(run, now_ms)
+            self._move(run, self._released(run))
         if runs:
             self.is_dirty = True
-            self._first_available = min(self._first_available, runs[0].first)
+            self._unblock()
             self.window.merge(runs[0].first, runs[-1].last)
             self.window.trim()
         self._next_deadline_ms = min((run.deadline_ms for run in self.window if run.is_locked), default=NEVER)
@@ -337,7 +388,11 @@ class SharePartition:
     def on_log_start(self, offset: int) -> None:
         """Drop the records below the log's new start, acquired ones included."""
         if offset > self.window.start_offset:
+            if self._order is not None:
+                self._order.remove(self.window.start_offset, offset - 1)
             self.window.cut(offset)
+            self.delays.cut(offset)
+            self._unblock()
             self.is_dirty = True
             self.window.trim()
 
@@ -369,48 +424,15 @@ class SharePartition:
                 continue
             assert run.next_state is not None, f"offsets {run.first}-{run.last} are in write {write} without a change"
             if not is_durable:
-                run.next_state, run.write = None, 0
+                run.next_state, run.write, run.delay_ends_ms = None, 0, 0.0
                 self._next_deadline_ms = min(self._next_deadline_ms, run.deadline_ms)
             else:
-                run.move(run.next_state)
-                if run.state is RecordState.AVAILABLE:
-                    self._first_available = min(self._first_available, run.first)
+                self._move(run, run.next_state)
+        self._unblock()
         self.is_dirty = self.is_dirty or not is_durable
         self.window.merge(self.window.start_offset, self.window.end_offset - 1)
         self.window.trim()
         return write
-
-
-class Acquisition:
-    """One call of `SharePartition.acquire`: its limits and its result so far."""
-
-    __slots__ = ("acquired", "deadline_ms", "ranges", "request")
-
-    def __init__(self, request: AcquireRequest, deadline_ms: float) -> None:
-        self.request, self.deadline_ms = request, deadline_ms
-        self.ranges: list[AcquiredRange] = []
-        self.acquired = 0
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether no further batch may be acquired from."""
-        return self.acquired >= self.request.max_records
-
-    @property
-    def room(self) -> int:
-        """How many more records the current batch may give."""
-        if self.request.mode is AcquireMode.BATCH_OPTIMIZED:
-            return UNLIMITED
-        return self.request.max_records - self.acquired
-
-    def add(self, first: int, last: int, delivery_count: int) -> None:
-        """Record that the offsets are acquired."""
-        self.acquired += last - first + 1
-        previous = self.ranges[-1] if self.ranges else None
-        if previous is not None and previous.last + 1 == first and previous.delivery_count == delivery_count:
-            self.ranges[-1] = previous._replace(last=last)
-        else:
-            self.ranges.append(AcquiredRange(first, last, delivery_count))
 
 
 def durable_state(run: Run) -> RecordState:
@@ -421,12 +443,13 @@ def durable_state(run: Run) -> RecordState:
 
 
 def are_well_formed(batches: Sequence[AckBatch]) -> bool:
-    """Return whether acknowledgements are in order, of known types, and one or as many as their offsets."""
+    """Return whether acknowledgements are in order, of known types, one or as many as their offsets, and delays
+    within their bounds."""
     previous = -1
-    for first, last, types in batches:
+    for first, last, types, delay_ms in batches:
         if not previous < first <= last or len(types) not in (1, last - first + 1):
             return False
-        if not ACK_TYPES.issuperset(types):
+        if not ACK_TYPES.issuperset(types) or not GROUP_BACKOFF <= delay_ms <= MAX_DELAY_MS:
             return False
         previous = last
     return True

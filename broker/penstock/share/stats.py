@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from penstock.share.partition import AckBatch, AckType, AcquiredRange
+from penstock.share.acquisition import AcquiredRange
+from penstock.share.partition import AckBatch, AckType
 
 
 class ShareStats:
@@ -23,7 +24,7 @@ class ShareStats:
 
     def count_acknowledged(self, batches: Sequence[AckBatch]) -> None:
         """Count the records of acknowledgements that took effect."""
-        for first, last, types in batches:
+        for first, last, types, _ in batches:
             if len(types) == 1:
                 self.acknowledged[AckType(types[0])] += last - first + 1
             else:

@@ -26,6 +26,11 @@ class RecordState(IntEnum):
         """Whether the record is never delivered again."""
         return self is RecordState.ACKNOWLEDGED or self is RecordState.ARCHIVED
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the record is delivered, or may be delivered again."""
+        return self <= RecordState.ACQUIRED
+
 
 class StateRun(NamedTuple):
     """Adjacent offsets of equal durable state; `last` is inclusive."""
@@ -41,7 +46,8 @@ class Run:
     """Adjacent offsets of equal state; `last` is inclusive.
 
     `member` and `deadline_ms` are those of the lock while ACQUIRED. `next_state` is the state that an acknowledgement
-    requests; it takes effect once write number `write` is durable.
+    requests; it takes effect once write number `write` is durable. Available records are not delivered before
+    `delay_ends_ms`, and not while `is_blocked`: an earlier record of their key is not done.
     """
 
     first: int
@@ -52,6 +58,8 @@ class Run:
     deadline_ms: float = 0.0
     next_state: RecordState | None = None
     write: int = 0
+    delay_ends_ms: float = 0.0
+    is_blocked: bool = False
 
     @property
     def size(self) -> int:
@@ -68,15 +76,22 @@ class Run:
         """Whether the records are ARCHIVING, or will be once the outstanding write is durable."""
         return RecordState.ARCHIVING in (self.state, self.next_state)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a member can acquire the records now."""
+        return self.state is RecordState.AVAILABLE and not self.delay_ends_ms and not self.is_blocked
+
     def move(self, state: RecordState) -> None:
         """Change the state. Asserts the transitions of KIP-932 and KIP-1191."""
         assert not self.state.is_final, f"offsets {self.first}-{self.last} are {self.state.name} for good"
         if self.state is RecordState.ARCHIVING:
             assert state is RecordState.ARCHIVED, f"offsets {self.first}-{self.last} await a dead letter"
         if state is RecordState.ACQUIRED:
-            assert self.state is RecordState.AVAILABLE, f"offsets {self.first}-{self.last} are acquired twice"
+            assert self.is_ready, f"offsets {self.first}-{self.last} are acquired twice, or too early"
         else:
             self.member, self.deadline_ms = "", 0.0
+        if not state.is_open:
+            self.delay_ends_ms, self.is_blocked = 0.0, False
         self.state, self.next_state, self.write = state, None, 0
 
     def acquire(self, member: str, deadline_ms: float) -> None:
@@ -94,6 +109,8 @@ class Run:
             and self.write == other.write
             and self.member == other.member
             and self.deadline_ms == other.deadline_ms
+            and self.delay_ends_ms == other.delay_ends_ms
+            and self.is_blocked is other.is_blocked
         )
 
 
@@ -107,21 +124,45 @@ class InFlightWindow:
         self.start_offset = self.end_offset = start_offset
         self.runs: list[Run] = []
         self.delivered = 0
-        """Number of offsets that were acquired at least once, which the limit of locks bounds."""
+        """Number of offsets that were acquired at least once."""
+        self.waiting = 0
+        """Number of available offsets that were never acquired."""
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self.runs)
+
+    @property
+    def tracked(self) -> int:
+        """Number of offsets that the limit of locks bounds."""
+        return self.delivered + self.waiting
+
+    def _count(self, run: Run, size: int) -> None:
+        if run.delivery_count:
+            self.delivered += size
+        elif run.state is RecordState.AVAILABLE:
+            self.waiting += size
 
     def append(self, run: Run) -> None:
         """Extend the window by a run that starts at its end."""
         assert run.first == self.end_offset <= run.last, f"a run from {run.first} leaves a gap at {self.end_offset}"
         self.end_offset = run.last + 1
-        if run.delivery_count:
-            self.delivered += run.size
+        self._count(run, run.size)
         if self.runs and self.runs[-1].continues(run):
             self.runs[-1].last = run.last
         else:
             self.runs.append(run)
+
+    def acquire(self, run: Run, member: str, deadline_ms: float) -> None:
+        """Lock the records of a run for a member."""
+        self._count(run, -run.size)
+        run.acquire(member, deadline_ms)
+        self._count(run, run.size)
+
+    def move(self, run: Run, state: RecordState) -> None:
+        """Change the state of a run."""
+        self._count(run, -run.size)
+        run.move(state)
+        self._count(run, run.size)
 
     def index_of(self, offset: int) -> int:
         """Return the index of the run that contains the offset."""
@@ -195,7 +236,8 @@ class InFlightWindow:
 
     def _drop(self, count: int) -> None:
         if count:
-            self.delivered -= sum(run.size for run in self.runs[:count] if run.delivery_count)
+            for run in self.runs[:count]:
+                self._count(run, -run.size)
             self.start_offset = self.runs[count - 1].last + 1
             del self.runs[:count]
 
@@ -219,9 +261,12 @@ class InFlightWindow:
         for run in self.runs:
             assert run.first == offset <= run.last, f"run {run} does not start at {offset}"
             assert bool(run.member) is (run.state is RecordState.ACQUIRED), f"run {run} has a wrong holder"
+            assert run.state.is_open or (not run.delay_ends_ms and not run.is_blocked), f"run {run} waits, and is done"
             offset = run.last + 1
         assert offset == self.end_offset, f"the window ends at {self.end_offset}, its runs at {offset}"
         assert self.delivered == sum(run.size for run in self.runs if run.delivery_count), "deliveries are miscounted"
+        waiting = sum(run.size for run in self.runs if run.state is RecordState.AVAILABLE and not run.delivery_count)
+        assert self.waiting == waiting, f"{waiting} records were never acquired, not {self.waiting}"
 
 
 def _first(run: Run) -> int:

@@ -19,6 +19,19 @@ from penstock.config.modern_groups import (
 )
 from penstock.config.share_groups import ShareOffsetReset, ShareResetStrategy
 
+GROUP_ONLY = {
+    "share.auto.offset.reset",
+    "share.isolation.level",
+    "share.renew.acknowledge.enable",
+    "share.redelivery.backoff.ms",
+    "share.redelivery.backoff.multiplier",
+    "share.redelivery.backoff.max.ms",
+    "share.order.by.key",
+    DEAD_LETTER_TOPIC,
+    COPY_DEAD_LETTERS,
+}
+"""Settings that the broker has no default for."""
+
 
 def test_a_group_without_settings_has_those_of_the_broker() -> None:
     config = BrokerConfig.from_texts({"group.consumer.heartbeat.interval.ms": "6000"})
@@ -66,21 +79,17 @@ def test_contradictory_defaults_stop_the_broker() -> None:
 
 def test_each_group_setting_names_the_broker_setting_with_its_default() -> None:
     for name, known in (CONSUMER_SETTINGS | SHARE_SETTINGS).items():
-        if name in (
-            "share.auto.offset.reset",
-            "share.isolation.level",
-            "share.renew.acknowledge.enable",
-            DEAD_LETTER_TOPIC,
-            COPY_DEAD_LETTERS,
-        ):
-            continue  # settings of groups only
+        if name in GROUP_ONLY:
+            continue
         assert [synonym.name for synonym in known.synonyms] == [f"group.{name}"]
 
 
 def test_a_share_group_without_settings_has_those_of_the_broker() -> None:
     config = BrokerConfig.from_texts({"group.share.record.lock.duration.ms": "20000"})
     latest = ShareOffsetReset(ShareResetStrategy.LATEST)
-    assert share_group_config(config, {}) == ShareGroupConfig(45_000, 5000, 1000, 20_000, 5, 2000, latest, False, True)
+    assert share_group_config(config, {}) == ShareGroupConfig(
+        45_000, 5000, 1000, 20_000, 5, 2000, latest, False, True, 0, 2.0, 300_000, False
+    )
 
 
 def test_a_share_group_overrides_the_broker_within_its_bounds() -> None:
@@ -90,10 +99,31 @@ def test_a_share_group_overrides_the_broker_within_its_bounds() -> None:
         "share.auto.offset.reset": "earliest",
         "share.isolation.level": "read_committed",
         "share.renew.acknowledge.enable": "false",
+        "share.redelivery.backoff.ms": "1000",
+        "share.redelivery.backoff.multiplier": "1.5",
+        "share.redelivery.backoff.max.ms": "5000",
+        "share.order.by.key": "true",
     }
     found = share_group_config(BrokerConfig(), settings)
     earliest = ShareOffsetReset(ShareResetStrategy.EARLIEST)
-    assert found == ShareGroupConfig(50_000, 5000, 1000, 30_000, 10, 2000, earliest, True, False)
+    assert found == ShareGroupConfig(50_000, 5000, 1000, 30_000, 10, 2000, earliest, True, False, 1000, 1.5, 5000, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("share.redelivery.backoff.ms", "-1"),
+        ("share.redelivery.backoff.ms", str(30 * 86_400_000 + 1)),
+        ("share.redelivery.backoff.multiplier", "0.9"),
+        ("share.redelivery.backoff.multiplier", "101"),
+        ("share.redelivery.backoff.multiplier", "nan"),
+        ("share.redelivery.backoff.max.ms", str(30 * 86_400_000 + 1)),
+        ("share.order.by.key", "yes"),
+    ],
+)
+def test_settings_of_redelivery_have_bounds(name: str, value: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"for {name}: it must be"):
+        SHARE_SETTINGS[name].parse(value)
 
 
 def test_contradictory_defaults_of_share_groups_stop_the_broker() -> None:

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from penstock.replica.producer_state import ProducerState, SequenceCheck
+from penstock.share.acquisition import AcquireRequest
 from penstock.share.dead_letters import MAX_BATCHED_LETTERS, MAX_PRODUCER_EPOCH, DeadLetterState, DeadLetterTarget
 from penstock.share.partition import (
     AckBatch,
     AckType,
-    AcquireRequest,
     LogBatch,
     ShareLimits,
     SharePartition,
@@ -38,7 +38,7 @@ A, K, G, R = RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIV
 
 
 def opened(snapshot: ShareSnapshot, *, limit: int = 3, has_dead_letters: bool = True) -> SharePartition:
-    return SharePartition(snapshot, ShareLimits(LOCK_MS, 100, DeliveryLimit(limit), has_dead_letters))
+    return SharePartition(snapshot, ShareLimits(LOCK_MS, 100, DeliveryLimit(limit), has_dead_letters), 0.0)
 
 
 def stored(snapshot: ShareSnapshot) -> ShareSnapshot:

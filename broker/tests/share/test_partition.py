@@ -3,80 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from share_partition_kit import INVALID, INVALID_STATE, LOCK_MS, OK, TEN, A, Driver, K, Q, R
 
-from penstock.share.partition import (
-    AckBatch,
-    AckType,
-    AcquiredRange,
-    AcquireMode,
-    AcquireRequest,
-    LogBatch,
-    ShareLimits,
-    SharePartition,
-    ShareSnapshot,
-)
+from penstock.share.partition import AckBatch, AckType, LogBatch, ShareSnapshot
 from penstock.share.redelivery import DeliveryLimit
-from penstock.share.window import RecordState, StateRun
-from penstock.wire.errors import ErrorCode
-
-LOCK_MS = 30_000
-OK, INVALID_STATE, INVALID = ErrorCode.NONE, ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST
-A, Q, K, R = RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED
-
-
-class Driver:
-    """A share-partition whose log has `batches`, as its leader would use it."""
-
-    def __init__(
-        self,
-        *batches: LogBatch,
-        start: int = 0,
-        runs: list[StateRun] | None = None,
-        max_locks: int = 2_000,
-        limit: int = 5,
-    ) -> None:
-        self.batches = list(batches)
-        self.partition = SharePartition(
-            ShareSnapshot(start, runs or []), ShareLimits(LOCK_MS, max_locks, DeliveryLimit(limit))
-        )
-        self.now_ms = 0.0
-
-    def acquire(
-        self, member: str = "a", max_records: int = 500, mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
-    ) -> list[AcquiredRange]:
-        self.partition.expire(self.now_ms)
-        offset = self.partition.next_fetch_offset()
-        if offset is None:
-            return []
-        read = [batch for batch in self.batches if batch.last >= offset]
-        found = self.partition.acquire(AcquireRequest(member, max_records, mode), offset, read, self.now_ms)
-        self.partition.window.verify()
-        return found
-
-    def exact(self, member: str = "a", max_records: int = 500) -> list[AcquiredRange]:
-        return self.acquire(member, max_records, AcquireMode.RECORD_LIMIT)
-
-    def ack(self, first: int, last: int, *types: AckType, member: str = "a") -> ErrorCode:
-        return self.partition.acknowledge(member, [AckBatch(first, last, types)], self.now_ms).error
-
-    def write(self, is_durable: bool = True) -> ShareSnapshot:
-        snapshot = self.partition.begin_write()
-        assert snapshot is not None, "nothing to write"
-        self.partition.complete_write(is_durable)
-        self.partition.window.verify()
-        return snapshot
-
-    def settle(self, first: int, last: int, *types: AckType, member: str = "a") -> None:
-        assert self.ack(first, last, *types, member=member) is OK
-        self.write()
-
-    @property
-    def states(self) -> list[tuple[int, int, RecordState, int]]:
-        return [(run.first, run.last, run.state, run.delivery_count) for run in self.partition.window]
-
-
-TEN = LogBatch(0, 9)
-
+from penstock.share.window import StateRun
 
 # Acquisition
 

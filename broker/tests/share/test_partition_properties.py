@@ -1,5 +1,5 @@
 """Properties of a share-partition under any sequence of fetches, acknowledgements, failed writes, timeouts and new
-leaders, compared with a model that has one entry per record."""
+leaders, with and without back-off and order by key, compared with a model that has one entry per record."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from share_partition_kit import keyed
 
+from penstock.share.acquisition import AcquireMode, AcquireRequest
 from penstock.share.partition import (
     AckBatch,
     AckType,
-    AcquireMode,
-    AcquireRequest,
     LogBatch,
     ShareLimits,
     SharePartition,
     ShareSnapshot,
 )
-from penstock.share.redelivery import DeliveryLimit
+from penstock.share.redelivery import DELAY_STEP_MS, GROUP_BACKOFF, NO_BACKOFF, DeliveryLimit, RedeliveryBackoff
 from penstock.share.state import ShareState, StateVersion, decode_state, encode_state
 from penstock.share.window import RecordState
 from penstock.wire.errors import ErrorCode
@@ -27,6 +34,10 @@ from penstock.wire.errors import ErrorCode
 LOCK_MS = 100.0
 MAX_LOCKS = 12
 LIMIT = 4
+BACKOFF = RedeliveryBackoff(50, 2, 120)
+DELAYS = st.sampled_from([GROUP_BACKOFF, GROUP_BACKOFF, 0, 35, 200])
+LONGEST_MS = 200 + DELAY_STEP_MS
+"""The longest that a record is not delivered again."""
 MEMBERS = st.sampled_from(["a", "b", "c"])
 TYPES = st.sampled_from(list(AckType))
 
@@ -41,6 +52,11 @@ class Delivered:
     outcome: AckType | None = None
     """The acknowledgement that waits for its write."""
     writes: set[int] = field(default_factory=set)
+    delay_ms: float = 0.0
+    """That of the acknowledgement that waits for its write, from `acknowledged_ms` on."""
+    acknowledged_ms: float = 0.0
+    ready_ms: float = 0.0
+    """The record is not delivered before."""
 
 
 class SharePartitionLife(RuleBasedStateMachine):
@@ -56,18 +72,38 @@ class SharePartitionLife(RuleBasedStateMachine):
         """Offsets whose acceptance or rejection was answered."""
         self.gone: set[int] = set()
         """Offsets that were final in the store when the last leader was elected."""
+        self.keys: dict[int, str] = {}
+        """The keys of deliverable records that have one."""
+        self.is_ordered, self.backoff = False, NO_BACKOFF
         self.partition = self.elect()
 
+    @property
+    def limits(self) -> ShareLimits:
+        return ShareLimits(LOCK_MS, MAX_LOCKS, DeliveryLimit(LIMIT, self.backoff), is_ordered=self.is_ordered)
+
     def elect(self) -> SharePartition:
-        limits = ShareLimits(LOCK_MS, MAX_LOCKS, DeliveryLimit(LIMIT))
-        return SharePartition(self.durable, limits)
+        return SharePartition(self.durable, self.limits, self.now_ms)
+
+    @initialize(is_ordered=st.booleans(), backoff=st.sampled_from([NO_BACKOFF, BACKOFF]))
+    def configure(self, is_ordered: bool, backoff: RedeliveryBackoff) -> None:
+        self.is_ordered, self.backoff = is_ordered, backoff
+        self.partition = self.elect()
+
+    @rule(is_ordered=st.booleans())
+    def configure_order(self, is_ordered: bool) -> None:
+        self.is_ordered = is_ordered
+        self.partition.configure(self.limits)
 
     @rule(
-        size=st.integers(1, 6), gap=st.sampled_from([0, 0, 0, 1, 3]), deliverable=st.sampled_from([True, True, False])
+        keys=st.text("ab-", min_size=1, max_size=6),
+        gap=st.sampled_from([0, 0, 0, 1, 3]),
+        deliverable=st.sampled_from([True, True, False]),
     )
-    def append(self, size: int, gap: int, deliverable: bool) -> None:
-        first, self.end = self.end + gap, self.end + gap + size
-        self.batches.append(LogBatch(first, self.end - 1, deliverable))
+    def append(self, keys: str, gap: int, deliverable: bool) -> None:
+        first, self.end = self.end + gap, self.end + gap + len(keys)
+        self.batches.append(keyed(first, keys)._replace(is_deliverable=deliverable))
+        if deliverable:
+            self.keys |= {offset: key for offset, key in enumerate(keys, first) if key != "-"}
 
     @rule(member=MEMBERS, max_records=st.integers(1, 8), mode=st.sampled_from(AcquireMode), reads=st.integers(1, 4))
     def acquire(self, member: str, max_records: int, mode: AcquireMode, reads: int) -> None:
@@ -90,11 +126,27 @@ class SharePartitionLife(RuleBasedStateMachine):
                 assert record.outcome is None, f"{o} was delivered during its acknowledgement"
                 assert o not in self.final, f"{o} was delivered after its acknowledgement was answered"
                 assert record.count < acquired_range.delivery_count <= LIMIT, f"the delivery count of {o}"
+                assert record.ready_ms <= self.now_ms, f"{o} was delivered during its back-off"
+                self.check_order(o)
                 record.holder, record.deadline_ms = member, self.now_ms + LOCK_MS
                 record.count = acquired_range.delivery_count
 
-    @rule(member=MEMBERS, data=st.data(), ack_type=TYPES)
-    def acknowledge_what_it_holds(self, member: str, data: st.DataObject, ack_type: AckType) -> None:
+    def check_order(self, offset: int) -> None:
+        """The earlier records of the key are done. Deleted ones do not count."""
+        for earlier, key in self.keys.items() if self.is_ordered else ():
+            if self.log_start <= earlier < offset and key == self.keys.get(offset):
+                assert self.is_done(earlier), f"{offset} was delivered before {earlier}, which has its key"
+
+    def is_done(self, offset: int) -> bool:
+        record = self.known.get(offset, Delivered())
+        is_held = record.holder and (record.deadline_ms > self.now_ms or record.outcome is not None)
+        return offset in self.final | self.gone or (record.count >= LIMIT and not is_held)
+
+    def release(self, record: Delivered, since_ms: float, delay_ms: float) -> None:
+        record.holder, record.ready_ms = "", since_ms + delay_ms
+
+    @rule(member=MEMBERS, data=st.data(), ack_type=TYPES, delay_ms=DELAYS)
+    def acknowledge_what_it_holds(self, member: str, data: st.DataObject, ack_type: AckType, delay_ms: int) -> None:
         """Members mostly acknowledge what they hold, in part or whole."""
         held = sorted(o for o, r in self.known.items() if r.holder == member and r.outcome is None)
         held = [o for o in held if self.partition.start_offset <= o < self.partition.window.end_offset]
@@ -103,7 +155,7 @@ class SharePartitionLife(RuleBasedStateMachine):
             last = first
             while last + 1 in held and data.draw(st.booleans()):
                 last += 1
-            self.acknowledge_range(member, first, last, [ack_type])
+            self.acknowledge_range(member, first, last, [ack_type], delay_ms)
 
     @rule(member=MEMBERS, data=st.data())
     def acknowledge_anything(self, member: str, data: st.DataObject) -> None:
@@ -114,9 +166,11 @@ class SharePartitionLife(RuleBasedStateMachine):
         types = data.draw(st.lists(TYPES, min_size=size, max_size=size) | TYPES.map(lambda t: [t]))
         self.acknowledge_range(member, first, last, types)
 
-    def acknowledge_range(self, member: str, first: int, last: int, types: list[AckType]) -> None:
+    def acknowledge_range(
+        self, member: str, first: int, last: int, types: list[AckType], delay_ms: int = GROUP_BACKOFF
+    ) -> None:
         start, size = self.partition.start_offset, last - first + 1
-        result = self.partition.acknowledge(member, [AckBatch(first, last, types)], self.now_ms)
+        result = self.partition.acknowledge(member, [AckBatch(first, last, types, delay_ms)], self.now_ms)
         by_offset = dict(zip(range(first, last + 1), types * (size // len(types)), strict=True))
         current = {o: t for o, t in by_offset.items() if o >= start}
         holds = all(
@@ -136,21 +190,28 @@ class SharePartitionLife(RuleBasedStateMachine):
             if ack_type is AckType.RENEW:
                 self.known[o].deadline_ms = self.now_ms + LOCK_MS
             else:
-                self.known[o].outcome, self.known[o].writes = ack_type, {result.write}
+                record = self.known[o]
+                record.outcome, record.writes, record.acknowledged_ms = ack_type, {result.write}, self.now_ms
+                record.delay_ms = self.backoff.after(record.count) if delay_ms == GROUP_BACKOFF else delay_ms
 
     @rule(passed_ms=st.sampled_from([1, 40, 99, 100]))
     def pass_time(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
         self.partition.expire(self.now_ms)
+        for record in self.known.values():
+            if record.holder and record.outcome is None and record.deadline_ms <= self.now_ms:
+                self.release(record, record.deadline_ms, self.backoff.after(record.count))
         for run in self.partition.window:
             assert not run.is_locked or self.known[run.first].deadline_ms > self.now_ms, f"{run} is held too long"
+            if run.state is RecordState.AVAILABLE and run.delay_ends_ms:
+                assert self.now_ms < run.delay_ends_ms <= self.now_ms + LONGEST_MS, f"{run} waits too long"
 
     @rule(member=MEMBERS)
     def end_session(self, member: str) -> None:
         self.partition.release_member(member, self.now_ms)
         for record in self.known.values():
             if record.holder == member and record.outcome is None:
-                record.holder = ""
+                self.release(record, self.now_ms, self.backoff.after(record.count))
 
     @precondition(lambda self: self.writing is None)
     @rule()
@@ -171,7 +232,7 @@ class SharePartitionLife(RuleBasedStateMachine):
                 if answered and record.outcome is not AckType.RELEASE:
                     self.final.add(o)
                 if answered:
-                    record.holder = ""
+                    self.release(record, record.acknowledged_ms, record.delay_ms)
                 record.outcome, record.writes = None, set()
 
     def store(self, snapshot: ShareSnapshot) -> None:
@@ -187,13 +248,14 @@ class SharePartitionLife(RuleBasedStateMachine):
         self.writing, self.leader_epoch = None, self.leader_epoch + 1
         for record in self.known.values():
             record.holder, record.outcome, record.writes = "", None, set()
-            record.count = 0
+            record.count, record.ready_ms = 0, 0.0
         self.gone = {o for o in range(self.end) if o < self.durable.start_offset}
         for run in self.durable.runs:
             if run.state.is_final:
                 self.gone.update(range(run.first, run.last + 1))
             for o in range(run.first, run.last + 1):
-                self.known.setdefault(o, Delivered()).count = run.delivery_count
+                record = self.known.setdefault(o, Delivered())
+                record.count, record.ready_ms = run.delivery_count, self.now_ms + self.backoff.after(run.delivery_count)
         self.partition = self.elect()
 
     @rule(kept=st.integers(0, 3))
@@ -206,7 +268,7 @@ class SharePartitionLife(RuleBasedStateMachine):
     @invariant()
     def the_window_is_consistent(self) -> None:
         self.partition.window.verify()
-        assert self.partition.window.delivered <= MAX_LOCKS
+        assert self.partition.window.tracked <= MAX_LOCKS
         for run in self.partition.window:
             if run.state is RecordState.ACQUIRED:
                 assert {self.known[o].holder for o in range(run.first, run.last + 1)} == {run.member}
@@ -216,12 +278,15 @@ class SharePartitionLife(RuleBasedStateMachine):
         """Every record that was neither accepted, rejected, deleted nor over its limit is delivered in the end."""
         if self.writing is not None:
             self.complete_write(True, True)
+        if (writing := self.partition.begin_write()) is not None:
+            self.writing = writing
+            self.complete_write(True, True)
         deliverable = {o for b in self.batches if b.is_deliverable for o in range(b.first, b.last + 1)}
         exhausted = {o for o, r in self.known.items() if r.count >= LIMIT}
         expected = {o for o in deliverable - self.final - exhausted - self.gone if o >= self.log_start}
         got: set[int] = set()
         for _ in range(4 * len(expected) + 8):
-            self.now_ms += LOCK_MS
+            self.now_ms += LOCK_MS + LONGEST_MS
             self.partition.expire(self.now_ms)
             if (offset := self.partition.next_fetch_offset()) is None:
                 break

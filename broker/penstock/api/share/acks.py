@@ -32,6 +32,7 @@ class RequestedBatch(Protocol):
     first_offset: int
     last_offset: int
     acknowledge_types: list[int]
+    redelivery_delay_ms: int
 
 
 class RequestedPartition(Protocol):
@@ -138,4 +139,7 @@ class ShareAcks:
 
 def ack_batches(requested: RequestedPartition) -> list[AckBatch]:
     """Return the acknowledgements of a partition."""
-    return [AckBatch(b.first_offset, b.last_offset, b.acknowledge_types) for b in requested.acknowledgement_batches]
+    return [
+        AckBatch(batch.first_offset, batch.last_offset, batch.acknowledge_types, batch.redelivery_delay_ms)
+        for batch in requested.acknowledgement_batches
+    ]

@@ -28,9 +28,9 @@ from penstock.api.share.results import ShareFetchResult
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.stats import RequestStats
+from penstock.share.acquisition import AcquireMode, AcquireRequest
 from penstock.share.leader import client_error
 from penstock.share.led_partition import LedSharePartition
-from penstock.share.partition import AcquireMode, AcquireRequest
 from penstock.share.sessions import INITIAL_EPOCH, SessionRequest, ShareSession, TopicPartition
 from penstock.wire import codec
 from penstock.wire.apis import ApiKey

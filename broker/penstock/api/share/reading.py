@@ -5,15 +5,17 @@ Called by `share_fetch` for each partition of a session.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.log.scan import BadBatch, scan_headers
 from penstock.log.types import LogError, LogSlice, OffsetOutOfRange
 from penstock.replica.leader import Leader
-from penstock.share.batches import deliverable_batches
+from penstock.share.acquisition import AcquiredRange, AcquireRequest
+from penstock.share.batches import deliverable_batches, keys_in
+from penstock.share.key_order import BatchKeys
 from penstock.share.leader import SharePartitionLeader
-from penstock.share.partition import AcquiredRange, AcquireRequest
+from penstock.share.partition import LogBatch
 from penstock.wire.batch import BatchHeader
 from penstock.wire.errors import ErrorCode
 
@@ -49,7 +51,7 @@ NOTHING = AcquiredRecords()
 class BatchScan:
     """Iterates over the headers of a read, and records where their batches are. Stops at a damaged batch."""
 
-    __slots__ = ("ends", "error", "last_offsets", "records", "starts")
+    __slots__ = ("ends", "error", "header", "last_offsets", "records", "starts")
 
     def __init__(self, records: LogSlice) -> None:
         self.records = records
@@ -57,6 +59,8 @@ class BatchScan:
         self.starts: list[int] = []
         self.ends: list[int] = []
         self.error: Exception | None = None
+        self.header: BatchHeader | None = None
+        """The header of the current batch."""
 
     def __iter__(self) -> Iterator[BatchHeader]:
         records = self.records
@@ -65,9 +69,25 @@ class BatchScan:
                 self.last_offsets.append(header.last_offset)
                 self.starts.append(position)
                 self.ends.append(position + header.size_bytes)
+                self.header = header
                 yield header
         except (BadBatch, OSError) as e:
             self.error = e
+
+    def with_keys(self, batches: Iterable[LogBatch]) -> Iterator[LogBatch]:
+        """Yield the batches that this scan has found, each with a function that reads its keys until the next."""
+        for batch in batches:
+            yield batch._replace(read_keys=self.read_keys)
+
+    def read_keys(self) -> BatchKeys | None:
+        """Return the keys of the current batch; None if the file cannot be read."""
+        assert self.header is not None, "keys are read during the scan"
+        try:
+            batch = self.records.file.read_at(self.starts[-1], self.header.size_bytes)
+        except OSError as e:
+            self.error = e
+            return None
+        return keys_in(memoryview(batch), self.header)
 
     def cut(self, ranges: Sequence[AcquiredRange]) -> LogSlice:
         """Return the slice of the batches from the first to the last acquired record, which takes the read over."""
@@ -118,7 +138,10 @@ def acquire_once(
     try:
         if limits.is_read_committed:
             aborted = role.aborted_between(offset, min(limit, records.next_offset))
-        ranges = leader.acquire(request, offset, deliverable_batches(scan, aborted))
+        batches = deliverable_batches(scan, aborted)
+        if leader.partition.limits.is_ordered:
+            batches = scan.with_keys(batches)
+        ranges = leader.acquire(request, offset, batches)
     finally:
         if not ranges:
             records.release()
