@@ -1,35 +1,81 @@
-"""The work queue of docs/guide/queues.md, with the client that the guide uses."""
+"""The work queues of docs/guide/queues.md, with the client that the guide uses."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
 from node_kit import Client
 
 pytestmark = pytest.mark.integration
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "queues.md"
 DEADLINE_S = 60
+Delivered = list[tuple[str, int]]
+
+
+def guide(port: int) -> list[str]:
+    """Return the examples, for a broker."""
+    found = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    return [text.replace("127.0.0.1:9092", f"127.0.0.1:{port}") for text in found]
+
+
+def run(*code: str) -> None:
+    subprocess.run([sys.executable, "-c", "".join(code)], check=True, timeout=DEADLINE_S)
+
+
+class Worker:
+    """A member of the guide's group that acknowledges each record explicitly."""
+
+    def __init__(self, port: int) -> None:
+        config = {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "workers"}
+        self.consumer = ShareConsumer(config | {"share.acknowledgement.mode": "explicit"})
+        self.consumer.subscribe(["jobs"])
+        self.held: dict[str, Message] = {}
+
+    def receive(self, count: int) -> Delivered:
+        """Return (value, delivery count) of the next records."""
+        found: Delivered = []
+        deadline_s = time.monotonic() + DEADLINE_S
+        while len(found) < count and time.monotonic() < deadline_s:
+            for message in self.consumer.poll(0.5):
+                assert message.error() is None, message.error()
+                value = message.value().decode()
+                self.held[value] = message
+                found.append((value, message.delivery_count()))
+        return sorted(found)
+
+    def acknowledge(self, **types: AcknowledgeType) -> None:
+        """Acknowledge records by their values, and wait until that is durable."""
+        for value, ack_type in types.items():
+            self.consumer.acknowledge(self.held.pop(value), ack_type)
+        self.consumer.commit_sync()
+
+
+def produce(port: int, **keys: str) -> None:
+    """Produce a record with each value and its key to the first partition."""
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}"})
+    for value, key in keys.items():
+        producer.produce("jobs", value.encode(), key.encode(), partition=0)
+    assert producer.flush(DEADLINE_S) == 0
 
 
 @pytest.mark.parametrize("example", [1, 2], ids=["confluent-kafka", "penstock"])
 def test_the_guides_work_queue_delivers_each_job_once(up, example):
-    examples = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    start_at_the_beginning, _, _, dead_letters = examples
-    worker = examples[example]
-    start_at_the_beginning += dead_letters
     broker = up()
-    address = f"127.0.0.1:{broker.port}"
+    examples = guide(broker.port)
+    start_at_the_beginning, *_, dead_letters = examples
+    worker = examples[example]
     with Client(broker.port) as client:
         client.metadata("jobs")
         client.produce("jobs", b"a", b"b", b"c")
-    code = [text.replace("127.0.0.1:9092", address) for text in (start_at_the_beginning, worker)]
-    subprocess.run([sys.executable, "-c", code[0]], check=True, timeout=DEADLINE_S)
-    process = subprocess.Popen([sys.executable, "-u", "-c", code[1]], stdout=subprocess.PIPE, text=True)
+    run(start_at_the_beginning, dead_letters)
+    process = subprocess.Popen([sys.executable, "-u", "-c", worker], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(3)]
@@ -40,3 +86,51 @@ def test_the_guides_work_queue_delivers_each_job_once(up, example):
         process.kill()
         process.communicate(timeout=DEADLINE_S)
     assert lines == [f"done: {job} delivery 1\n" for job in "abcd"]
+
+
+def test_the_guides_retries_deliver_a_released_job_again(up):
+    broker = up()
+    start_at_the_beginning, _, _, retries, *_ = guide(broker.port)
+    run(start_at_the_beginning, retries)
+    produce(broker.port, first="a")
+    worker = Worker(broker.port)
+    try:
+        assert worker.receive(1) == [("first", 1)]
+        worker.acknowledge(first=AcknowledgeType.RELEASE)
+        assert worker.receive(1) == [("first", 2)]
+        worker.acknowledge(first=AcknowledgeType.ACCEPT)
+    finally:
+        worker.consumer.close()
+
+
+def test_a_job_in_back_off_delays_no_other(up):
+    broker = up()
+    start_at_the_beginning, _, _, retries, *_ = guide(broker.port)
+    run(start_at_the_beginning, retries.replace('"1000"', '"3600000"').replace('"60000"', '"3600000"'))
+    produce(broker.port, first="a", second="b")
+    worker = Worker(broker.port)
+    try:
+        assert worker.receive(2) == [("first", 1), ("second", 1)]
+        worker.acknowledge(first=AcknowledgeType.RELEASE, second=AcknowledgeType.ACCEPT)
+        produce(broker.port, third="c")
+        assert worker.receive(1) == [("third", 1)]
+        worker.acknowledge(third=AcknowledgeType.ACCEPT)
+    finally:
+        worker.consumer.close()
+
+
+def test_the_guides_order_by_key_delivers_a_released_job_before_the_next_of_its_key(up):
+    broker = up()
+    start_at_the_beginning, *_, ordered, _ = guide(broker.port)
+    run(start_at_the_beginning, ordered)
+    produce(broker.port, first="a", second="a", other="b")
+    worker = Worker(broker.port)
+    try:
+        assert worker.receive(2) == [("first", 1), ("other", 1)]
+        worker.acknowledge(first=AcknowledgeType.RELEASE, other=AcknowledgeType.ACCEPT)
+        assert worker.receive(1) == [("first", 2)]
+        worker.acknowledge(first=AcknowledgeType.ACCEPT)
+        assert worker.receive(1) == [("second", 1)]
+        worker.acknowledge(second=AcknowledgeType.ACCEPT)
+    finally:
+        worker.consumer.close()
