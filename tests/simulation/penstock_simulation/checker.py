@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from penstock_simulation.history import (
@@ -20,6 +21,7 @@ from penstock_simulation.history import (
     Partition,
     Seen,
     ShareAck,
+    ShareDelivery,
     Write,
 )
 
@@ -408,6 +410,55 @@ def undelivered(history: History) -> Iterator[Finding]:
                 yield Finding("undelivered", f"the group is done with {value!r} at {place(*key)}, which none accepted")
 
 
+def too_early(history: History) -> Iterator[Finding]:
+    """Once a release took effect, the record is not delivered during its back-off."""
+    releases: dict[tuple[Partition, int], list[ShareAck]] = defaultdict(list)
+    for ack in history.acks if history.backoffs_s else ():
+        if not ack.is_final and ack.outcome is Outcome.OK:
+            releases[ack.partition, ack.offset].append(ack)
+    for delivery in history.deliveries:
+        for ack in releases.get((delivery.partition, delivery.offset), ()):
+            until_s = ack.sent_s + history.backoffs_s[ack.count]
+            if delivery.count > ack.count and delivery.received_s < until_s:
+                yield Finding(
+                    "too early",
+                    f"{delivery.member} got delivery {delivery.count} of {place(delivery.partition, delivery.offset)}"
+                    f" at {delivery.received_s:.3f} s; its back-off lasts until {until_s:.3f} s or longer",
+                )
+
+
+def overtaken(history: History) -> Iterator[Finding]:
+    """With order by key, a record is delivered only once the earlier ones of its key are done."""
+    if not history.is_ordered_by_key:
+        return
+    keys = {write.value: write.key for write in history.writes}
+    done_s: dict[tuple[Partition, int], float] = {}
+    for ack in history.acks:
+        if ack.is_final and ack.outcome is not Outcome.FAILED:
+            at = ack.partition, ack.offset
+            done_s[at] = min(ack.sent_s, done_s.get(at, inf))
+    received: dict[tuple[Partition, int], list[ShareDelivery]] = defaultdict(list)
+    for delivery in history.deliveries:
+        received[delivery.partition, delivery.offset].append(delivery)
+        if delivery.count + LOST_DELIVERIES >= history.delivery_limit:
+            done_s[delivery.partition, delivery.offset] = 0.0
+    for content in history.contents:
+        earlier: dict[bytes, tuple[float, int]] = {}
+        for offset, value in content.records if content.partition in history.queue_ends else ():
+            key, at = keys.get(value), (content.partition, offset)
+            if key is None:
+                continue
+            since_s, before = earlier.get(key, (0.0, offset))
+            for delivery in received[at]:
+                if delivery.received_s < since_s:
+                    yield Finding(
+                        "overtaken",
+                        f"{delivery.member} got {place(*at)} at {delivery.received_s:.3f} s, although no"
+                        f" acknowledgement of {before}, which has its key, was sent before {since_s:.3f} s",
+                    )
+            earlier[key] = max((done_s.get(at, inf), offset), (since_s, before))
+
+
 CHECKS: Iterable[Callable[[History], Iterator[Finding]]] = (
     lost,
     vanished,
@@ -428,6 +479,8 @@ CHECKS: Iterable[Callable[[History], Iterator[Finding]]] = (
     allowed_later,
     delivered_again,
     undelivered,
+    too_early,
+    overtaken,
 )
 LOST_DELIVERIES = 4
 """Deliveries of a record in a row whose responses were lost, at most."""

@@ -81,7 +81,7 @@ class Cluster(Scenario):
         )
         self.revocations = revoking.Revocations(self.plan, self.hosts, lease_ms / 1000)
         if QUEUES in self.features:
-            self.history.delivery_limit = queueing.DELIVERY_LIMIT
+            queueing.draw_settings(self.plan, self.world.streams["queue settings"])
             self.plan.last.append(partial(queueing.finish, self.plan))
         if RIGHTS in self.features:
             self.plan.others.append((revoking.GUARDED, 1, False))

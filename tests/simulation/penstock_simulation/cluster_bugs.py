@@ -249,6 +249,26 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
         ),
         Hunt(("kill", "kill_several", "store_leader_change"), ("transactions",)),
     ),
+    (
+        one_edit(
+            "share-key-order-across-release",
+            "a record that is released no longer blocks the later ones of its key",
+            "share/partition.py",
+            "if self._order is not None and not state.is_open:",
+            "if self._order is not None:",
+        ),
+        Hunt(("kill",), ("queues",)),
+    ),
+    (
+        one_edit(
+            "share-backoff-ignored",
+            "a released record is available at once",
+            "share/redelivery.py",
+            "return self.backoff.after(delivery_count)",
+            "return 0.0",
+        ),
+        Hunt(("kill",), ("queues",)),
+    ),
     (BUGS["deferred-batch-overtaken"], Hunt(("restart", "watch_lag", "store_slow"), ("transactions",))),
 )
 CLUSTER_BUGS: dict[str, Bug] = {bug.name: bug for bug, _ in HUNTED}

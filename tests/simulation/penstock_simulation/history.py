@@ -37,6 +37,7 @@ class Write:
     offset: int = -1
     """Acknowledged offset; -1 if the response had none."""
     completed_s: float = inf
+    key: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -153,6 +154,7 @@ class ShareDelivery:
     count: int
     """Deliveries of the record so far, as the broker counts them."""
     sent_s: float
+    received_s: float = inf
 
 
 @dataclass(slots=True)
@@ -166,6 +168,10 @@ class ShareAck:
     """Whether the record was accepted or rejected, not released."""
     outcome: Outcome = Outcome.UNKNOWN
     completed_s: float = inf
+    count: int = 0
+    """The delivery count of the delivery."""
+    sent_s: float = inf
+    """Infinite if it was never sent."""
 
 
 @dataclass(slots=True)
@@ -186,6 +192,10 @@ class History:
     acks: list[ShareAck] = field(default_factory=list)
     delivery_limit: int = 0
     """Deliveries after which the share group is done with a record."""
+    backoffs_s: list[float] = field(default_factory=list)
+    """By delivery count, the back-off of a record that is released. Empty without back-off."""
+    is_ordered_by_key: bool = False
+    """Whether the share group orders records by key."""
     queue_ends: dict[Partition, int] = field(default_factory=dict)
     """By partition, the offset below which the share group was done with all records at the end."""
     aborted: set[str] = field(default_factory=set)

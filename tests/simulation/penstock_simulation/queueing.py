@@ -34,6 +34,15 @@ SETTINGS = {
     "share.record.lock.duration.ms": "15000",
     "share.delivery.count.limit": str(DELIVERY_LIMIT),
 }
+ORDERED_SHARE = BACKOFF_SHARE = 0.4
+"""Probability of order by key, and of a back-off, in worlds with a share group."""
+KEYS = 20
+BACKOFF = {
+    "share.redelivery.backoff.ms": "400",
+    "share.redelivery.backoff.multiplier": "2",
+    "share.redelivery.backoff.max.ms": "1500",
+}
+BACKOFFS_S = [0.0, 0.4, 0.8, *([1.5] * DELIVERY_LIMIT)]
 HEARTBEAT_S = 1.0
 LEFT = -1
 """Member epoch of a member that leaves."""
@@ -45,9 +54,21 @@ CHOICES = {AckType.ACCEPT: 0.8, AckType.RELEASE: 0.1, AckType.REJECT: 0.05, None
 FINAL = frozenset({AckType.ACCEPT, AckType.REJECT})
 
 
+def draw_settings(plan: Plan, rng: random.Random) -> None:
+    """Choose the settings of the group."""
+    plan.queue_settings = dict(SETTINGS)
+    plan.history.delivery_limit = DELIVERY_LIMIT
+    if rng.random() < ORDERED_SHARE:
+        plan.queue_settings["share.order.by.key"] = "true"
+        plan.history.is_ordered_by_key, plan.keys = True, KEYS
+    if rng.random() < BACKOFF_SHARE:
+        plan.queue_settings |= BACKOFF
+        plan.history.backoffs_s = BACKOFFS_S
+
+
 async def configure(plan: Plan) -> None:
     """Set the group's settings; retry until they are set."""
-    changes = [AlterConfig(name, value) for name, value in SETTINGS.items()]
+    changes = [AlterConfig(name, value) for name, value in plan.queue_settings.items()]
     while True:
         try:
             async with Admin(plan.bootstrap, request_timeout_ms=3000) as admin:
@@ -173,7 +194,7 @@ class ShareMember:
     async def acknowledge(self, leader: Leader) -> None:
         """Acknowledge what is pending. Raises `ClientError`."""
         epoch, opened = self.sessions[leader.node_id]
-        acks = self.pending.pop(leader.node_id)
+        acks = self.sent(self.pending.pop(leader.node_id))
         topics = [
             ack.AcknowledgeTopic(
                 self.topic_id,
@@ -198,7 +219,7 @@ class ShareMember:
         epoch, opened = self.sessions.get(leader.node_id, (0, leader))
         if opened != leader:
             epoch = 0
-        acks = self.pending.pop(leader.node_id, []) if epoch else []
+        acks = self.sent(self.pending.pop(leader.node_id, [])) if epoch else []
         named = dict(by_partition(acks)) if epoch else dict.fromkeys(leader.partitions, cast("list[ShareAck]", []))
         partitions = [
             fetch.FetchPartition(
@@ -221,6 +242,12 @@ class ShareMember:
                 self.deliver(leader.node_id, partition, sent_s)
         check(max((p.error_code for p in found), default=0))
 
+    def sent(self, acks: list[ShareAck]) -> list[ShareAck]:
+        """Record that acknowledgements are sent now."""
+        for made in acks:
+            made.sent_s = self.plan.world.now
+        return acks
+
     def deliver(self, node_id: int, data: fetch.PartitionData, sent_s: float) -> None:
         """Record what was acquired, and decide what to do with each record."""
         counts = {
@@ -232,11 +259,12 @@ class ShareMember:
         for offset, value in records_of(data.records):
             if offset not in counts:
                 continue
-            delivery = ShareDelivery(self.member_id, place, offset, value, counts[offset], sent_s)
+            count, now_s = counts[offset], self.plan.world.now
+            delivery = ShareDelivery(self.member_id, place, offset, value, count, sent_s, now_s)
             self.plan.history.deliveries.append(delivery)
             (choice,) = self.rng.choices(list(CHOICES), list(CHOICES.values()))
             if choice is not None:
-                made = ShareAck(self.member_id, place, offset, choice in FINAL)
+                made = ShareAck(self.member_id, place, offset, choice in FINAL, count=count)
                 self.types[id(made)] = choice
                 self.plan.history.acks.append(made)
                 self.pending.setdefault(node_id, []).append(made)

@@ -65,6 +65,10 @@ class Plan:
     """Whether enough events have occurred for producers to stop."""
     fewer: dict[str, int] = field(default_factory=dict)
     """Number of records by producer, for producers that do not send `records`."""
+    keys: int = 0
+    """Number of keys of the records in `TOPIC`; 0 for records without keys."""
+    queue_settings: dict[str, str] = field(default_factory=dict)
+    """The settings of the share group."""
     lives: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     working: set[str] = field(default_factory=set)
@@ -167,12 +171,13 @@ async def send_all(
             partition = rng.randrange(plan.partitions)
             number = numbers[partition]
             value = b"%s/%d/%d" % (writer.encode(), partition, number) + b"." * rng.choice([0, 0, 30, 300])
-            write = Write(writer, (TOPIC, partition), number, value, plan.world.now)
+            key = b"%d" % (number // 2 % plan.keys) if plan.keys else None
+            write = Write(writer, (TOPIC, partition), number, value, plan.world.now, key=key)
             plan.history.writes.append(write)
             numbers[partition] += 1
             plan.sent[name] += 1
             try:
-                delivery = await producer.send(TOPIC, value, partition=partition)
+                delivery = await producer.send(TOPIC, value, key=key, partition=partition)
             except ClientError:
                 write.outcome = Outcome.FAILED  # it was never added to a batch
                 raise
