@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from penstock_simulation.checker import CHECKS, check
 from penstock_simulation.history import (
@@ -55,6 +57,30 @@ def queue_of_three(*acks: ShareAck) -> History:
         acks=list(acks),
         delivery_limit=9,
         queue_ends={P: 3},
+    )
+
+
+def backed_off(received_s: float, outcome: Outcome = Outcome.OK) -> History:
+    """Return the history of a record that was released at 2 s and has a back-off of 1 s."""
+    again = delivered(0, count=2, sent_s=2.1)
+    again.received_s = received_s
+    released = ShareAck("m", P, 0, False, outcome, 2.1, 1, 2.0)
+    return History(writes=WRITES, deliveries=[again], acks=[released], delivery_limit=9, backoffs_s=[0.0, 1.0, 1.0])
+
+
+def keyed(received_s: float, *acks: ShareAck, count: int = 1) -> History:
+    """Return the history of two records of one key, the second of which is received at a time."""
+    first, second = delivered(0, count), delivered(1)
+    first.received_s, second.received_s = 1.0, received_s
+    writes = [replace(write(number, number), key=b"k") for number in range(2)]
+    return History(
+        writes=writes,
+        contents=[content(0, 1)],
+        deliveries=[first, second],
+        acks=list(acks),
+        delivery_limit=9,
+        queue_ends={P: 0},
+        is_ordered_by_key=True,
     )
 
 
@@ -161,6 +187,13 @@ BROKEN = {
         queue_of_three(acked(0), acked(1, is_final=False), acked(2)),
         queue_of_three(acked(0), acked(1, outcome=Outcome.FAILED), acked(2)),
     ],
+    "too early": [backed_off(2.9)],
+    "overtaken": [
+        keyed(2.0),
+        keyed(2.0, replace(acked(0), sent_s=2.1)),
+        keyed(2.0, replace(acked(0, is_final=False), sent_s=1.5)),
+        keyed(2.0, replace(acked(0, outcome=Outcome.FAILED), sent_s=1.5)),
+    ],
     "over the limit": [History(writes=WRITES, deliveries=[delivered(0, count=10)], delivery_limit=9)],
 }
 
@@ -260,6 +293,13 @@ LEGAL = {
         acks=[acked(0, is_final=False)],
         delivery_limit=9,
     ),
+    "a released record is delivered after its back-off": backed_off(3.0),
+    "a lock ended before its release": backed_off(2.5, Outcome.FAILED),
+    "a record follows the earlier one of its key": keyed(2.0, replace(acked(0), sent_s=1.5)),
+    "a record follows one that was accepted without an answer": keyed(
+        2.0, replace(acked(0, outcome=Outcome.UNKNOWN), sent_s=1.5)
+    ),
+    "a record follows one that was delivered too often": keyed(2.0, count=8),
     "a replica begins later": History(
         replicas=[Replica(P, "b1", 2, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(1, b"b")])]
     ),
