@@ -289,7 +289,7 @@ class SharePartitionLife(RuleBasedStateMachine):
             self.now_ms += LOCK_MS + LONGEST_MS
             self.partition.expire(self.now_ms)
             if (offset := self.partition.next_fetch_offset()) is None:
-                break
+                continue  # locks have just timed out, and all of their records are in back-off
             read = [batch for batch in self.batches if batch.last >= offset]
             acquired = self.partition.acquire(AcquireRequest("z", 100), offset, read, self.now_ms)
             offsets = {o for r in acquired for o in range(r.first, r.last + 1)}
