@@ -23,6 +23,7 @@ COMMANDS = {
     "produce": "penstock.cli.produce",
     "consume": "penstock.cli.consume",
     "group": "penstock.cli.group",
+    "dlq": "penstock.cli.dlq",
     "user": "penstock.cli.user",
     "acl": "penstock.cli.acl",
     "quota": "penstock.cli.quota",

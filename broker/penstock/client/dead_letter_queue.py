@@ -15,10 +15,10 @@ from penstock.client.consumer import Consumer
 from penstock.client.producer import Producer
 from penstock.client.types import ConsumerRecord, Headers, TopicPartition
 from penstock.runtime.clock import SystemClock
+from penstock.wire.letter_headers import DELIVERY_COUNT, GROUP, MESSAGE, OFFSET, PARTITION, PREFIX, TOPIC
 
 TIER = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-PREFIX = "__dlq.errors."
 MAX_REASON_CHARS = 1_000
 
 
@@ -131,10 +131,10 @@ def describe(reason: str | BaseException) -> str:
 def failure_headers(record: ConsumerRecord, group: str, reason: str) -> Headers:
     """Return the record's headers with those of its failure. The place is that of its first delivery."""
     earlier = {name: value for name, value in record.headers if name.startswith(PREFIX) and value is not None}
-    place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
-    count = earlier.get(f"{PREFIX}delivery.count", b"0")
-    found = {f"{PREFIX}{name}": earlier.get(f"{PREFIX}{name}", str(value).encode()) for name, value in place.items()}
-    found[f"{PREFIX}group"] = group.encode()
-    found[f"{PREFIX}delivery.count"] = b"%d" % (int(count) + 1 if count.isdigit() and len(count) < 10 else 1)
-    found[f"{PREFIX}message"] = reason.encode()
+    place = {TOPIC: record.topic, PARTITION: record.partition, OFFSET: record.offset}
+    count = earlier.get(DELIVERY_COUNT, b"0")
+    found = {name: earlier.get(name, str(value).encode()) for name, value in place.items()}
+    found[GROUP] = group.encode()
+    found[DELIVERY_COUNT] = b"%d" % (int(count) + 1 if count.isdigit() and len(count) < 10 else 1)
+    found[MESSAGE] = reason.encode()
     return [*(header for header in record.headers if not header[0].startswith(PREFIX)), *found.items()]

@@ -12,18 +12,17 @@ from typing import NamedTuple
 from penstock.share.dead_letters import MAX_BATCHED_LETTERS, DeadLetterState
 from penstock.wire.batch import HEADER_SIZE
 from penstock.wire.batch_builder import BatchBuilder, record_size_bound
+from penstock.wire.letter_headers import (
+    DELIVERY_COUNT,
+    FIRST_FAILURE,
+    GROUP,
+    LAST_FAILURE,
+    MESSAGE,
+    OFFSET,
+    PARTITION,
+    TOPIC,
+)
 from penstock.wire.record import Header, Record
-
-TOPIC = "__dlq.errors.topic"
-PARTITION = "__dlq.errors.partition"
-OFFSET = "__dlq.errors.offset"
-GROUP = "__dlq.errors.group"
-DELIVERY_COUNT = "__dlq.errors.delivery.count"
-MESSAGE = "__dlq.errors.message"
-FIRST_FAILURE = "penstock.dlq.first.failure.ms"
-"""Time of the first failed delivery that the share-partition's leader knows, in ms since 1970."""
-LAST_FAILURE = "penstock.dlq.last.failure.ms"
-"""Time of the last failed delivery, in ms since 1970."""
 
 REJECTED = "rejected by a member of the group"
 EXHAUSTED = "delivered as often as the group's limit permits"

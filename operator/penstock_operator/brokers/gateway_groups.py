@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from penstock.client import Admin, ClientError, OffsetAndMetadata, TopicPartition
 from penstock.client.admin.types import ConfigEntry, GroupLag
+from penstock.client.letter_topics import letter_depths
 from penstock.client.many import all_or_raise
 from penstock_operator.brokers.errors import outcomes
 from penstock_operator.brokers.gateway_access import AccessClient
@@ -148,26 +149,12 @@ def offsets_of(lag: GroupLag, committed: Mapping[TopicPartition, OffsetAndMetada
 
 
 async def dead_letters(admin: Admin, topics: Collection[str]) -> dict[str, ObservedDeadLetters]:
-    """Return the number and the oldest of the records in these topics, without those that do not exist or whose offsets
-    cannot be read, for example without a leader: that must not hide the groups."""
-    if not topics:
-        return {}
+    """Return the number and the oldest of the records in the topics that exist.
+
+    Empty if offsets cannot be read, for example without a leader: that must not hide the groups.
+    """
     try:
-        described = await admin.describe_topics_many(sorted(topics))
-        partitions = [
-            TopicPartition(name, number)
-            for name, topic in described.items()
-            if not isinstance(topic, ClientError)
-            for number in sorted(topic.partitions)
-        ]
-        firsts, ends = await admin.list_offsets(dict.fromkeys(partitions, 0)), await admin.ends(partitions)
+        depths = await letter_depths(admin, topics)
     except ClientError:
         return {}
-    found: dict[str, ObservedDeadLetters] = {}
-    for tp in partitions:
-        (start, end), times = ends[tp], [firsts[tp].timestamp_ms] if firsts[tp].offset >= 0 else []
-        known = found.get(tp.topic, ObservedDeadLetters(tp.topic, 0))
-        if known.oldest_ms is not None:
-            times.append(known.oldest_ms)
-        found[tp.topic] = ObservedDeadLetters(tp.topic, known.depth + end - start, min(times, default=None))
-    return found
+    return {name: ObservedDeadLetters(name, depth.letters, depth.oldest_ms) for name, depth in depths.items()}
