@@ -21,7 +21,7 @@ from penstock.control import config_admin, topic_admin
 from penstock.control.broker_availability import RegisteredBrokers
 from penstock.control.config_admin import ConfigService
 from penstock.control.controller.controller import ControllerContext, ControllerTask
-from penstock.control.membership import Registration, ensure_cluster
+from penstock.control.membership import FEATURE_LEVEL, Registration, ensure_cluster
 from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource, TopicRequest
 from penstock.control.topic_admin import TopicService
 from penstock.runtime.clock import SystemClock
@@ -78,6 +78,7 @@ class Broker:
             incarnation=uuid4(),
             endpoints=[EndpointRecord(listener="A", host="127.0.0.1", port=9)],
             directory_id=UUID(int=1),
+            feature_level=FEATURE_LEVEL,
         )
         self.registration = Registration(self.store, SystemClock(), record, lease_ms)
         await self.registration.register()

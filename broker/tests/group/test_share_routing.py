@@ -88,7 +88,7 @@ def next_write(state: ShareState, key: SharePartitionKey = KEY) -> tuple[StateWr
 def test_a_leader_claims_and_writes_at_another_broker(run_remote):
     async def scene(cluster, remote):
         claimed = await remote.client.claim(KEY, 4, 50)
-        assert (claimed.error, claimed.state.snapshot) == (E.NONE, (50, []))
+        assert (claimed.error, claimed.state.snapshot) == (E.NONE, ShareSnapshot(50, []))
         write, written = next_write(claimed.state)
         assert await remote.client.write(write) is E.NONE
         assert (await cluster.owner("g").share_states.claim(KEY, 4, 0)).state.snapshot == written.snapshot

@@ -60,6 +60,9 @@ OPTIONAL = {
     "LeaseKeepAlive.pulse": "the event loop to observe, if the renewal runs on another one",
     "Run.next_state": "a value: only acknowledged records have one",
     "ShareDeadLetters.stored": "a value: only share-partitions that had dead letters have one",
+    **dict.fromkeys(
+        ("SharePartition.delays", "SharePartitionLeader.delays"), "a value: only a claim in the same process has delays"
+    ),
     "RecoveryInput.producer_ids": "a record that the store may lack",
     "Route.decode": "only some requests are decoded in a special way",
     "Route.failure": "only some requests have a response for errors",

@@ -20,7 +20,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.control.broker_availability import RegisteredBrokers
 from penstock.control.controller.controller import ControllerContext, ControllerTask
 from penstock.control.controller.probes import Probe
-from penstock.control.membership import Registration, ensure_cluster
+from penstock.control.membership import FEATURE_LEVEL, Registration, ensure_cluster
 from penstock.control.results import TopicRequest
 from penstock.control.topic_admin import TopicService
 from penstock.state import keys
@@ -231,6 +231,7 @@ class World:
             boot_id=self.boots.setdefault(broker_id, "boot-1"),
             was_unclean=was_unclean,
             failure_domain=self.domains.get(broker_id, ""),
+            feature_level=FEATURE_LEVEL,
         )
 
     async def kill(self, broker_id: int, notice: bool = False) -> None:

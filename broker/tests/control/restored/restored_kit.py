@@ -19,7 +19,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.control.controller.controller import ControllerContext, ControllerTask
 from penstock.control.controller.probes import Probe
-from penstock.control.membership import Registration, ensure_cluster
+from penstock.control.membership import FEATURE_LEVEL, Registration, ensure_cluster
 from penstock.control.restored.guarded import GuardedStore
 from penstock.control.restored.restored import RestoreGuard
 from penstock.log.compaction.runner import ThreadRunner
@@ -207,7 +207,11 @@ class Broker:
 
     async def register(self) -> None:
         record = BrokerRecord(
-            broker_id=self.broker_id, incarnation=uuid4(), endpoints=[], directory_id=self.log_dir.directory_id
+            broker_id=self.broker_id,
+            incarnation=uuid4(),
+            endpoints=[],
+            directory_id=self.log_dir.directory_id,
+            feature_level=FEATURE_LEVEL,
         )
         self.registration = registration = Registration(self.store, self.clock, record, LEASE_MS)
         await registration.register()
