@@ -255,6 +255,7 @@ def marker_result(requested: WritableTxnMarker, errors: list[ErrorCode]) -> Writ
                 ],
             )
             for topic in requested.topics
+            if topic.partition_indexes
         ],
     )
 

@@ -130,6 +130,7 @@ class TransactionsApi:
                 ],
             )
             for topic in topics
+            if topic.partitions
         ]
         return results, number
 
@@ -155,6 +156,7 @@ class TransactionsApi:
                         ],
                     )
                     for topic in requested.topics
+                    if topic.partitions
                 ],
             )
         answers = [
@@ -170,6 +172,7 @@ class TransactionsApi:
             topic_results=[
                 topic_result(topic, [verification_error(answer.error) for answer in of_topic])
                 for topic, of_topic in zip(requested.topics, answers, strict=True)
+                if of_topic
             ],
             transaction_number=max((answer.number for of_topic in answers for answer in of_topic), default=-1),
         )

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from functools import partial
 
 from penstock.config.broker import BrokerConfig
+from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.group.coordinator_shard import (
     CoordinatorShard,
     HostedGroup,
@@ -49,6 +50,8 @@ from penstock.state.view import ClusterView, TopicChange
 from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
+
+INVALID_GROUP_ID_TEXT = f"GroupId must have 1 to {MAX_GROUP_ID_CHARS} characters."
 
 FIRST_EPOCH = 1
 """The epoch of a group that is created without members."""
@@ -157,7 +160,7 @@ class ModernGroups:
         """Handle a heartbeat. The result is immediate if nothing has to be stored."""
         error = self._error(group_id)
         if error:
-            return failed(request, error)
+            return failed(request, error, INVALID_GROUP_ID_TEXT if error is ErrorCode.INVALID_REQUEST else None)
         try:
             protocol = MODERN_PROTOCOLS[group_type]
             protocol.check(request, protocol.assignors(self._config))

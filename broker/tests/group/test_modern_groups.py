@@ -10,6 +10,7 @@ from penstock.group import admin, settings_refresh
 from penstock.group.modern.consumer import HeartbeatResult, MemberHeartbeat
 from penstock.group.modern.group import MAX_INLINE_SIZE, GroupType
 from penstock.group.modern.share import share_heartbeat
+from penstock.group.modern_groups import INVALID_GROUP_ID_TEXT
 from penstock.group.offsets import OffsetCommit
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, encode
@@ -98,7 +99,8 @@ def test_a_member_without_heartbeats_is_removed_by_the_timer(run_world):
 def test_a_group_that_went_is_an_unknown_member_and_never_a_missing_group(run_world):
     async def scene(world):
         assert (await beat(world, "a", 3)).error is E.UNKNOWN_MEMBER_ID
-        assert (await beat(world, "a", 3, "")).error is E.INVALID_REQUEST
+        refused = await beat(world, "a", 3, "")
+        assert (refused.error, refused.message) == (E.INVALID_REQUEST, INVALID_GROUP_ID_TEXT)
         assert not world.groups.exists("g")
 
     run_world(scene)

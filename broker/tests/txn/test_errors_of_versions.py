@@ -29,6 +29,12 @@ from penstock.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
+from penstock.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 
 async def client_of(brokers: TxnCluster) -> Client:
@@ -175,3 +181,25 @@ async def test_a_filter_by_duration_lets_transactions_through_that_have_not_begu
     assert await client.add("t") is E.NONE
     assert await listed(brokers, 60_000) == []
     assert await listed(brokers, -1) == ["x"]
+
+
+@pytest.mark.parametrize("verify_only", [True, False])
+async def test_topics_without_partitions_are_left_out_as_in_kafka(brokers: TxnCluster, verify_only: bool) -> None:
+    client = await client_of(brokers)
+    asked = AddPartitionsToTxnTransaction(
+        transactional_id="x",
+        producer_id=client.producer.producer_id,
+        producer_epoch=client.producer.epoch,
+        verify_only=verify_only,
+        topics=[AddPartitionsToTxnTopic(name="t", partitions=[0]), AddPartitionsToTxnTopic(name="t")],
+    )
+    request = AddPartitionsToTxnRequest(transactions=[asked])
+    answer = await brokers[1].ask(request, AddPartitionsToTxnResponse, 4)
+    assert [topic.name for topic in answer.results_by_transaction[0].topic_results] == ["t"]
+    marker = WritableTxnMarker(
+        producer_id=client.producer.producer_id,
+        producer_epoch=0,
+        topics=[WritableTxnMarkerTopic(), WritableTxnMarkerTopic(name="t", partition_indexes=[0])],
+    )
+    written = await brokers[1].ask(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, 1)
+    assert [topic.name for topic in written.markers[0].topics] == ["t"]
