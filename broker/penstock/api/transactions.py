@@ -130,7 +130,6 @@ class TransactionsApi:
                 ],
             )
             for topic in topics
-            if topic.partitions
         ]
         return results, number
 
