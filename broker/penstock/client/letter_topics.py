@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from penstock.client.admin.admin import Admin
 from penstock.client.errors import ClientError
 from penstock.client.types import TopicPartition
-
-ENABLED = "errors.deadletterqueue.group.enable"
-"""The setting of topics for the dead letters of share groups."""
+from penstock.config.topic import DEAD_LETTERS_ENABLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +23,12 @@ class LetterDepth:
 async def find_letter_topics(admin: Admin) -> list[str]:
     """Return the names of the topics in which share groups may write dead letters. Raises `ClientError`."""
     names = list(await admin.list_topics())
-    found = await admin.describe_topic_configs(names, [ENABLED]) if names else {}
+    found = await admin.describe_topic_configs(names, [DEAD_LETTERS_ENABLED]) if names else {}
+    described = {name: configs for name, configs in found.items() if not isinstance(configs, ClientError)}
     return [
         name
-        for name, configs in found.items()
-        if not isinstance(configs, ClientError) and ENABLED in configs and configs[ENABLED].value == "true"
+        for name, configs in described.items()
+        if DEAD_LETTERS_ENABLED in configs and configs[DEAD_LETTERS_ENABLED].value == "true"
     ]
 
 

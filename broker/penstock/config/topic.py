@@ -32,6 +32,9 @@ DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
 MIN_SEGMENT_BYTES = 1024
 OWN_PREFIX = "penstock."
 """Name prefix of settings that Kafka does not have."""
+DEAD_LETTERS_ENABLED = "errors.deadletterqueue.group.enable"
+NEW_IN_KAFKA_4_4 = frozenset({DEAD_LETTERS_ENABLED})
+"""Names of settings that Kafka before 4.4 does not know."""
 RECORD_VALIDATION = f"{OWN_PREFIX}record.validation"
 NO_VALIDATION, ENDS, EVERY_RECORD = "none", "ends", "all"
 """Values of penstock.record.validation."""
@@ -107,7 +110,7 @@ class TopicConfig:
         kind=LONG, synonyms=["log.cleaner.delete.retention.ms"],
     )
     errors_deadletterqueue_group_enable: bool = setting(
-        "errors.deadletterqueue.group.enable", False,
+        DEAD_LETTERS_ENABLED, False,
         "Whether share groups may write their dead letters to the topic (KIP-1191).",
     )
     file_delete_delay_ms: int = setting(

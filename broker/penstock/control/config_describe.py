@@ -17,7 +17,7 @@ from penstock.config.kafka_settings import CLIENT_METRICS_SETTINGS, KAFKA_BROKER
 from penstock.config.listener_security import listener_protocol
 from penstock.config.listeners import ListenerAddress
 from penstock.config.security_settings import PROTOCOL_MAP, split_prefix
-from penstock.config.topic import OWN_PREFIX, TOPIC_SETTINGS
+from penstock.config.topic import NEW_IN_KAFKA_4_4, OWN_PREFIX, TOPIC_SETTINGS
 from penstock.state.view import TopicView
 
 BROKER_SOURCES = (SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.STATIC)
@@ -93,8 +93,8 @@ def describe_explicit(overrides: Mapping[str, str], config: BrokerConfig) -> lis
 def describe_topic_setting(setting: Setting, overrides: Mapping[str, str], config: BrokerConfig) -> ConfigDescription:
     """Describe one setting of a topic with these overrides.
 
-    Settings that Kafka does not have are described as read-only although they can be altered: MirrorMaker 2 copies all
-    others, and Kafka refuses a topic with a setting that it does not know.
+    Settings that Kafka before 4.4 does not have are described as read-only although they can be altered: MirrorMaker 2
+    copies all others, and Kafka refuses a topic with a setting that it does not know.
     """
     name = setting.name
     synonyms = broker_synonyms(setting.synonyms[0].name, config) if setting.synonyms else []
@@ -104,7 +104,9 @@ def describe_topic_setting(setting: Setting, overrides: Mapping[str, str], confi
     else:
         value = text_of(config.topic_default(name))
         source = synonyms[0].source if synonyms else SettingSource.DEFAULT
-    return ConfigDescription(setting, value, source, synonyms, is_read_only=name.startswith(OWN_PREFIX))
+    return ConfigDescription(
+        setting, value, source, synonyms, is_read_only=name.startswith(OWN_PREFIX) or name in NEW_IN_KAFKA_4_4
+    )
 
 
 def describe_broker(config: BrokerConfig) -> list[ConfigDescription]:

@@ -109,13 +109,21 @@ def add_timestamps(clock: Clock) -> Callable[[Any, str, Event], Event]:
     return add_time
 
 
+HTTP_CLIENT_ERRORS = "aiohttp.http_exceptions"
+"""The module of the errors for invalid requests, which aiohttp logs with a traceback."""
+
+
 class Forwarder(logging.Handler):
     """Forwards records of libraries that use the standard `logging` to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a record through structlog."""
+        """Log a record through structlog. What a client sends that is no HTTP is no error of the server."""
+        log, error = structlog.get_logger(source=record.name), record.exc_info[1] if record.exc_info else None
+        if type(error).__module__ == HTTP_CLIENT_ERRORS:
+            log.debug(record.getMessage(), reason=str(error))
+            return
         fields: dict[str, Any] = {"exc_info": record.exc_info} if record.exc_info else {}
-        structlog.get_logger(source=record.name).log(max(record.levelno, logging.DEBUG), record.getMessage(), **fields)
+        log.log(max(record.levelno, logging.DEBUG), record.getMessage(), **fields)
 
 
 def forward_standard_library(level: str) -> None:

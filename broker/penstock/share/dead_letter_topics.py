@@ -10,6 +10,7 @@ from typing import Protocol
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
+from penstock.config.topic import DEAD_LETTERS_ENABLED
 from penstock.control.results import TopicOutcome, TopicRequest
 from penstock.share.dead_letters import DeadLetterTarget
 from penstock.state import keys
@@ -17,7 +18,6 @@ from penstock.state.store import Store
 from penstock.state.view import ClusterView, TopicView
 from penstock.wire.errors import ErrorCode
 
-GROUP_ENABLE = "errors.deadletterqueue.group.enable"
 AUTO_CREATE = "errors.deadletterqueue.auto.create.topics.enable"
 NAME_PREFIX = "errors.deadletterqueue.topic.name.prefix"
 INTERNAL_PREFIX = "__"
@@ -64,17 +64,17 @@ class DeadLetterTopics:
         if name.startswith(INTERNAL_PREFIX):
             raise UnusableTopic(f'"{name}" is the name of an internal topic; choose another name')
         if topic is not None and not topic.config.errors_deadletterqueue_group_enable:
-            raise UnusableTopic(f'topic "{name}" does not accept dead letters; set {GROUP_ENABLE}=true on it')
+            raise UnusableTopic(f'topic "{name}" does not accept dead letters; set {DEAD_LETTERS_ENABLED}=true on it')
         prefix = config.errors_deadletterqueue_topic_name_prefix
         if not name.startswith(prefix):
             raise UnusableTopic(f'"{name}" does not start with "{prefix}"; choose another name, or set {NAME_PREFIX}')
         if topic is None and not config.errors_deadletterqueue_auto_create_topics_enable:
-            how = f"create it with {GROUP_ENABLE}=true, or set {AUTO_CREATE}=true"
+            how = f"create it with {DEAD_LETTERS_ENABLED}=true, or set {AUTO_CREATE}=true"
             raise UnusableTopic(f'topic "{name}" does not exist; {how}')
         return topic
 
     async def _create(self, name: str) -> TopicView:
-        (outcome,) = await self._creator.create([TopicRequest(name, settings={GROUP_ENABLE: "true"})])
+        (outcome,) = await self._creator.create([TopicRequest(name, settings={DEAD_LETTERS_ENABLED: "true"})])
         created = self._view.topics.get(name)
         if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) or created is None:
             raise UnusableTopic(f'topic "{name}" cannot be created: {outcome.message or outcome.error.name}')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock import __version__
-from penstock.config.topic import TOPIC_SETTINGS
+from penstock.config.topic import NEW_IN_KAFKA_4_4, TOPIC_SETTINGS
 from penstock.control.results import TopicRequest
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import alter_configs as replacing
@@ -44,14 +44,11 @@ async def test_settings_that_kafka_does_not_have_are_described_as_read_only_so_t
     creation = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     creation.configs = [CreatableTopicConfig(name=name, value=value) for name, value in mine.items()]
     (created,) = (await broker.ask(CreateTopicsRequest(topics=[creation]), 7)).topics
-    assert {c.name for c in created.configs if c.read_only} == {
-        c.name for c in created.configs if c.name.startswith("penstock.")
-    }
-    for more in ({}, {"only_own": True}):
+    own = {name for name in TOPIC_SETTINGS if name.startswith("penstock.")}
+    assert {c.name for c in created.configs if c.read_only} == own | NEW_IN_KAFKA_4_4
+    for more, expected in (({}, own | NEW_IN_KAFKA_4_4), ({"only_own": True}, own & mine.keys())):
         (result,) = await described(broker, TOPIC, "t", **more)
-        assert {c.name for c in result.configs if c.read_only} == {
-            c.name for c in result.configs if c.name.startswith("penstock.")
-        }, more
+        assert {c.name for c in result.configs if c.read_only} == expected
     change = incremental.AlterableConfig(name="penstock.record.validation", config_operation=0, value="none")
     resource = incremental.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[change])
     answer = await broker.ask(incremental.IncrementalAlterConfigsRequest(resources=[resource]), 1)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from aiohttp.http_exceptions import BadHttpMessage
 
 from penstock.runtime.logging import configure, get_logger
 
@@ -69,6 +70,18 @@ def test_warnings_of_libraries_join_the_stream() -> None:
     logging.getLogger("asyncio").info("not logged")
     (line,) = out.getvalue().splitlines()
     assert (json.loads(line)["event"], json.loads(line)["source"]) == ("something took long", "asyncio")
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_a_client_that_sends_no_http_is_no_error(level: str) -> None:
+    out = io.StringIO()
+    configure(level, "json", out, FixedClock())
+    try:
+        raise BadHttpMessage("no method")
+    except BadHttpMessage:
+        logging.getLogger("aiohttp.server").exception("Error handling request")
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(line["level"], "exception" in line) for line in lines] == ([("debug", False)] if level == "debug" else [])
 
 
 def test_an_exception_comes_with_its_traceback() -> None:

@@ -23,6 +23,7 @@ final class Member {
     private final Set<Integer> assignment = new TreeSet<>();
     private final Set<Integer> everRevoked = new HashSet<>();
     private int rebalances;
+    private int generation = -1;
 
     private Member(Process process) {
         this.process = process;
@@ -60,6 +61,9 @@ final class Member {
             case "warning":
                 warnings.add("member: " + rest);
                 return;
+            case "generation":
+                generation = Integer.parseInt(rest);
+                return;
             case "assigned":
                 assignment.addAll(numbers(rest));
                 rebalances++;
@@ -91,6 +95,11 @@ final class Member {
     /** Partitions that were taken from the member at some time. */
     synchronized Set<Integer> everRevoked() {
         return new TreeSet<>(everRevoked);
+    }
+
+    /** The generation of the last rebalance that the member has completed. */
+    synchronized int generation() {
+        return generation;
     }
 
     synchronized int rebalances() {

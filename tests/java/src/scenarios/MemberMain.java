@@ -33,7 +33,7 @@ public final class MemberMain {
         }
         AtomicBoolean stop = stopAtEndOfInput();
         try (var consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
-            consumer.subscribe(List.of(args[1]), new Listener());
+            consumer.subscribe(List.of(args[1]), new Listener(consumer));
             while (!stop.get()) {
                 handle(consumer, consumer.poll(Cluster.POLL));
                 log.take().forEach(line -> say("warning " + line));
@@ -85,8 +85,15 @@ public final class MemberMain {
     }
 
     private static final class Listener implements ConsumerRebalanceListener {
+        private final KafkaConsumer<String, String> consumer;
+
+        private Listener(KafkaConsumer<String, String> consumer) {
+            this.consumer = consumer;
+        }
+
         @Override
         public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
+            say("generation " + consumer.groupMetadata().generationId());
             say("assigned " + numbers(partitions));
         }
 
