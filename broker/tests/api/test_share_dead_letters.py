@@ -21,11 +21,11 @@ from share_kit import (
 )
 
 from penstock.config.modern_groups import COPY_DEAD_LETTERS, DEAD_LETTER_TOPIC
+from penstock.config.topic import DEAD_LETTERS_ENABLED
 from penstock.replica.leader import Leader
 from penstock.share import dead_letter_writer
 from penstock.share.dead_letter_logs import DeadLetterLogs, LetterResult
 from penstock.share.dead_letter_records import EXHAUSTED, REJECTED
-from penstock.share.dead_letter_topics import GROUP_ENABLE
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, encode
 from penstock.state.store import PutOp
@@ -59,7 +59,7 @@ async def configure(broker: AuthorizedBroker, topic: str = LETTERS, **more: str)
 
 
 async def create(broker: AuthorizedBroker, name: str = LETTERS, partitions: int = 1, **settings: str) -> None:
-    given = {GROUP_ENABLE: "true", **{key.replace("_", "."): value for key, value in settings.items()}}
+    given = {DEAD_LETTERS_ENABLED: "true", **{key.replace("_", "."): value for key, value in settings.items()}}
     topic = CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -184,8 +184,8 @@ async def test_letters_go_to_the_partition_of_their_source(broker):
     ("name", "settings"),
     [
         (LETTERS, {}),
-        (LETTERS, {GROUP_ENABLE: "false"}),
-        ("other", {GROUP_ENABLE: "true"}),
+        (LETTERS, {DEAD_LETTERS_ENABLED: "false"}),
+        ("other", {DEAD_LETTERS_ENABLED: "true"}),
     ],
     ids=["missing", "without the flag", "without the prefix"],
 )
