@@ -30,8 +30,8 @@ from penstock_operator.reconcile.cluster.actions import (
     step_of,
 )
 from penstock_operator.reconcile.cluster.reconcile import compared_fields, drift_digest
-from penstock_operator.reconcile.cluster.scale import join_numbers
-from penstock_operator.specs import cluster_annotations, compare
+from penstock_operator.reconcile.cluster.scale import applied_replicas, join_numbers, live_replicas
+from penstock_operator.specs import cluster_annotations, compare, names
 
 REFUSED_RETRY_S = 600.0
 """Pause before a change that the API server rejected is retried."""
@@ -76,7 +76,7 @@ class ActionRunner:
     ) -> str:
         namespace = cluster.metadata.namespace
         match action:
-            case ApplyObject(resource, body, why, is_new, seen):
+            case ApplyObject(resource, body, why, is_new, seen, event):
                 if is_new:
                     body, seen = await self._check_ownership(cluster, resource, body)
                 log.info("applying object", resource=resource.plural, name=body["metadata"]["name"], why=why)
@@ -84,8 +84,10 @@ class ActionRunner:
                     await self._apply(resource, namespace, body, memory)
                 else:
                     await self._apply_if_unchanged(resource, namespace, body, memory, seen)
-            case ScaleDownStatefulSet(body, removed, version):
-                await self._apply(STATEFUL_SETS, namespace, body, memory, version)
+                await self._record_revert(seen, event, events)
+            case ScaleDownStatefulSet(body, removed, version, event):
+                made = await self._apply(STATEFUL_SETS, namespace, body, memory, version)
+                await self._record_revert(made, event, events)
                 events.append(
                     KubeEvent(
                         "Normal", "BrokersRemoved", f"removing broker {join_numbers(removed)}: it holds no replicas"
@@ -104,9 +106,8 @@ class ActionRunner:
                     }
                 }
                 await self._kube.patch(CLAIMS, namespace, name, patch)
-            case RestartPod(name, uid, ordinal):
+            case RestartPod(name, uid, ordinal, why):
                 if await self._kube.delete(PODS, namespace, name, uid):
-                    why = "its pod does not have the desired configuration"
                     events.append(KubeEvent("Normal", "BrokerRestarted", f"restarting broker {ordinal}: {why}"))
             case (
                 CreateAuthority() | PromoteAuthority() | DropAuthority() | IssueCertificate() | CreateEtcdCertificate()
@@ -129,8 +130,18 @@ class ActionRunner:
             raise OwnershipConflict(problem)
         if there is None or resource != STATEFUL_SETS:
             return body, None
-        replicas = max(int(body["spec"]["replicas"]), int(there.get("spec", {}).get("replicas") or 0))
-        return body | {"spec": body["spec"] | {"replicas": replicas}}, there
+        replicas = max(int(body["spec"]["replicas"]), live_replicas(there), applied_replicas(there) or 0)
+        annotations = body["metadata"]["annotations"] | {names.REPLICAS: str(replicas)}
+        return body | {
+            "metadata": body["metadata"] | {"annotations": annotations},
+            "spec": body["spec"] | {"replicas": replicas},
+        }, there
+
+    async def _record_revert(self, about: Object | None, event: KubeEvent | None, events: list[KubeEvent]) -> None:
+        """Record an Event about a reverted change at the changed object, and append it to those of the Cluster."""
+        if event is not None and about is not None:
+            events.append(event)
+            await self._kube.record_events(about, [event])
 
     async def _apply_if_unchanged(
         self, resource: KubeResource, namespace: str, body: Object, memory: ClusterMemory, seen: Object
@@ -149,16 +160,16 @@ class ActionRunner:
 
     async def _apply(
         self, resource: KubeResource, namespace: str, body: Object, memory: ClusterMemory, version: str = ""
-    ) -> None:
+    ) -> Object:
         """Apply an object; with `version` only if that is its resource version. Record drift that an apply does not
-        fix."""
+        fix. Return the object."""
         meta = body["metadata"] | ({"resourceVersion": version} if version else {})
         made = await self._kube.apply(resource, namespace, body | {"metadata": meta})
         place = (resource, body["metadata"]["name"])
         different = compare.difference(compared_fields(body), made)
         if different is None:
             memory.accepted_drift.pop(place, None)
-            return
+            return made
         # A webhook or another controller changes the object. Accept that until either side changes.
         log.warning(
             "object differs from the applied one; accepting the difference",
@@ -167,6 +178,7 @@ class ActionRunner:
             field=different,
         )
         memory.accepted_drift[place] = drift_digest(body, made)
+        return made
 
     async def _grow(self, namespace: str, action: ExpandClaim, memory: ClusterMemory, now: float) -> None:
         patch = {"spec": {"resources": {"requests": {"storage": action.size}}}}

@@ -32,6 +32,10 @@ INTER_BROKER = "penstock.io/inter-broker-listener"
 """Annotation of a pod with certificates: the listener by which it connects to other brokers."""
 RESTART = "penstock.io/restart"
 """Annotation of a pod: the hash of its configuration. On a `Cluster`: any text; changing it restarts all brokers."""
+RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
+"""Annotation of a pod template and its pods, written by `kubectl rollout restart`."""
+REPLICAS = "penstock.io/replicas"
+"""Annotation of the StatefulSet: the replicas that the operator applied, which reveals that another client scaled."""
 
 
 def stateful_set(cluster: str) -> str:

@@ -40,6 +40,8 @@ class ClusterFacts:
     data_size: str | None = None
     """Size in the StatefulSet's claim template, if it differs from the spec's."""
     etcd_size: str | None = None
+    restarted_at: str = ""
+    """Annotation `names.RESTARTED_AT` of the pod template; empty: none."""
     is_founded: bool = False
     may_evict: bool = True
     """Whether a node drain may evict a ready broker."""
@@ -160,7 +162,12 @@ def stateful_set(cluster: Cluster, facts: ClusterFacts) -> Object:
     if spec.etcd.sidecar is not None:
         size = facts.etcd_size or spec.etcd.sidecar.storage.size
         claims.append(claim_template(cluster, names.ETCD_CLAIM, size))
-    return names.owned(cluster, "apps/v1", "StatefulSet", names.stateful_set(name)) | {
+    template = pod.template(cluster, spec.image or facts.image, facts.etcd_members, facts.transition)
+    if facts.restarted_at:
+        template["metadata"]["annotations"][names.RESTARTED_AT] = facts.restarted_at
+    made = names.owned(cluster, "apps/v1", "StatefulSet", names.stateful_set(name))
+    made["metadata"]["annotations"] = {names.REPLICAS: str(facts.replicas)}
+    return made | {
         "spec": {
             "replicas": facts.replicas,
             "serviceName": names.headless(name),
@@ -169,7 +176,7 @@ def stateful_set(cluster: Cluster, facts: ClusterFacts) -> Object:
             "revisionHistoryLimit": 3,
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
             "selector": {"matchLabels": names.selector(name)},
-            "template": pod.template(cluster, spec.image or facts.image, facts.etcd_members, facts.transition),
+            "template": template,
             "volumeClaimTemplates": claims,
         }
     }

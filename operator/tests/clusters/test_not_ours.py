@@ -189,7 +189,7 @@ async def test_replicas_do_not_move_where_brokers_could_not_be_told_how_fast() -
     world = await formed()
     world.brokers.add_topic("t", [(0, 1, 2)])
     tell = ChangeBrokers((ConfigPatch("1", {DRAINING: "true"}),))
-    move, restart = ReassignPartitions({("t", 0): (0, 1)}), RestartPod("c-broker-1", "", 1)
+    move, restart = ReassignPartitions({("t", 0): (0, 1)}), RestartPod("c-broker-1", "", 1, "why")
     world.brokers.fail_for("change_brokers", "1", BrokersError("no answer"))
     acting = world.action_runner()
     events, problem = await acting.act(world.cluster, (tell, move, restart), ClusterMemory(), 0.0)

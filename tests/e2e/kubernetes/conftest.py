@@ -26,6 +26,7 @@ LANES = {
     "test_spark": "two",
     "test_security": "two",
     "test_scaling": "three",
+    "test_habits": "three",
     "test_topics": "three",
 }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock_operator.ports.brokers import ConfigPatch
-from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, KubeResource, Object
+from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, KubeEvent, KubeResource, Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class ApplyObject:
     seen: Object | None = None
     """The observed object if it must not have changed since. Set for a StatefulSet, whose replicas depend on its
     observed state."""
+    event: KubeEvent | None = None
+    """Event about the object and the Cluster if the apply reverts a change of another client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class RestartPod:
     name: str
     uid: str
     ordinal: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ class ScaleDownStatefulSet:
     removed: tuple[int, ...]
     version: str = ""
     """Observed resource version; the write fails if the object has another one."""
+    event: KubeEvent | None = None
+    """As in `ApplyObject`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class ObservedPod:
     uid: str
     restart: str | None
     """Hash of the configuration with which the pod was started."""
+    restarted_at: str = ""
+    """Annotation of `kubectl rollout restart` with which the pod was started."""
     is_ready: bool = False
     ready_since: str = ""
     is_terminating: bool = False
@@ -158,6 +160,7 @@ def read_pod(cluster: str, body: Object) -> ObservedPod | None:
         name=meta["name"],
         uid=meta.get("uid", ""),
         restart=annotations.get(names.RESTART),
+        restarted_at=str(annotations.get(names.RESTARTED_AT) or ""),
         is_ready=ready.get("status") == "True",
         ready_since=ready.get("lastTransitionTime") or "",
         is_terminating=meta.get("deletionTimestamp") is not None,

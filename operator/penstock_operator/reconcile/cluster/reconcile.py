@@ -28,8 +28,8 @@ from penstock_operator.reconcile.cluster.external import external_hosts, is_own,
 from penstock_operator.reconcile.cluster.founded import is_founded, members_of_claims
 from penstock_operator.reconcile.cluster.moves import PlannedMoves, ReplicaMoves
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
-from penstock_operator.reconcile.cluster.roll import RollingRestart, may_evict, plan_roll
-from penstock_operator.reconcile.cluster.scale import ScalePlan, current_pods, plan_scale
+from penstock_operator.reconcile.cluster.roll import RollingRestart, may_evict, plan_roll, requested_restart
+from penstock_operator.reconcile.cluster.scale import ScalePlan, current_pods, plan_scale, scale_revert_event
 from penstock_operator.reconcile.cluster.settings import domain_changes, running_changes
 from penstock_operator.reconcile.cluster.status import Findings, condition_events, status_of
 from penstock_operator.reconcile.cluster.storage import plan_storage
@@ -94,6 +94,7 @@ def reconcile(
         hosts=hosts,
         data_size=storage.sizes.get(names.DATA_CLAIM),
         etcd_size=storage.sizes.get(names.ETCD_CLAIM),
+        restarted_at=requested_restart(observed),
         is_founded=is_founded(cluster, observed),
         may_evict=may_evict(observed, scale.pods),
         # Without etcd no broker is ready although all serve; then unready brokers need protection, too.
@@ -210,6 +211,7 @@ def plan_applies(
 ) -> list[ApplyObject | ScaleDownStatefulSet]:
     """Return the actions for objects that are missing or differ from the rendered ones."""
     found: list[ApplyObject | ScaleDownStatefulSet] = []
+    revert = scale_revert_event(cluster, observed)
     for resource, body in objects.render(cluster, facts):
         name = body["metadata"]["name"]
         live = observed.live.get((resource, name))
@@ -218,10 +220,11 @@ def plan_applies(
             continue
         if resource == STATEFUL_SETS and scale.shrinks and live is not None:
             version = str(live["metadata"].get("resourceVersion") or "")
-            found.append(ScaleDownStatefulSet(body, tuple(sorted(scale.leaving)), version))
+            found.append(ScaleDownStatefulSet(body, tuple(sorted(scale.leaving)), version, revert))
+        elif resource == STATEFUL_SETS:
+            found.append(ApplyObject(resource, body, why, is_new=live is None, seen=live, event=revert))
         else:
-            seen = live if resource == STATEFUL_SETS else None
-            found.append(ApplyObject(resource, body, why, is_new=live is None, seen=seen))
+            found.append(ApplyObject(resource, body, why, is_new=live is None))
     return found
 
 

@@ -16,12 +16,33 @@ from penstock_operator.model.cluster import Cluster
 from penstock_operator.reconcile.cluster.actions import RestartPod
 from penstock_operator.reconcile.cluster.founded import is_founded
 from penstock_operator.reconcile.cluster.observed import ObservedCluster, ObservedPod, seconds_between
+from penstock_operator.specs import names
 from penstock_operator.specs.cluster_annotations import ClusterAnnotations
 
 SETTLE_S = 5.0
 """Time for which a pod must be ready before the next restart: broker state propagates with a delay."""
 RESTART_S = 60.0
 """Expected duration of a restart and of catching up, before a waiting roll counts as blocked."""
+MAX_RESTARTED_AT_CHARS = 40
+"""Maximum length of the time of a requested restart in messages; users can write any text."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodRevision:
+    """What a pod must have been started with."""
+
+    configuration: str
+    """Hash of the configuration."""
+    restarted_at: str = ""
+    """Last `kubectl rollout restart`; empty: none."""
+
+    def mismatch(self, pod: ObservedPod) -> str:
+        """Return why a pod has another revision, or ""."""
+        if pod.restart != self.configuration:
+            return "its pod does not have the desired configuration"
+        if self.restarted_at and pod.restarted_at != self.restarted_at:
+            return f"`kubectl rollout restart` was run at {self.restarted_at[:MAX_RESTARTED_AT_CHARS]}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +68,18 @@ def plan_roll(
     """Plan the next restart. `restart`: desired hash; `pods`: desired number; `members`: number of sidecar etcd
     members."""
     there = [pod for pod in observed.pods if pod.ordinal < pods]
-    outdated = [pod for pod in there if not pod.is_terminating and is_outdated(pod, restart, annotations)]
+    desired = PodRevision(restart, requested_restart(observed))
+    outdated = [pod for pod in there if not pod.is_terminating and restart_reason(pod, desired, annotations)]
     if not outdated:
-        return await_last_restart(cluster, observed, there, pods, restart)
+        return await_last_restart(cluster, observed, there, pods, desired)
     numbers = tuple(sorted(pod.ordinal for pod in outdated))
     quorum = members if cluster.spec.etcd.sidecar is not None else 0
-    may_go = may_restart_running(cluster, observed, there, restart)
+    may_go = may_restart_running(cluster, observed, there, desired)
     for pod in sorted(outdated, key=lambda pod: pod.ordinal):
         if pod.is_ready or (pod.is_running and not (may_go and are_others_running(pod, there, pods))):
             continue
         if is_safe_to_restart(pod, observed, quorum):
-            return RollingRestart(numbers, restart_action(pod), reason="Rolling")
+            return RollingRestart(numbers, restart_action(pod, desired, annotations), reason="Rolling")
     if waits := roll_blocker(there, observed, pods):
         return RollingRestart(numbers, None, waits, waiting(there, observed, pods), 5.0)
     assert observed.reported is not None, "roll_blocker requires a broker report"
@@ -65,16 +87,16 @@ def plan_roll(
     chosen = min((pod for pod in outdated if pod.is_ready), key=lambda pod: (pod.ordinal == controller, pod.ordinal))
     if waits := restart_blocker(chosen, observed):
         return RollingRestart(numbers, None, waits, waiting(there, observed, pods), 5.0)
-    return RollingRestart(numbers, restart_action(chosen), reason="Rolling")
+    return RollingRestart(numbers, restart_action(chosen, desired, annotations), reason="Rolling")
 
 
 def await_last_restart(
-    cluster: Cluster, observed: ObservedCluster, there: Sequence[ObservedPod], pods: int, restart: str
+    cluster: Cluster, observed: ObservedCluster, there: Sequence[ObservedPod], pods: int, desired: PodRevision
 ) -> RollingRestart:
     """Return the end of a roll: it is over when the pod that was restarted last serves and has its replicas in
     sync."""
     is_rolling = any(c.type == "Rolled" and c.status == "False" for c in cluster.status.conditions)
-    ending = tuple(pod.ordinal for pod in there if pod.is_terminating and pod.restart != restart)
+    ending = tuple(pod.ordinal for pod in there if pod.is_terminating and desired.mismatch(pod))
     if not is_rolling and not ending:
         return RollingRestart()
     by_ordinal = {pod.ordinal: pod for pod in there}
@@ -116,20 +138,29 @@ def waiting(there: Sequence[ObservedPod], observed: ObservedCluster, pods: int) 
     return "Waiting" if any(s is None or s < RESTART_S for s in since) else "Blocked"
 
 
-def restart_action(pod: ObservedPod) -> RestartPod:
+def requested_restart(observed: ObservedCluster) -> str:
+    """Return the last `kubectl rollout restart`, or "". It is in the pod template, and if that was recreated, in the
+    pods that restarted since."""
+    spec = ((observed.stateful_set or {}).get("spec") or {}).get("template") or {}
+    recorded = ((spec.get("metadata") or {}).get("annotations") or {}).get(names.RESTARTED_AT)
+    return str(recorded or "") or max((pod.restarted_at for pod in observed.pods), default="")
+
+
+def restart_action(pod: ObservedPod, desired: PodRevision, annotations: ClusterAnnotations) -> RestartPod:
     """Return the action that restarts a pod."""
-    return RestartPod(pod.name, pod.uid, pod.ordinal)
+    return RestartPod(pod.name, pod.uid, pod.ordinal, restart_reason(pod, desired, annotations))
 
 
-def is_outdated(pod: ObservedPod, restart: str, annotations: ClusterAnnotations) -> bool:
-    """Whether a pod has another configuration hash or does not know its external address."""
-    if pod.restart != restart:
-        return True
-    return bool(pod.uid) and annotations.external_unknown_to.get(pod.ordinal) == pod.uid
+def restart_reason(pod: ObservedPod, desired: PodRevision, annotations: ClusterAnnotations) -> str:
+    """Return why a pod must restart, or "": it has another revision or does not know its external address."""
+    if why := desired.mismatch(pod):
+        return why
+    is_unaware = bool(pod.uid) and annotations.external_unknown_to.get(pod.ordinal) == pod.uid
+    return "its external address changed" if is_unaware else ""
 
 
 def may_restart_running(
-    cluster: Cluster, observed: ObservedCluster, there: Sequence[ObservedPod], restart: str
+    cluster: Cluster, observed: ObservedCluster, there: Sequence[ObservedPod], desired: PodRevision
 ) -> bool:
     """Whether running pods that are not ready may restart. Without a broker report: only if no cluster was formed yet,
     or if all pods are outdated, to test the new configuration with one of them."""
@@ -137,7 +168,7 @@ def may_restart_running(
         return True
     if any(pod.is_ready for pod in observed.pods):
         return False
-    return not is_founded(cluster, observed) or all(pod.restart != restart for pod in there)
+    return not is_founded(cluster, observed) or all(desired.mismatch(pod) for pod in there)
 
 
 def are_others_running(pod: ObservedPod, there: Sequence[ObservedPod], pods: int) -> bool:

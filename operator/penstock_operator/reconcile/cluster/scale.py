@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 from penstock_operator.model.cluster import MAX_BROKERS, Cluster
 from penstock_operator.ports.brokers import ConfigPatch
+from penstock_operator.ports.kube import KubeEvent, Object
 from penstock_operator.reconcile.cluster.founded import is_founded
 from penstock_operator.reconcile.cluster.observed import ObservedCluster, ReportedState
+from penstock_operator.specs import names
 from penstock_operator.specs.cluster_annotations import ClusterAnnotations
 from penstock_operator.specs.settings import DRAINING
 
@@ -42,16 +44,44 @@ class ScalePlan:
 
 
 def current_pods(cluster: Cluster, observed: ObservedCluster) -> int | None:
-    """Return the replicas of the StatefulSet; if it is gone, derive them from pods and status. None for a new
-    cluster."""
+    """Return the replicas of the StatefulSet, and at least those that the operator applied: brokers that another client
+    scaled away may hold replicas. If it is gone, derive them from pods and status. None for a new cluster."""
     live = observed.stateful_set
     if live is not None:
-        replicas = live.get("spec", {}).get("replicas")
-        return 1 if replicas is None else min(int(replicas), MAX_BROKERS)
+        return min(max(live_replicas(live), applied_replicas(live) or 0), MAX_BROKERS)
     known = [pod.ordinal for pod in observed.pods]
     if is_founded(cluster, observed):  # brokers without pods may hold replicas
         known += [broker.id for broker in cluster.status.brokers if broker.id < MAX_BROKERS]
     return max(max(known) + 1, cluster.spec.brokers.replicas) if known else None
+
+
+def live_replicas(stateful_set: Object) -> int:
+    """Return `spec.replicas` of a StatefulSet."""
+    replicas = (stateful_set.get("spec") or {}).get("replicas")
+    return 1 if replicas is None else int(replicas)
+
+
+def applied_replicas(stateful_set: Object) -> int | None:
+    """Return the replicas that the operator applied last; None if unknown, because users can write annotations."""
+    text = str((stateful_set["metadata"].get("annotations") or {}).get(names.REPLICAS) or "")
+    is_number = text.isdecimal() and len(text) <= len(str(MAX_BROKERS)) and int(text) <= MAX_BROKERS
+    return int(text) if is_number else None
+
+
+def scale_revert_event(cluster: Cluster, observed: ObservedCluster) -> KubeEvent | None:
+    """Return the Event that explains why a scaling of the StatefulSet by another client is reverted."""
+    live, name, desired = observed.stateful_set, cluster.metadata.name, cluster.spec.brokers.replicas
+    applied = applied_replicas(live) if live is not None else None
+    if live is None or applied is None or live_replicas(live) in (applied, desired):
+        return None
+    replicas = live_replicas(live)
+    return KubeEvent(
+        "Warning",
+        "ScaleReverted",
+        f'reverting the scaling of StatefulSet "{names.stateful_set(name)}" from {applied} to {replicas} replicas:'
+        f" Cluster.spec.brokers.replicas is {desired}; to change it, run `kubectl scale clusters.penstock.io/{name}"
+        f" --replicas={replicas}`",
+    )
 
 
 def plan_scale(cluster: Cluster, observed: ObservedCluster, annotations: ClusterAnnotations, members: int) -> ScalePlan:
