@@ -27,6 +27,7 @@ from penstock.group.modern.assignors import AssignmentInput
 from penstock.group.modern.consumer import (
     HeartbeatResult,
     MemberHeartbeat,
+    check_id,
     handle_heartbeat,
     respond,
     unknown_member,
@@ -50,8 +51,6 @@ from penstock.state.view import ClusterView, TopicChange
 from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
-
-INVALID_GROUP_ID_TEXT = f"GroupId must have 1 to {MAX_GROUP_ID_CHARS} characters."
 
 FIRST_EPOCH = 1
 """The epoch of a group that is created without members."""
@@ -159,9 +158,10 @@ class ModernGroups:
     ) -> HeartbeatResult | Awaitable[HeartbeatResult]:
         """Handle a heartbeat. The result is immediate if nothing has to be stored."""
         error = self._error(group_id)
-        if error:
-            return failed(request, error, INVALID_GROUP_ID_TEXT if error is ErrorCode.INVALID_REQUEST else None)
+        if error and error is not ErrorCode.INVALID_REQUEST:
+            return failed(request, error)
         try:
+            check_id("GroupId", group_id, MAX_GROUP_ID_CHARS)
             protocol = MODERN_PROTOCOLS[group_type]
             protocol.check(request, protocol.assignors(self._config))
             running = self._find_or_create(group_type, group_id, request)

@@ -64,13 +64,17 @@ def _sign(value: Any, side: Side) -> Any:
     return value if value <= 0 else "positive"
 
 
-def _named(value: Any, side: Side) -> Any:
+def _named(value: Any, side: Side, is_epoch: bool = False) -> Any:
     if value in (None, "", -1, 0, NO_ID):
         return printable(value)
-    name = side.name_of(value)
+    name = side.name_of(value, is_epoch)
     if name is not None:
         return f"${name}"
     return value if isinstance(value, str) and not _looks_assigned(value) else "$other"
+
+
+def _epoch(value: Any, side: Side) -> Any:
+    return _named(value, side, is_epoch=True)
 
 
 def _looks_assigned(member_id: str) -> bool:
@@ -128,7 +132,7 @@ BY_FIELD: Mapping[str, Normaliser | None] = {
     "timestamp": _recent,
     "topic_id": _named,
     "member_id": _named,
-    "member_epoch": _named,
+    "member_epoch": _epoch,
     "group_epoch": _sign,
     "assignment_epoch": _sign,
     "leader": _named,

@@ -11,13 +11,18 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from bench.peers.cluster import Cluster
 from penstock_differential.compare import error_codes
 from penstock_differential.coverage import Coverage
 from penstock_differential.families.groups import heartbeat_tree
+from penstock_differential.families.migrations import consumer_tree
+from penstock_differential.families.share_world import FINAL, ack, ack_tree, alter_tree, describe_tree, share_fetch_tree
+from penstock_differential.families.share_world import heartbeat_tree as share_heartbeat_tree
 from penstock_differential.families.transactions import init_tree
 from penstock_differential.families.world import (
+    KNOWN_LIMIT_S,
     commit_tree,
     fetch_tree,
     join_tree,
@@ -68,6 +73,7 @@ def probes(side: Side, round_number: int) -> list[Probe]:
         ("AddOffsetsToTxn", 3, {"transactional_id": f"{group}-none", "producer_id": 1, "group_id": group}),
         ("DescribeTransactions", 0, {"transactional_ids": [f"{group}-none"]}),
         ("ListTransactions", 0, {"state_filters": ["Dead"]}),
+        *modern_probes(group),
     ]
     for partition in range(PARTITIONS):
         batch = {partition: BatchSpec(records(1))}
@@ -79,8 +85,31 @@ def probes(side: Side, round_number: int) -> list[Probe]:
             ("Produce", 9, {**produce_tree(TOPIC, batch), "timeout_ms": 500}),
             ("Fetch", 12, fetch_tree(TOPIC, partition)),
             ("ListOffsets", 5, {"replica_id": -1, "topics": [listed]}),
+            ("ShareFetch", 1, share_tree(share_fetch_tree(f"{group}-share", TOPIC, 0, wait_ms=0), partition)),
+            ("ShareAcknowledge", 1, share_tree(ack_tree(f"{group}-share", TOPIC, FINAL, ack(0, 0, 1)), partition)),
         ]
     return [(api, version, resolve(tree, side.assigned)) for api, version, tree in found]
+
+
+def modern_probes(group: str) -> list[Probe]:
+    """Return requests about a consumer group and a share group."""
+    consumers, share = f"{group}-consumer", f"{group}-share"
+    return [
+        ("ConsumerGroupHeartbeat", 1, consumer_tree(consumers, "c", 0, [TOPIC])),
+        ("ConsumerGroupDescribe", 1, {"group_ids": [consumers]}),
+        ("ShareGroupHeartbeat", 1, share_heartbeat_tree(share, topics=[TOPIC])),
+        ("ShareGroupDescribe", 1, {"group_ids": [share]}),
+        ("DescribeShareGroupOffsets", 1, describe_tree(share, TOPIC)),
+        ("AlterShareGroupOffsets", 0, alter_tree(f"{share}-empty", TOPIC)),
+        ("DeleteShareGroupOffsets", 0, {"group_id": f"{share}-none", "topics": [{"topic_name": TOPIC}]}),
+    ]
+
+
+def share_tree(tree: Tree, partition: int) -> Tree:
+    """Return a ShareFetch or ShareAcknowledge request about another partition of its topic."""
+    (topic,) = tree["topics"]
+    parts = [{**part, "partition_index": partition} for part in topic["partitions"]]
+    return {**tree, "topics": [{**topic, "partitions": parts}]}
 
 
 def observe(side: Side, broker_ids: list[int], until: Callable[[], bool]) -> SeenCodes:
@@ -106,6 +135,17 @@ def differing(ours: SeenCodes, theirs: SeenCodes) -> Mapping[str, tuple[set[int]
     return found
 
 
+def known_topic_id(side: Side) -> UUID:
+    """Return the id of the topic once the side knows it. Raises TimeoutError."""
+    deadline = time.monotonic() + KNOWN_LIMIT_S
+    while time.monotonic() < deadline:
+        found = side.topic_id(TOPIC)
+        if found is not None:
+            return found
+        time.sleep(PAUSE_S)
+    raise TimeoutError(f'{side.label} does not know topic "{TOPIC}"')
+
+
 def play_passing(pair: ServicePair, sides: tuple[Side, Side], coverage: Coverage) -> list[str]:
     """Kill a broker of each cluster, observe the others, restart it. Returns a line for each API that differs."""
     create = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 3}
@@ -114,6 +154,7 @@ def play_passing(pair: ServicePair, sides: tuple[Side, Side], coverage: Coverage
         for number in range(GROUPS):
             side.find_coordinator("group", f"passing-{number}")
             side.find_coordinator("transaction", f"passing-{number}")
+        side.assigned[f"id:{TOPIC}"] = known_topic_id(side)
 
     def watch(side: Side, cluster: Cluster) -> SeenCodes:
         victim = cluster.broker(3)

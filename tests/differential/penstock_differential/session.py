@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import random
 import signal
 import sys
@@ -26,7 +27,6 @@ from penstock_differential.sides import Side
 
 PROGRESS_S = 10.0
 MAX_FINDINGS = 400
-SHORT_SEED, SHORT_CASES, SHORT_AUTHORIZER_PAIRS = 4, 150, 400
 EXPIRING_CASES = 10
 COMPLETE_PAIRS = 10_000
 """Minimum of pairs for reporting known differences that did not occur."""
@@ -50,6 +50,11 @@ SHOWN = {Setup.ALONE: "", Setup.CLUSTER: ", three brokers", Setup.AUTHORIZER: ",
 """What a label says about the services."""
 
 
+SHORT_SEED = 4
+SHORT_CASES = {Setup.ALONE: 150, Setup.AUTHORIZER: 40}
+"""Numbers of cases of a short run. No other limit ends it, so that it plays the same cases on every machine."""
+
+
 def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.differential.run", description=__doc__)
@@ -59,7 +64,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=7200, help="most time for either part (default: 7200)")
     parser.add_argument("--expiring", action="store_true", help="play the cases about what expires, as a full run does")
     parser.add_argument("--cases", type=int, help="end after this many cases with one broker (default: no limit)")
-    parser.add_argument("--short", action="store_true", help=f"{SHORT_CASES} cases with one broker and a fixed seed")
+    parser.add_argument("--short", action="store_true", help=f"{SHORT_CASES[Setup.ALONE]} cases of a fixed seed")
     parser.add_argument("--seed", type=int, help="repeat a run with this seed (default: a random one)")
     parser.add_argument("--case", type=int, help="play only the case with this number")
     parser.add_argument("--api", action="append", default=[], help="only families about this API; may be repeated")
@@ -109,12 +114,20 @@ def play(pair: peers.ServicePair, record: Record, options: argparse.Namespace, p
                 shown_s = time.monotonic()
                 print(f"{record.coverage.total:,} pairs, {len(record.findings)} unexplained", flush=True)
             number += 1
-            is_last = options.case is not None or (setup is Setup.ALONE and number == options.cases)
+            is_last = options.case is not None or number == last_case(options, setup)
             if is_last or time.monotonic() - started_s > options.seconds:
                 break
     finally:
         for side in sides:
             side.close()
+
+
+def last_case(options: argparse.Namespace, setup: Setup) -> int | None:
+    """Return after how many cases a part ends; None if pairs or seconds end it."""
+    if options.short:
+        return SHORT_CASES.get(setup)
+    cases: int | None = options.cases
+    return cases if setup is Setup.ALONE else None
 
 
 def play_case(case: Case, one: Family) -> None:
@@ -183,7 +196,12 @@ def summarise(record: Record, options: argparse.Namespace) -> int:
         print(f"UNEXPLAINED {api} {shown} ({len(where)} times), first:\n  {where[0][:1500]}")
     unused = [one for one in record.known if id(one) not in record.occurred]
     complete = not (
-        options.cases or options.pairs < COMPLETE_PAIRS or options.case is not None or options.api or options.family
+        options.short
+        or options.cases
+        or options.pairs < COMPLETE_PAIRS
+        or options.case is not None
+        or options.api
+        or options.family
     )
     for one in unused if complete else []:
         print(f"did not occur: {one.api} {one.versions_text()} {', '.join(one.fields)}: {one.reason.strip()[:100]}")
@@ -214,8 +232,8 @@ def main() -> int:
     """Run as the command line specifies."""
     options = arguments()
     if options.short:
-        options.seed, options.cases, options.cluster_pairs = SHORT_SEED, SHORT_CASES, 0
-        options.authorizer_pairs = SHORT_AUTHORIZER_PAIRS
+        options.seed = SHORT_SEED if options.seed is None else options.seed
+        options.cluster_pairs, options.seconds = 0, math.inf
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1 << 32)
     has_authorization = plays_authorization(options)

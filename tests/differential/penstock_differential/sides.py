@@ -63,10 +63,10 @@ class Side:
         self._attempts = 0
         """Number of route refreshes in this case."""
 
-    def name_of(self, value: Any) -> str | None:
-        """Return the name of a value that this side assigned; None if it is unknown."""
+    def name_of(self, value: Any, is_epoch: bool = False) -> str | None:
+        """Return the name of a value that this side assigned; None if it is unknown. Ids and epochs may be equal."""
         for name, assigned in self.assigned.items():
-            if type(assigned) is type(value) and assigned == value:
+            if type(assigned) is type(value) and assigned == value and name.endswith("epoch") is is_epoch:
                 return name
         return None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.api.authorization.responses import DENIALS, NO_OPERATIONS
 from penstock.api.authorization.rules import (
     NEWEST,
     ApiRules,
@@ -93,13 +94,13 @@ def refused_share_offsets(
     requested: DescribeShareGroupOffsetsRequestTopic, error: int
 ) -> DescribeShareGroupOffsetsResponseTopic:
     """Return the DescribeShareGroupOffsets result of a topic with an error for each partition."""
-    return DescribeShareGroupOffsetsResponseTopic(
-        topic_name=requested.topic_name,
-        partitions=[
-            DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=-1, error_code=error)
-            for index in requested.partitions
-        ],
-    )
+    partitions = [
+        DescribeShareGroupOffsetsResponsePartition(
+            partition_index=index, start_offset=-1, error_code=error, error_message=DENIALS.get(error)
+        )
+        for index in requested.partitions
+    ]
+    return DescribeShareGroupOffsetsResponseTopic(topic_name=requested.topic_name, partitions=partitions)
 
 
 def hide_settings(created: CreatableTopicResult) -> None:
@@ -122,10 +123,13 @@ def topics_of_share_group(group: ShareGroup) -> set[str]:
 
 
 def hide_group(group: ConsumerGroup | ShareGroup) -> None:
-    """Replace a described group by the error for topics that the client may not see."""
+    """Replace a described group by the error for topics that the client may not see; its id remains."""
     group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     group.error_message = "the group has partitions of a topic that the client may not describe"
+    group.group_state = group.assignor_name = ""
+    group.group_epoch = group.assignment_epoch = 0
     group.members = []
+    group.authorized_operations = NO_OPERATIONS
 
 
 def cluster(right: Right, *, administrative: bool = False, logged: tuple[str, str] | None = None) -> ApiRules:
@@ -151,7 +155,9 @@ def share_data(note: str = "") -> ApiRules:
 
 def share_offsets(right: Right) -> ApiRules:
     """Return the requirement of requests that change offsets of a share group."""
-    topic = ElementRule(subject=Named(READ_TOPIC, "topic_name"), requested="topics", answered="responses")
+    topic = ElementRule(
+        subject=Named(READ_TOPIC, "topic_name"), requested="topics", answered="responses", runs_empty=True
+    )
     return ApiRules((RequestRule(rights=(right,), name="group_id"), topic), is_administrative=True)
 
 

@@ -9,7 +9,6 @@ from penstock.api.share.acks import ACK_MESSAGES, AckOutcome, ShareAcks
 from penstock.api.share.members import ShareMembers, session_key
 from penstock.share.sessions import SessionRequest
 from penstock.wire.apis import ApiKey
-from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.share_acknowledge import (
     LeaderIdAndEpoch,
     PartitionData,
@@ -66,7 +65,5 @@ def topic_responses(outcomes: list[AckOutcome]) -> list[ShareAcknowledgeTopicRes
 
 
 def share_acknowledge_failed(request: ShareAcknowledgeRequest, error: int) -> ShareAcknowledgeResponse:
-    """Return the response with an error for the request, and for each partition."""
-    refused = ErrorCode(error)
-    outcomes = [AckOutcome((t.topic_id, p.partition_index), refused) for t in request.topics for p in t.partitions]
-    return ShareAcknowledgeResponse(error_code=error, responses=topic_responses(outcomes))
+    """Return the response with an error for the request."""
+    return ShareAcknowledgeResponse(error_code=error)

@@ -71,8 +71,8 @@ class HeartbeatResult:
 def check_heartbeat(request: MemberHeartbeat, assignors: Iterable[str]) -> None:
     """Raise `GroupError` for a request that no member may send."""
     for name, value in (("MemberId", request.member_id), ("InstanceId", request.instance_id), ("RackId", request.rack)):
-        if value is not None and not 0 < len(value) <= MAX_ID_CHARS:
-            raise invalid(f"{name} must have 1 to {MAX_ID_CHARS} characters.")
+        if value is not None:
+            check_id(name, value)
     if request.epoch < STATIC_LEAVE_EPOCH:
         raise invalid(f"MemberEpoch is {request.epoch}, but must be greater than or equal to -2.")
     if request.epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
@@ -100,6 +100,12 @@ def check_heartbeat(request: MemberHeartbeat, assignors: Iterable[str]) -> None:
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {request.assignor[:100]} is not supported. Supported assignors: {', '.join(assignors)}.",
         )
+
+
+def check_id(name: str, value: str, max_chars: int = MAX_ID_CHARS) -> None:
+    """Raise `GroupError` for an id that is too long, or that is empty without the spaces around it, as in Kafka."""
+    if len(value) > max_chars or not value.strip():
+        raise invalid(f"{name} must have 1 to {max_chars} characters, not all of them spaces.")
 
 
 def invalid(message: str) -> GroupError:

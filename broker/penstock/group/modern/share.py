@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 from penstock.group.modern.assignment import NOTHING
 from penstock.group.modern.consumer import (
-    MAX_ID_CHARS,
     MAX_SUBSCRIPTION_CHARS,
     MAX_TOPICS,
     MemberHeartbeat,
+    check_id,
     invalid,
 )
 from penstock.group.modern.member import JOIN_EPOCH, LEAVE_EPOCH
@@ -48,10 +48,9 @@ def share_heartbeat(
 
 def check_share_heartbeat(request: MemberHeartbeat, assignors: Iterable[str]) -> None:
     """Raise `GroupError` for a request that no member may send."""
-    if not 0 < len(request.member_id) <= MAX_MEMBER_ID_CHARS:
-        raise invalid(f"MemberId must have 1 to {MAX_MEMBER_ID_CHARS} characters.")
-    if request.rack is not None and not 0 < len(request.rack) <= MAX_ID_CHARS:
-        raise invalid(f"RackId must have 1 to {MAX_ID_CHARS} characters.")
+    check_id("MemberId", request.member_id, MAX_MEMBER_ID_CHARS)
+    if request.rack is not None:
+        check_id("RackId", request.rack)
     if request.epoch < LEAVE_EPOCH:
         raise invalid(f"MemberEpoch is {request.epoch}, but must be greater than or equal to -1.")
     names = request.topic_names or ()

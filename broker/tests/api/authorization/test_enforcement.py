@@ -20,6 +20,10 @@ from penstock.security.acl_index import IMPLIED_BY
 from penstock.wire import codec
 from penstock.wire.acl import CLUSTER_NAME, AclOperation, ResourceType
 from penstock.wire.apis import ApiKey, api_name
+from penstock.wire.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+)
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse, ReplicaState
 from penstock.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from penstock.wire.messages.produce import ProduceRequest, ProduceResponse
@@ -28,11 +32,14 @@ from penstock.wire.schema import Payload
 pytestmark = pytest.mark.integration
 
 DENIALS = {int(error) for error in ERRORS.values()}
+SHARE_GROUP = "share"
 VARIANTS: dict[int, list[dict[str, Any]]] = {
     ApiKey.PRODUCE: [{"transactional_id": None}, {"transactional_id": TRANSACTION}],
     ApiKey.INIT_PRODUCER_ID: [{"transactional_id": None}, {"transactional_id": TRANSACTION}],
     ApiKey.FIND_COORDINATOR: [{"key_type": 0}, {"key_type": 1}],
     ApiKey.METADATA: [{"allow_auto_topic_creation": False}],
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: [{"group_id": SHARE_GROUP}],
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: [{"group_id": SHARE_GROUP}],
 }
 Required = list[tuple[Right, str]]
 
@@ -101,11 +108,15 @@ async def denials(
     return set(error_codes(answer)) & DENIALS
 
 
-async def commit_offsets(broker: AuthorizedBroker) -> None:
-    """Make the group of the requests exist: without it, OffsetDelete ends before the rights on topics, as in Kafka."""
+async def create_groups(broker: AuthorizedBroker) -> None:
+    """Make the groups of the requests exist: without them, OffsetDelete and DeleteShareGroupOffsets end before the
+    rights on topics, as in Kafka."""
     sample = filled(OffsetCommitRequest, 9, broker.topic_id(TOPIC))
     request = msgspec.structs.replace(sample, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None)
     await broker.client(ROOT).ask(request, OffsetCommitResponse, 9)
+    alter = filled(AlterShareGroupOffsetsRequest, 0, broker.topic_id(TOPIC))
+    of_share_group = msgspec.structs.replace(alter, group_id=SHARE_GROUP)
+    await broker.client(ROOT).ask(of_share_group, AlterShareGroupOffsetsResponse, 0)
 
 
 async def test_each_served_api_requires_what_the_table_says_and_nothing_else(broker: AuthorizedBroker) -> None:
@@ -118,7 +129,7 @@ async def test_each_served_api_requires_what_the_table_says_and_nothing_else(bro
                     continue
                 others = [acl(r.operation, r.resource, name) for r, name in rights if (r, name) != missing]
                 await broker.acls.create(others)
-                await commit_offsets(broker)
+                await create_groups(broker)
                 found = await denials(broker, request, api[1], version, ANA)
                 assert found == {error_of(missing[0])}, f"{what} without {missing}"
                 await broker.revoke_all()

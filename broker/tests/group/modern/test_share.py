@@ -90,6 +90,7 @@ def test_a_member_that_missed_a_response_continues_from_its_previous_epoch() -> 
     ("member_id", "epoch", "topics", "message"),
     [
         ("", 1, None, "MemberId must have 1 to 36 characters"),
+        (" ", 1, None, "MemberId must have 1 to 36 characters"),
         ("a" * 1025, 1, None, "MemberId must have 1 to 36 characters"),
         ("a", -2, None, "MemberEpoch is -2, but must be greater than or equal to -1"),
         ("a", 0, None, "SubscribedTopicNames must be set in first request"),

@@ -50,7 +50,7 @@ class Names:
         return [f"{self.prefix_a}-{kind}", f"{self.prefix_b}-{kind}"]
 
 
-LITERALS = {TOPIC: "tniwc", GROUP: "ghj", TXN: "xy", CLUSTER: ""}
+LITERALS = {TOPIC: "tniwc", GROUP: "ghjklmoqs", TXN: "xy", CLUSTER: ""}
 """The kinds of names for which literal ACLs are made. See `world` and `requests`."""
 
 

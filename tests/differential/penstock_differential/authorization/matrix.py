@@ -13,6 +13,8 @@ from penstock_differential.authorization.grants import Grant, Names
 from penstock_differential.authorization.requests import questions
 from penstock_differential.authorization.secured import SecuredSide, user_name
 from penstock_differential.case import Case, CaseEnded, Record
+from penstock_differential.families.migrations import consumer_tree
+from penstock_differential.families.share_world import join as join_share_group
 from penstock_differential.families.world import commit_tree, init_producer, wait_for_topic
 from penstock_differential.peers import ServicePair
 from penstock_differential.values import Ref, Tree
@@ -71,6 +73,11 @@ def create_resources(case: Case, names: Names) -> None:
     for group in names.existing("g"):
         for name in names.existing("t"):
             case.ask("OffsetCommit", commit_tree(group, name), 8)
+    for name, consumers, share in zip(*map(names.existing, "tks"), strict=True):
+        case.ask("ConsumerGroupHeartbeat", consumer_tree(consumers, "c", 0, [name]), 1)
+        join_share_group(case, share, name)
+        for side in case.sides:
+            del side.assigned["epoch"]  # a number that other values may have too
     for id_ in names.existing("x"):
         init_producer(case, id_, key=f"p-{id_}")
         case.ask(

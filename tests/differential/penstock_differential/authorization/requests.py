@@ -9,8 +9,19 @@ from collections.abc import Iterator, Sequence
 
 from penstock.wire.acl import AclOperation, AclPermission, PatternType, ResourceType
 from penstock_differential.authorization.grants import Names
+from penstock_differential.families.migrations import consumer_tree
+from penstock_differential.families.share_world import (
+    FINAL,
+    MEMBER,
+    ack,
+    ack_tree,
+    alter_tree,
+    describe_tree,
+    heartbeat_tree,
+    share_fetch_tree,
+)
 from penstock_differential.families.transactions import init_tree
-from penstock_differential.families.world import commit_tree, join_tree, records, sync_tree
+from penstock_differential.families.world import commit_tree, join_tree, records, sync_tree, topic_id
 from penstock_differential.values import UNKNOWN_ID, BatchSpec, Ref, Tree
 
 TRANSACTIONAL = 0x10
@@ -41,6 +52,8 @@ def questions(names: Names) -> Iterator[Question]:
     yield from cluster_reads(names)
     yield from writes(names)
     yield from group_writes(names)
+    yield from consumer_groups(names)
+    yield from share_groups(names)
     yield from transaction_writes(names)
     yield from administration(names)
     yield from acl_administration(names)
@@ -160,6 +173,53 @@ def group_writes(names: Names) -> Iterator[Question]:
         yield "LeaveGroup", {"group_id": group, "member_id": "m", "members": [{"member_id": "m"}]}, (0, 5)
         removed = [{"name": name, "partitions": [{"partition_index": 0}]} for name in topics]
         yield "OffsetDelete", {"group_id": group, "topics": removed}, (0,)
+
+
+def consumer_groups(names: Names) -> Iterator[Question]:
+    """Yield requests about consumer groups (KIP-848). A member of the group "k" has the topic "t"."""
+    topics, groups = names.topics(), names.existing("k")
+    described = [*groups, *names.groups()]
+    yield "ConsumerGroupDescribe", {"group_ids": described, "include_authorized_operations": True}, (0, 1)
+    for group in groups:
+        yield "ConsumerGroupHeartbeat", consumer_tree(group, "unknown", 5), (0, 1)
+    for kind, subscribed in zip("lmq", (topics[2:3], topics[:2], topics), strict=True):
+        for group in names.existing(kind):
+            yield "ConsumerGroupHeartbeat", consumer_tree(group, "c", 0, subscribed), (1,)
+            yield "ConsumerGroupHeartbeat", consumer_tree(group, "c", FINAL), (1,)
+
+
+def share_groups(names: Names) -> Iterator[Question]:
+    """Yield requests about share groups (KIP-932). A member of the group "s" has the topic "t"."""
+    topics, existing, groups = names.topics(), names.existing("t"), names.existing("s")
+    described = [*groups, *names.groups()]
+    yield "ShareGroupDescribe", {"group_ids": described, "include_authorized_operations": True}, (1,)
+    for group in groups:
+        yield "ShareGroupHeartbeat", heartbeat_tree(group, "unknown", 5), (1,)
+        of_topics = [{"topic_name": name, "partitions": [0]} for name in topics]
+        yield "DescribeShareGroupOffsets", {"groups": [{"group_id": group, "topics": of_topics}]}, (0, 1)
+        yield "DescribeShareGroupOffsets", describe_tree(group, None), (1,)
+        yield "AlterShareGroupOffsets", alter_tree(group, topics[0]), (0,)
+        yield "DeleteShareGroupOffsets", {"group_id": group, "topics": [{"topic_name": topics[0]}]}, (0,)
+        opened = {
+            **share_fetch_tree(group, None, 0, member="unknown"),
+            "topics": by_id(existing, {"partition_index": 0}),
+        }
+        yield "ShareFetch", opened, (1,)
+        acked = {"partition_index": 0, "acknowledgement_batches": [ack(0, 0, 1)]}
+        closed = {**ack_tree(group, topics[0], FINAL, member="unknown"), "topics": by_id(existing, acked)}
+        yield "ShareAcknowledge", closed, (2,)
+    for group in names.existing("o"):
+        yield "ShareGroupHeartbeat", heartbeat_tree(group, MEMBER, 0, topics[2:3]), (1,)
+        yield "ShareGroupHeartbeat", heartbeat_tree(group, MEMBER, 0, topics[2:]), (1,)
+        yield "ShareGroupHeartbeat", heartbeat_tree(group, MEMBER, FINAL), (1,)
+        altered = [alter_tree(group, name)["topics"][0] for name in topics]
+        yield "AlterShareGroupOffsets", {"group_id": group, "topics": altered}, (0,)
+        removed = [{"topic_name": name} for name in topics]
+        yield "DeleteShareGroupOffsets", {"group_id": group, "topics": removed}, (0,)
+    part: Tree = {"partition": 0, "leader_epoch": 0}
+    for api in ("ReadShareGroupState", "WriteShareGroupState"):
+        named = [{"topic_id": topic_id(topics[0]), "partitions": [part]}]
+        yield api, {"group_id": f"{names.prefix_a}-nothing", "topics": named}, (0,)
 
 
 def transaction_writes(names: Names) -> Iterator[Question]:

@@ -80,6 +80,8 @@ def consumer_members(case: Case) -> None:
         keep = {"group_id", "member_id", "member_epoch", "rack_id", "subscribed_topic_names"}
         version = case.version("ConsumerGroupHeartbeat")
         if tree["member_id"] or version:
-            case.ask("ConsumerGroupHeartbeat", case.mutate("ConsumerGroupHeartbeat", version, tree, keep, 0.2), version)
+            faults = int((not isinstance(epoch, int) and epoch.plus != 0) or epoch == -3)
+            tree = case.mutate("ConsumerGroupHeartbeat", version, tree, keep, 0.2, faults)
+            case.ask("ConsumerGroupHeartbeat", tree, version)
     consumer_heartbeat(case, group, LEAVE_EPOCH)
     case.ask("ConsumerGroupDescribe", {"group_ids": [case.rng.choice([group, "", "none"])]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_differential.case import Case
+from penstock_differential.case import SPREAD, Case
 from penstock_differential.families import family, share_world
 from penstock_differential.families.share_world import (
     FINAL,
@@ -44,11 +44,8 @@ def share_members(case: Case) -> None:
         if member != MEMBER and epoch == 0:
             continue  # a second member: how soon the first has its new epoch is a matter of time
         tree = heartbeat_tree(group, member, epoch, topics)
-        case.ask(
-            "ShareGroupHeartbeat",
-            case.mutate("ShareGroupHeartbeat", 1, tree, keep={"group_id", "member_id", "member_epoch"}, odds=0.2),
-            1,
-        )
+        keep, faults = {"group_id", "member_id", "member_epoch"}, int(member != MEMBER or epoch == -2)
+        case.ask("ShareGroupHeartbeat", case.mutate("ShareGroupHeartbeat", 1, tree, keep, 0.2, faults), 1)
     describe(case, group)
     case.ask("ShareGroupHeartbeat", heartbeat_tree(group, epoch=FINAL), 1)
     case.ask("ShareGroupHeartbeat", heartbeat_tree(group, epoch=Ref("epoch")), 1)
@@ -80,15 +77,16 @@ def share_sessions(case: Case) -> None:
         wrong = case.rng.choice([epoch, epoch, epoch, epoch + 1, epoch - 1, FINAL, -2, (1 << 31) - 1])
         member = case.rng.choice([MEMBER, MEMBER, MEMBER, "unknown"])
         named = case.rng.choice([None, None, name])
+        faults = int(member != MEMBER or wrong not in (0, epoch))
         if member == MEMBER and not wrong:
             case.events.add("a session was opened again")
         if case.rng.random() < 0.6:
             tree = share_fetch_tree(group, named, wrong, member=member)
-            tree = case.mutate("ShareFetch", 2, tree, keep={"max_records", "max_bytes"}, odds=0.15)
+            tree = case.mutate("ShareFetch", 2, tree, {"max_records", "max_bytes"}, 0.15, faults)
             answer = share_fetch(case, name, tree)
         else:
             tree = ack_tree(group, name, wrong, member=member)
-            tree = case.mutate("ShareAcknowledge", 2, tree, odds=0.15)
+            tree = case.mutate("ShareAcknowledge", 2, tree, odds=0.15, faults=faults)
             answer = acknowledge(case, name, tree)
         if not answer["error_code"]:
             epoch = tree["share_session_epoch"] + 1
@@ -140,6 +138,8 @@ def share_acknowledgements_without_records(case: Case) -> None:
     for epoch in range(1, 5):
         named, partition = case.rng.choice([name, other, f"{case.prefix}-none"]), case.rng.choice([0, 0, 1, -1])
         batch = ack(0, case.rng.choice([0, 5]), case.rng.choice([ACCEPT, RELEASE, 4]))
+        if case.is_cluster and named == other:
+            case.features.add(SPREAD)
         answer = acknowledge(case, name, ack_tree(group, named, epoch, batch, partition=partition))
         if answer["error_code"]:
             break

@@ -137,7 +137,7 @@ def group_with_records(case: Case, batches: int = 3, size: int = 3, **more: Any)
 
 def share_fetch(case: Case, name: str, tree: Tree, **more: Any) -> Tree:
     """Send a ShareFetch to the leader, on the member's connection."""
-    return case.ask(
+    answer = case.ask(
         "ShareFetch",
         tree,
         case.version("ShareFetch"),
@@ -146,6 +146,10 @@ def share_fetch(case: Case, name: str, tree: Tree, **more: Any) -> Tree:
         retry=False,
         **more,
     )
+    parts = [part for each in answer["responses"] for part in each["partitions"]]
+    if any(acquired["delivery_count"] >= 3 for part in parts for acquired in part["acquired_records"]):
+        case.events.add("records were delivered three times")
+    return answer
 
 
 def acknowledge(case: Case, name: str, tree: Tree) -> Tree:

@@ -43,7 +43,9 @@ def transactions_v2(case: Case) -> None:
         if kind == "produce":
             tree = batch(name, epoch, 0 if epoch.plus else sequence, id_)
             answer = case.ask("Produce", tree, PRODUCE_VERSION)
-            if answer["responses"][0]["partition_responses"][0]["error_code"] == 0 and not epoch.plus:
+            if answer["responses"][0]["partition_responses"][0]["error_code"]:
+                case.events.add("a transactional batch was refused")
+            elif not epoch.plus:
                 sequence += 2
         elif kind == "end":
             sequence = end(case, id_, epoch, sequence)
