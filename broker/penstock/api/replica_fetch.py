@@ -83,12 +83,15 @@ class FollowerSession:
         return self.config.reads_from_followers
 
     def mark_ready(self, followed: FollowerReplica, urgent: bool) -> None:
-        """Queue a partition; an `urgent` change completes the waiting request."""
+        """Queue a partition. An `urgent` change completes the waiting request at once, others soon."""
         if followed in self.throttled:
             return
         self.ready[followed] = None
-        if urgent and self.pending is not None:
-            self.pending.wake()
+        if self.pending is not None:
+            if urgent:
+                self.pending.wake()
+            else:
+                self.pending.shorten_wait()
 
     def throttle(self, followed: FollowerReplica, wait_s: float) -> None:
         """Hold a partition back for `wait_s` seconds."""
@@ -295,7 +298,7 @@ class PendingReplicaFetch:
         self.version, self.correlation_id, self.exchange = version, correlation_id, exchange
         self.found = found
         self.max_bytes = min(request.max_bytes, api.max_bytes)
-        self.completed = self.scheduled = False
+        self.completed = self.scheduled = self.is_shortened = False
         self.timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -309,6 +312,8 @@ class PendingReplicaFetch:
             return
         self.session.pending = self
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.finish)
+        if self.found or self.session.ready:
+            self.shorten_wait()
         self.exchange.on_disconnect(self.finish)
 
     def wake(self) -> None:
@@ -317,12 +322,25 @@ class PendingReplicaFetch:
             self.scheduled = True
             asyncio.get_running_loop().call_soon(self.finish)
 
+    def shorten_wait(self) -> None:
+        """Respond within replica.fetch.wait.max.ms: there are changes that need not be sent at once."""
+        if self.is_shortened or self.timer is None:
+            return
+        self.is_shortened = True
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + self.session.config.replica_fetch_wait_max_ms / 1000
+        if due_s < self.timer.when():
+            self.timer.cancel()
+            self.timer = loop.call_at(due_s, self.finish)
+
     def resume(self) -> None:
         """Respond if the partitions released by the throttle have something urgent."""
         if not self.completed and not self.scheduled:
             self.collect()
             if any(is_urgent(answer) for _, answer in self.found):
                 self.reply()
+            elif self.found:
+                self.shorten_wait()
 
     def finish(self) -> None:
         """Respond now with the results so far."""

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.client.cluster import COORDINATOR, ClusterConnections
-from penstock.client.errors import BrokerError, ClientError, GroupFenced, UnsupportedByBroker, check
+from penstock.client.errors import BrokerError, ClientError, GroupFenced, UnsupportedByBroker
 from penstock.client.heartbeat_membership import (
     LEAVE_EPOCH,
     NO_PARTITIONS,
+    DescribedMembership,
     HeartbeatMembership,
     TopicIdPartitions,
-    partitions_of,
 )
 from penstock.client.membership import GroupOptions
 from penstock.wire.errors import ErrorCode
@@ -71,22 +71,6 @@ class ConsumerMembership(HeartbeatMembership):
         self._is_acknowledged = False
         self._due.set()
 
-    async def has_final_assignment(self) -> bool:
-        """Return whether the coordinator has no other assignment for this member than the one in use.
-
-        A member that joins a group may get its partitions with later heartbeats, once they are assigned or others have
-        released them.
-        """
-        request = ConsumerGroupDescribeRequest(group_ids=[self.options.group_id])
-        response = await self._call(request, ConsumerGroupDescribeResponse)
-        for group in response.groups:
-            check(group.error_code, f'group "{group.group_id}"', group.error_message)
-            for member in group.members:
-                if member.member_id == self.member_id and member.member_epoch == self.generation:
-                    is_current = group.group_epoch == group.assignment_epoch == member.member_epoch
-                    return is_current and partitions_of(member.target_assignment) == self._current.owned
-        return False
-
     def reset(self) -> None:
         """Discard the membership: the next heartbeat joins."""
         self._current = self._current._replace(owned=NO_PARTITIONS)
@@ -97,6 +81,15 @@ class ConsumerMembership(HeartbeatMembership):
         """Return the heartbeat of a member that leaves. A static member keeps its partitions for its restart."""
         is_static = self.options.instance_id is not None
         return self._request(STATIC_LEAVE_EPOCH if is_static else LEAVE_EPOCH), ConsumerGroupHeartbeatResponse
+
+    async def _describe(self) -> list[DescribedMembership]:
+        request = ConsumerGroupDescribeRequest(group_ids=[self.options.group_id])
+        response = await self._call(request, ConsumerGroupDescribeResponse)
+        for group in response.groups:
+            self._check(group)
+        return [
+            DescribedMembership(group, it, it.target_assignment) for group in response.groups for it in group.members
+        ]
 
     async def _exchange(self, epoch: int) -> ConsumerGroupHeartbeatResponse:
         """Send one heartbeat. After a failed one the next reports everything."""

@@ -9,7 +9,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID, uuid4
 
 from penstock.client.cluster import ClusterConnections
@@ -59,6 +59,30 @@ class AssigningResponse(Protocol):
         """The assignment, if it has changed."""
 
 
+class DescribedGroup(Protocol):
+    """A group in a description."""
+
+    error_code: int
+    error_message: str | None
+    group_epoch: int
+    assignment_epoch: int
+
+
+class DescribedMember(Protocol):
+    """A member in a description."""
+
+    member_id: str
+    member_epoch: int
+
+
+class DescribedMembership(NamedTuple):
+    """A member of a described group with the partitions that the coordinator has assigned to it."""
+
+    group: DescribedGroup
+    member: DescribedMember
+    target: AssignedTopics
+
+
 H = TypeVar("H", bound=Payload)
 
 
@@ -89,6 +113,10 @@ class HeartbeatMembership(GroupMembership):
     def _leave_request(self) -> tuple[Payload, type[Payload]]:
         """Return the heartbeat of a member that leaves, and the class of its response."""
 
+    @abstractmethod
+    async def _describe(self) -> Sequence[DescribedMembership]:
+        """Return the members of the group as the coordinator has them. Raises `ClientError`."""
+
     async def _call_as_member(self, request: Payload, response: type[H]) -> H:
         """Send a heartbeat, after which the coordinator may have this member. Raises `ClientError`."""
         self._may_be_member = True
@@ -109,6 +137,18 @@ class HeartbeatMembership(GroupMembership):
             self.request_heartbeat()
             await asyncio.wait({self._answered}, timeout=self.cluster.request_timeout_ms / 1000)
         return self.joined and self.generation != generation
+
+    async def has_final_assignment(self) -> bool:
+        """Return whether the coordinator has no other assignment for this member than the one in use.
+
+        A member that joins a group may get its partitions with later heartbeats, once they are assigned or others have
+        released them.
+        """
+        for group, member, target in await self._describe():
+            if member.member_id == self.member_id and member.member_epoch == self.generation:
+                is_current = group.group_epoch == group.assignment_epoch == member.member_epoch
+                return is_current and partitions_of(target) == self.owned
+        return False
 
     # --- join and leave
 
@@ -194,7 +234,7 @@ class HeartbeatMembership(GroupMembership):
         response = await self._exchange(max(self.generation, JOIN_EPOCH))
         self._apply(response)
 
-    def _check(self, response: AssigningResponse) -> None:
+    def _check(self, response: AssigningResponse | DescribedGroup) -> None:
         """Raise `BrokerError` if the response has an error."""
         check(response.error_code, f'group "{self.options.group_id}"', response.error_message)
 

@@ -230,7 +230,8 @@ class BrokerConfig(ModernGroupDefaults):
         kind=LONG, minimum=1, maximum=MAX_INT, dynamic=True,
     )
     replica_fetch_wait_max_ms: int = setting(
-        "replica.fetch.wait.max.ms", 500, "Maximum time that a follower's fetch waits for new records, in ms.",
+        "replica.fetch.wait.max.ms", 500,
+        "Maximum time until a leader sends a new high watermark to a follower that waits for records, in ms.",
         maximum=60_000,
     )
     replica_fetch_max_bytes: int = setting(

@@ -21,7 +21,7 @@ from penstock.client.security import Sasl
 from penstock.config.broker import BrokerConfig
 from penstock.config.listener_sasl import BrokerCredentials
 from penstock.node.tcp_prober import endpoint_of
-from penstock.replica.fetcher import FetchChannel
+from penstock.replica.fetcher import FetchChannel, max_wait_ms
 from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse
@@ -164,7 +164,7 @@ class Peers:
 
     def fetch_from(self, broker_id: int) -> FetchChannel:
         """Return a channel for replica fetches from a broker."""
-        return FetchPeer(self._peer(broker_id, "fetch", self.config.replica_fetch_wait_max_ms))
+        return FetchPeer(self._peer(broker_id, "fetch", max_wait_ms(self.config)))
 
     def _peer(self, broker_id: int, purpose: str, wait_ms: float = 0.0) -> PeerClient:
         name = f"penstock-{purpose}-{self.config.node_id}"

@@ -40,7 +40,18 @@ PARTITION_BACKOFF_S = 0.1
 MAX_IN_FLIGHT = 2
 """Maximum concurrent requests: one that the leader holds, and one that makes it answer."""
 
+QUIET_WAIT_MS = 5_000
+"""Maximum wait of a request while no partition has changes: long, so that idle followers cost little, and short enough
+for `replica.lag.time.max.ms` that a connection that was lost in silence is noticed before followers leave the ISR."""
+
 Key = tuple[UUID, int]
+
+
+def max_wait_ms(config: BrokerConfig) -> int:
+    """Return the time in ms that a leader may hold a request. It responds within `replica.fetch.wait.max.ms` of a
+    change.
+    """
+    return max(config.replica_fetch_wait_max_ms, QUIET_WAIT_MS)
 
 
 class FetchChannel(Protocol):
@@ -309,7 +320,7 @@ class BrokerFetcher:
         self.forgotten.clear()
         request = FetchRequest(
             replica_state=ReplicaState(replica_id=config.node_id, replica_epoch=self.membership.epoch),
-            max_wait_ms=config.replica_fetch_wait_max_ms,
+            max_wait_ms=max_wait_ms(config),
             min_bytes=1,
             max_bytes=config.replica_fetch_response_max_bytes,
             session_id=0 if is_full else self.session_id,

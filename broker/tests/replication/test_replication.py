@@ -7,6 +7,7 @@ from cluster_kit import Cluster
 from replica_kit import until
 
 from penstock.log.partition_log import PartitionLog
+from penstock.replica.fetcher import QUIET_WAIT_MS
 from penstock.wire.errors import ErrorCode
 
 
@@ -88,10 +89,27 @@ async def test_a_partition_in_which_nothing_happens_is_not_looked_at(cluster: Cl
     await cluster.caught_up(1, 2, 3)
     await cluster.lag(10)
     assert not cluster[1].keeper.watched
-    links = [cluster[2].links[1], cluster[3].links[1]]
-    before = [len(link.requests) for link in links]
-    await until(lambda: all(len(link.requests) > n + 2 for link, n in zip(links, before, strict=True)))
-    assert all(not r.topics for link, n in zip(links, before, strict=True) for r in link.requests[n + 1 :])
+    for link in cluster[2].links[1], cluster[3].links[1]:
+        await until(lambda link=link: link.under_way and not link.requests[-1].topics)  # type: ignore[misc]
+        assert link.requests[-1].max_wait_ms == QUIET_WAIT_MS
+
+
+async def test_a_follower_that_waits_learns_a_new_high_watermark_soon(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.acknowledged(1)
+    await until(lambda: cluster[2].follower().high_watermark == cluster[1].leader().high_watermark)
+    cluster[3].files.hold()
+    _, waiter = cluster.produce(1)
+    await cluster.caught_up(1, 2)
+    session, fetcher = cluster[1].followers.sessions[2], cluster[2].fetchers.by_leader[1]
+    await until(lambda: session.pending is not None and session.epoch == fetcher.epoch)
+    waiting = session.pending
+    assert waiting is not None
+    assert not waiting.is_shortened
+    cluster[3].files.let_go()
+    await until(lambda: waiter.answers)
+    assert waiting.is_shortened
+    await until(lambda: cluster[2].follower().high_watermark == cluster[1].leader().high_watermark)
 
 
 async def test_a_new_leader_goes_on_where_the_old_one_was(cluster: Cluster) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.client.cluster import ClusterConnections
-from penstock.client.errors import check
 from penstock.client.heartbeat_membership import (
     LEAVE_EPOCH,
     NO_PARTITIONS,
+    DescribedMembership,
     HeartbeatMembership,
     TopicIdPartitions,
-    partitions_of,
 )
 from penstock.client.membership import GroupOptions
 from penstock.wire.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
@@ -48,20 +47,15 @@ class ShareMembership(HeartbeatMembership):
         self._owned, self._reported = NO_PARTITIONS, None
         super().reset()
 
-    async def has_final_assignment(self) -> bool:
-        """Return whether the coordinator has no other assignment for this member than the one in use."""
+    def _leave_request(self) -> tuple[Payload, type[Payload]]:
+        return self._request(LEAVE_EPOCH), ShareGroupHeartbeatResponse
+
+    async def _describe(self) -> list[DescribedMembership]:
         request = ShareGroupDescribeRequest(group_ids=[self.options.group_id])
         response = await self._call(request, ShareGroupDescribeResponse)
         for group in response.groups:
-            check(group.error_code, f'group "{group.group_id}"', group.error_message)
-            for member in group.members:
-                if member.member_id == self.member_id and member.member_epoch == self.generation:
-                    is_current = group.group_epoch == group.assignment_epoch == member.member_epoch
-                    return is_current and partitions_of(member.assignment) == self._owned
-        return False
-
-    def _leave_request(self) -> tuple[Payload, type[Payload]]:
-        return self._request(LEAVE_EPOCH), ShareGroupHeartbeatResponse
+            self._check(group)
+        return [DescribedMembership(group, it, it.assignment) for group in response.groups for it in group.members]
 
     async def _exchange(self, epoch: int) -> ShareGroupHeartbeatResponse:
         """Send one heartbeat. After a failed one the next reports everything."""
