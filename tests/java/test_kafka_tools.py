@@ -9,11 +9,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 from penstock_e2e.broker import cluster
 from penstock_e2e.model import eventually
-from penstock_java.kafka_tools import KafkaTools, segments
+from penstock_java.kafka_tools import KafkaTools, produce, segments
 
 BootstrapOf = Callable[[int], str]
 RATES = (
@@ -21,7 +20,7 @@ RATES = (
     "follower.replication.throttled.rate",
     "replica.alter.log.dirs.io.max.bytes.per.second",
 )
-
+KAFKA_FEATURES = {"group.version": "1", "share.version": "1", "transaction.version": "2"}
 
 pytestmark = pytest.mark.xdist_group("java-3")
 
@@ -29,22 +28,6 @@ pytestmark = pytest.mark.xdist_group("java-3")
 @pytest.fixture
 def tools(bootstrap_of: BootstrapOf) -> KafkaTools:
     return KafkaTools(bootstrap_of(3))
-
-
-def produce(bootstrap: str, topic: str, count: int, transactional_id: str | None = None) -> None:
-    settings: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap, "linger.ms": 0}
-    if transactional_id is not None:
-        settings["transactional.id"] = transactional_id
-    producer = Producer(settings)
-    if transactional_id is not None:
-        producer.init_transactions(30)
-        producer.begin_transaction()
-    for number in range(count):
-        producer.produce(topic, key=f"k{number}", value=f"v{number}", headers=[("h", b"1")])
-    if transactional_id is not None:
-        producer.commit_transaction(30)
-    else:
-        assert producer.flush(30) == 0
 
 
 @pytest.mark.timeout(300)
@@ -96,22 +79,6 @@ def test_settings_of_every_kind_are_described_and_changed(tools: KafkaTools) -> 
     alter("groups", "set-group", "--add-config", "consumer.session.timeout.ms=45000")
     alter("groups", "set-group", "--delete-config", "consumer.session.timeout.ms")
     tools.run("configs", "--describe", "--entity-type", "client-metrics", "--entity-name", "m")
-
-
-@pytest.mark.timeout(300)
-def test_groups_are_listed_described_reset_and_deleted(tools: KafkaTools) -> None:
-    topic, group = "read", "tooled-group"
-    tools.run("topics", "--create", "--topic", topic, "--partitions", "1")
-    produce(tools.bootstrap, topic, 5)
-    reset = ["--reset-offsets", "--group", group, "--topic", topic, "--to-offset", "2"]
-    tools.run("consumer-groups", *reset, "--execute")
-    assert group in tools.run("consumer-groups", "--list").split()
-    described = tools.run("consumer-groups", "--describe", "--group", group, "--offsets")
-    row = next(line.split() for line in described.splitlines() if line.split()[:2] == [group, topic])
-    assert row[2:6] == ["0", "2", "5", "3"]
-    assert "Empty" in tools.run("consumer-groups", "--describe", "--group", group, "--state")
-    tools.run("consumer-groups", "--delete-offsets", "--group", group, "--topic", topic)
-    tools.run("consumer-groups", "--delete", "--group", group)
 
 
 @pytest.mark.timeout(300)
@@ -185,3 +152,34 @@ def test_every_setting_that_kafka_defines_is_described_with_its_type(tools: Kafk
     counts = Counter(resource for resource, *_ in settings)
     assert counts == {"BROKER": 340, "TOPIC": 33, "GROUP": 17, "CLIENT_METRICS": 3}
     assert [each for each in settings if each[2] != each[3]] == []
+
+
+@pytest.mark.timeout(400)
+def test_offsets_logs_and_leaders_are_described_and_changed(tools: KafkaTools, tmp_path: Path) -> None:
+    topic = "inspected"
+    tools.run("topics", "--create", "--topic", topic, "--partitions", "1", "--replication-factor", "3")
+    produce(tools.bootstrap, topic, 5)
+    assert f"{topic}:0:5" in tools.run("get-offsets", "--topic", topic).split()
+    assert f"{topic}:0:0" in tools.run("get-offsets", "--topic", topic, "--time", "earliest").split()
+    before = tmp_path / "before.json"
+    before.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 2}]}))
+    assert "low_watermark: 2" in tools.run("delete-records", "--offset-json-file", str(before))
+    assert f"{topic}:0:2" in tools.run("get-offsets", "--topic", topic, "--time", "earliest").split()
+    described = json.loads(tools.run("log-dirs", "--describe", "--topic-list", topic).splitlines()[-1])
+    directories = [directory for broker in described["brokers"] for directory in broker["logDirs"]]
+    assert [partition["partition"] for each in directories for partition in each["partitions"]] == [f"{topic}-0"] * 3
+    elected = tools.run("leader-election", "--election-type", "preferred", "--topic", topic, "--partition", "0")
+    assert f"{topic}-0" in elected
+
+
+@pytest.mark.timeout(300)
+def test_the_cluster_and_its_brokers_are_described(tools: KafkaTools) -> None:
+    assert "Cluster ID: " in tools.run("cluster", "cluster-id")
+    endpoints = tools.run("cluster", "list-endpoints").splitlines()[1:]
+    assert [line.split()[0] for line in endpoints if line.strip()] == ["0", "1", "2"]
+    assert tools.run("broker-api-versions").count("isFenced: false") == 3
+    features = tools.run("features", "describe").splitlines()
+    finalized = {line.split()[1]: line.split("FinalizedVersionLevel: ")[1].split()[0] for line in features}
+    assert {name: finalized[name] for name in KAFKA_FEATURES} == KAFKA_FEATURES
+    assert "LeaderId:" in tools.run("metadata-quorum", "describe", "--status")
+    assert tools.run("client-metrics", "--list").split() == []

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -22,25 +22,11 @@ sys.path.insert(3, str(Path(__file__).parents[2] / "broker" / "tests" / "client"
 
 from penstock_suites.brokers import running
 from penstock_suites.lists import FAILED, PASSED, Exceptions, Outcome, counted, problems, read
+from penstock_suites.registry import FROM_REGISTRIES, SUITES
 from penstock_suites.sources import SourceError
 from penstock_suites.suite import Run, Suite
-from penstock_suites.suites.kafka_go import KafkaGo
-from penstock_suites.suites.librdkafka import Librdkafka
-from penstock_suites.suites.platformatic import Platformatic
-from penstock_suites.suites.pytests import Aiokafka, ConfluentKafka, KafkaPython
-from penstock_suites.suites.sarama import Sarama
 
 HERE = Path(__file__).parent
-SUITES: Mapping[str, Callable[[Path | None], Suite]] = {
-    "aiokafka": Aiokafka,
-    "sarama": lambda _: Sarama(),
-    "librdkafka": lambda _: Librdkafka(),
-    "kafka-go": lambda _: KafkaGo(),
-    "confluent": ConfluentKafka,
-    "kafka-python": KafkaPython,
-    "platformatic": Platformatic,
-}
-FROM_REGISTRIES = ("sarama", "librdkafka", "kafka-go")
 MOST_AGAIN = 6
 """Maximum of failed tests that are run a second time: more failures have a common cause."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from penstock_suites import gotests
 from penstock_suites.lists import FAILED, PASSED, SKIPPED, Exceptions, ListError, Outcome, counted, problems, read
+from penstock_suites.registry import SUITES
 from penstock_suites.suites import platformatic
 
 GOOD = Outcome(PASSED)
@@ -23,6 +24,12 @@ def test_a_list_gives_each_test_its_kind_and_reason() -> None:
 def test_a_line_without_kind_or_reason_or_of_a_test_named_before_is_refused(line: str) -> None:
     with pytest.raises(ListError, match="line"):
         read(line)
+
+
+def test_each_list_can_be_read_and_belongs_to_a_suite() -> None:
+    lists = {path: read(path.read_text()) for path in (Path(__file__).parent / "lists").iterdir()}
+    assert {path.name.partition(".")[0] for path in lists} <= set(SUITES)
+    assert {path.suffix for path in lists} == {".txt"}
 
 
 def test_a_failure_that_is_not_listed_is_a_problem_with_its_detail() -> None:

@@ -8,12 +8,28 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
 from penstock_suites.brokers import Cluster, Layout
 from penstock_suites.lists import Outcome
 from penstock_suites.sources import Source
+
+GROUP_PROTOCOL = "TEST_CONSUMER_GROUP_PROTOCOL"
+"""Variable with the group protocol of the consumers, for the suites on librdkafka."""
+
+
+class GroupProtocol(Enum):
+    """The protocol by which consumers join groups: the classic one, or that of KIP-848."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+    @property
+    def suffix(self) -> str:
+        """What follows the suite's name: empty for the classic protocol."""
+        return "" if self is GroupProtocol.CLASSIC else f"-{self.value}"
 
 
 @dataclass

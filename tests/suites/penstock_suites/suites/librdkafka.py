@@ -14,10 +14,10 @@ from penstock_suites.brokers import Layout
 from penstock_suites.lists import FAILED, PASSED, SKIPPED, Outcome
 from penstock_suites.security import SCRAM_512, Security
 from penstock_suites.sources import BUILD_LIMIT_S, NpmTarball, call, prepared
-from penstock_suites.suite import Run, logged, nothing_else
+from penstock_suites.suite import GROUP_PROTOCOL, GroupProtocol, Run, logged, nothing_else
 
 LIMIT_S = 2400
-VERSION = "2.14.2"
+VERSION = "2.15.1"
 # `configure` requires its module "log", which may be empty; npm excludes files with names that end in .log.
 MISSING_MODULE = Path("mklove") / "modules" / "configure.log"
 WITHOUT = ("sasl", "gssapi", "curl", "zstd")
@@ -89,16 +89,18 @@ LISTENERS = (
 
 
 class Librdkafka:
-    """librdkafka's suite."""
+    """librdkafka's suite. `protocol` is the group protocol of its consumers."""
 
-    name = "librdkafka"
     source = NpmTarball(
         "@confluentinc/kafka-javascript",
-        "1.9.1",
-        "c7d484bb4424a2a5682a02702bf2882db659f91c28cb29008a400eb96b192586",
+        "1.10.1",
+        "ada7d703bb1d3237e2292bfabf438d663b6160c9f1ac2a2406b5dc4257c81b66",
         f"librdkafka {VERSION}",
     )
     around = staticmethod(nothing_else)
+
+    def __init__(self, protocol: GroupProtocol = GroupProtocol.CLASSIC) -> None:
+        self._protocol, self.name = protocol, f"librdkafka{protocol.suffix}"
 
     def layout(self, brokers: int | None) -> Layout:
         settings = {"auto.create.topics.enable": "true", "num.partitions": "4", "default.replication.factor": "3"}
@@ -169,6 +171,7 @@ class Librdkafka:
             "TEST_REPORT": str(report),
             "RDKAFKA_TEST_CONF": str(settings),
             "TEST_KAFKA_VERSION": "4.3.1",
+            GROUP_PROTOCOL: self._protocol.value,
             "LD_LIBRARY_PATH": f"{run.sources / 'src'}:{run.sources / 'src-cpp'}",
             "TESTS": ",".join(tests),
             **more,

@@ -14,7 +14,7 @@ from penstock_suites.brokers import Cluster, Layout
 from penstock_suites.lists import FAILED, PASSED, SKIPPED, Outcome
 from penstock_suites.security import SCRAM_256, SCRAM_512, Security
 from penstock_suites.sources import Checkout, python_environment
-from penstock_suites.suite import Run, logged, nothing_else
+from penstock_suites.suite import GROUP_PROTOCOL, GroupProtocol, Run, logged, nothing_else
 
 LIMIT_S = 2400
 TEST_LIMIT_S = 180
@@ -24,6 +24,8 @@ KAFKA_ACLS = Path(__file__).parents[1] / "kafka_acls.py"
 AIOKAFKA_CONFTEST = Path(__file__).parent / "aiokafka_conftest.txt"
 KAFKA_PYTHON_CONFTEST = Path(__file__).parent / "kafka_python_conftest.txt"
 CONFLUENT_CONFTEST = Path(__file__).parent / "confluent_conftest.txt"
+CONFLUENT_FOLDERS = ("admin", "consumer", "producer")
+CONFLUENT_SHARE_FOLDERS = ("share_consumer", "share_consumer_sasl")
 
 
 def outcomes(report: Path) -> dict[str, Outcome]:
@@ -126,11 +128,13 @@ def _uses_broker(test: Path) -> bool:
 
 
 class ConfluentKafka:
-    """confluent-kafka-python's integration tests of the classic group protocol, without a schema registry."""
+    """confluent-kafka-python's integration tests, without a schema registry.
 
-    name = "confluent"
+    `protocol` is the group protocol of its consumers. Share consumers, which have none, run with the classic one.
+    """
 
-    def __init__(self, given: Path | None = None) -> None:
+    def __init__(self, given: Path | None = None, protocol: GroupProtocol = GroupProtocol.CLASSIC) -> None:
+        self._protocol, self.name = protocol, f"confluent{protocol.suffix}"
         repository = "https://github.com/confluentinc/confluent-kafka-python"
         self.source = Checkout("confluent-kafka", "2.15.0", repository, given, "tests/integration/cluster_fixture.py")
 
@@ -138,8 +142,13 @@ class ConfluentKafka:
         return nothing_else(cluster, work)
 
     def layout(self, brokers: int | None) -> Layout:
+        settings = {
+            "auto.create.topics.enable": "true",
+            "group.share.record.lock.duration.ms": "1000",
+            "group.share.min.record.lock.duration.ms": "1000",
+        }
         security = Security({"SASL": "SASL_PLAINTEXT"}, plain={"sasl_user": "sasl_user"})
-        return Layout(brokers or 1, settings={"auto.create.topics.enable": "true"}, security=security)
+        return Layout(brokers or 1, settings=settings, security=security)
 
     def build(self) -> Path:
         needed = [
@@ -157,9 +166,14 @@ class ConfluentKafka:
         conftest = Path("tests") / "integration" / "conftest.py"
         own = (run.sources / conftest).read_text() + CONFLUENT_CONFTEST.read_text()
         (run.work / "suite" / conftest).write_text(own)
-        folders = [f"tests/integration/{folder}" for folder in ("admin", "consumer", "producer")]
-        sasl = f"127.0.0.1:{run.cluster.port('SASL')}"
-        return run_pytest(run, self._python, folders, BROKERS=run.cluster.bootstrap, SUITE_SASL_BROKER=sasl)
+        share = CONFLUENT_SHARE_FOLDERS if self._protocol is GroupProtocol.CLASSIC else ()
+        folders = [f"tests/integration/{folder}" for folder in (*CONFLUENT_FOLDERS, *share)]
+        variables = {
+            "BROKERS": run.cluster.bootstrap,
+            "SUITE_SASL_BROKER": f"127.0.0.1:{run.cluster.port('SASL')}",
+            GROUP_PROTOCOL: self._protocol.value,
+        }
+        return run_pytest(run, self._python, folders, **variables)
 
 
 class KafkaPython:
