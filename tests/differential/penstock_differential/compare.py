@@ -231,7 +231,7 @@ def _compare_arrays(
 
 
 def _key(part: Tree) -> str:
-    has_name = bool(part.get("name") or part.get("topic"))
+    has_name = bool(part.get("name") or part.get("topic") or part.get("topic_name"))
     without = {"topic_id"} if has_name else set()
     if "index" in part:
         without.add("base_offset")

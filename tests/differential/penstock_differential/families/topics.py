@@ -13,8 +13,7 @@ STEPS = 8
 LIST_OPERATIONS = (2, 3)
 """Operations that append to a list, and subtract from one."""
 MAX_NAME_CHARS = 249
-BAD_NAMES = ("", ".", "..", "a b", "a/b", "ä", "x" * (MAX_NAME_CHARS + 1), "__consumer_offsets", "__transaction_state",
-             "__share_group_state")  # fmt: skip
+BAD_NAMES = ("", ".", "..", "a b", "a/b", "ä", "x" * (MAX_NAME_CHARS + 1), "__consumer_offsets", "__transaction_state")
 TOPIC_VALUES: dict[str, tuple[str | None, ...]] = {
     "retention.ms": ("1000", "-1", "-2", "x", "", None, "9223372036854775807", "9223372036854775808", " 5 "),
     "cleanup.policy": ("delete", "compact", "compact,delete", "", "x", None, " delete ", "delete,delete"),
