@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from argparse import Namespace
 from uuid import UUID
 
 import pytest
@@ -14,7 +15,7 @@ from penstock_differential.families import everything
 from penstock_differential.families.world import fetch_tree, produce_tree, records
 from penstock_differential.mutate import mutated
 from penstock_differential.peers import GivenService
-from penstock_differential.session import Setup
+from penstock_differential.session import SHORT_CASES, Setup, last_case
 from penstock_differential.sides import Answer, Route, Side
 from penstock_differential.values import BatchSpec, Ref, Tree, printable, resolve
 
@@ -59,6 +60,24 @@ def test_the_host_of_an_acl_is_compared_and_that_of_a_broker_is_not(sides: tuple
         Difference("acls.host", "::1", "*", "principal=User:a,operation=3")
     ]
     assert not differences(sides, {"brokers": [{"host": "a"}]}, {"brokers": [{"host": "b"}]})
+
+
+def test_an_epoch_is_not_taken_for_an_id_with_the_same_number(sides: tuple[Side, Side]) -> None:
+    for side, producer_id in zip(sides, (3, 4), strict=True):
+        side.assigned |= {"p": producer_id, "c-epoch": 7 - producer_id}
+    assert not differences(sides, {"producer_id": 3, "member_epoch": 4}, {"producer_id": 4, "member_epoch": 3})
+    assert differences(sides, {"member_epoch": 3}, {"member_epoch": 3}) == [
+        Difference("member_epoch", "$other", "$c-epoch")
+    ]
+
+
+def test_the_id_of_a_named_topic_is_compared_and_identifies_no_element(sides: tuple[Side, Side]) -> None:
+    for side in sides:
+        side.assigned["id:t"] = UUID(int=10)
+    ours, theirs = ({"responses": [{"topic_name": "t", "topic_id": UUID(int=number)}]} for number in (0, 10))
+    assert differences(sides, ours, theirs) == [
+        Difference("responses.topic_id", str(UUID(int=0)), "$id:t", "topic_name=t")
+    ]
 
 
 def test_assigned_ids_are_equal_where_they_stand_for_the_same(sides: tuple[Side, Side]) -> None:
@@ -291,3 +310,11 @@ def test_an_explanation_may_need_an_earlier_event_and_an_error_in_the_same_eleme
 def test_readers_are_shown_neither_faults_nor_what_the_run_itself_causes() -> None:
     entries = [known(kind=kind) for kind in explain.KINDS]
     assert [entry.kind for entry in explain.shown(entries)] == ["deliberate", "unbuilt"]
+
+
+def test_a_short_run_ends_after_a_number_of_cases_and_another_one_only_if_it_names_one() -> None:
+    for setup, number in SHORT_CASES.items():
+        assert last_case(Namespace(short=True, cases=None), setup) == number
+    long = Namespace(short=False, cases=7)
+    assert [last_case(long, setup) for setup in Setup] == [7, None, None]
+    assert last_case(Namespace(short=False, cases=None), Setup.ALONE) is None
