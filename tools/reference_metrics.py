@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import Metric
 
@@ -37,6 +37,13 @@ class SampleLog:
 
 
 @dataclass
+class SampleDelivery:
+    delay_ms: int = 1
+    waiting: int = 1
+    next_due_ms: int | None = 1
+
+
+@dataclass
 class SamplePartition:
     """The parts of a partition that metrics need; it has no data."""
 
@@ -46,6 +53,7 @@ class SamplePartition:
     high_watermark: int = 0
     acknowledged_end: int = 0
     messages_in: int = 0
+    delivery: SampleDelivery | None = field(default_factory=SampleDelivery)
 
 
 @dataclass

@@ -48,6 +48,16 @@ def acked(number: int, *, is_final: bool = True, outcome: Outcome = Outcome.OK, 
     return ShareAck("m", P, number, is_final, outcome, completed_s)
 
 
+def delayed(at_s: float) -> History:
+    """Return the history of a record that was sent at 5 s to a topic with a delay of 5 s, and read at `at_s`."""
+    return History(
+        writes=[replace(write(0, 0), invoked_s=5.0)],
+        seen=[replace(seen(0, 0), at_s=at_s)],
+        contents=[content(0)],
+        delays_s={"t": 5.0},
+    )
+
+
 def queue_of_three(*acks: ShareAck) -> History:
     """Return the history of a share group that says it is done with three records."""
     return History(
@@ -187,6 +197,7 @@ BROKEN = {
         queue_of_three(acked(0), acked(1, is_final=False), acked(2)),
         queue_of_three(acked(0), acked(1, outcome=Outcome.FAILED), acked(2)),
     ],
+    "early": [delayed(9.9)],
     "too early": [backed_off(2.9)],
     "overtaken": [
         keyed(2.0),
@@ -293,6 +304,7 @@ LEGAL = {
         acks=[acked(0, is_final=False)],
         delivery_limit=9,
     ),
+    "a record is read when its delay has passed": delayed(10.0),
     "a released record is delivered after its back-off": backed_off(3.0),
     "a lock ended before its release": backed_off(2.5, Outcome.FAILED),
     "a record follows the earlier one of its key": keyed(2.0, replace(acked(0), sent_s=1.5)),

@@ -27,7 +27,12 @@ QUICKLY = {
     "snapshot-not-written": ["restart", "kill", "cut"],
 }
 """Single-broker bugs planted in each test run, and the faults that show them quickly."""
-QUICKLY_IN_CLUSTER = ("producers-not-followed", "isr-expanded-early", "duplicate-answered-early")
+QUICKLY_IN_CLUSTER = (
+    "delay-forgotten-at-restart",
+    "producers-not-followed",
+    "isr-expanded-early",
+    "duplicate-answered-early",
+)
 WORLDS_AND_SEEDS = [(CLUSTER, seed) for seed in CLUSTER_SEEDS] + [(BROKER, seed) for seed in BROKER_SEEDS]
 
 
@@ -58,7 +63,8 @@ def test_each_workload_runs_in_a_cluster_and_is_seen_by_the_checker() -> None:
     assert any(ack.is_final and ack.outcome is Outcome.OK for ack in history.acks)
     assert set(history.queue_ends) <= {content.partition for content in history.contents}
     assert {use.request for use in history.uses} == {"write", "read", "describe"}
-    assert {content.partition[0] for content in history.contents} >= {"orders", "ledger", "passing-1"}
+    assert {content.partition[0] for content in history.contents} >= {"orders", "ledger", "passing-1", "later"}
+    assert {seen.partition[0] for seen in history.seen} >= {"orders", "ledger", "later"}
 
 
 def test_another_seed_is_another_world() -> None:

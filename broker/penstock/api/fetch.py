@@ -43,9 +43,9 @@ MIN_FOLLOWER_VERSION = 15
 MIN_RACK_VERSION = 11
 """The version from which consumers may read from followers (KIP-392)."""
 UNKNOWN_OFFSET = -1
-"""High watermark and last stable offset of a new leader that does not yet know all that its predecessor acknowledged. A
-reader at the high watermark must not take it for the end of the log; ListOffsets returns OFFSET_NOT_AVAILABLE meanwhile
-(KIP-207).
+"""High watermark and last stable offset of a new leader that does not yet know all that its predecessor acknowledged,
+or which of it is due. A reader at the high watermark must not take it for the end of the log; ListOffsets returns
+OFFSET_NOT_AVAILABLE meanwhile (KIP-207).
 """
 MAX_WAIT_MS = 300_000
 """Upper bound of a request's `max_wait_ms`."""
@@ -211,7 +211,9 @@ class PendingFetch:
         replicas = self.api.replicas
         found = replicas.find(target.topic, target.partition)
         if found is None and self.version >= MIN_RACK_VERSION and replicas.config.reads_from_followers:
-            return replicas.find_follower(target.topic, target.partition)
+            follower = replicas.find_follower(target.topic, target.partition)
+            # Only the leader knows which records of a delayed topic are visible.
+            return follower if follower is None or not follower.config.delivery_delay_ms else None
         return found
 
     def on_data(self, grown_bytes: int) -> None:
@@ -290,7 +292,7 @@ class PendingFetch:
             if fetched is None:
                 is_at_end = self.selection.incremental and target not in self.selection.session.ready
             else:
-                limit = leader.last_stable_offset if self.committed_only else leader.high_watermark
+                limit = leader.visible_stable_offset if self.committed_only else leader.visible_offset
                 records = fetched.records
                 reached = records.next_offset if isinstance(records, LogSlice) else target.fetch_offset
                 is_at_end = not fetched.error and reached >= limit
@@ -358,7 +360,7 @@ class PendingFetch:
 
         The comparison uses what was sent, not this result, which may be discarded.
         """
-        limit = partition.last_stable_offset if self.committed_only else partition.high_watermark
+        limit = partition.visible_stable_offset if self.committed_only else partition.visible_offset
         return target.fetch_offset >= limit and target.last_sent == sent_state(fetched)
 
     def fetch_one(self, partition: Partition, target: FetchTarget, left: int, at_least_one: bool) -> FetchedPartition:
@@ -369,13 +371,19 @@ class PendingFetch:
             leader = (self.api.replicas.broker_id, partition.leader_epoch)
             return FetchedPartition(target.partition, error, leader=leader)
         stable, start, high = partition.last_stable_offset, partition.log.start_offset, partition.high_watermark
+        is_unknown = False
+        if partition.delivery is not None:
+            high, is_unknown = partition.delivery.visible_offset, not partition.delivery.is_located
+            stable = min(stable, high)
         limit = stable if self.committed_only else high
         if isinstance(partition, Leader) and partition.isr is not None:
-            if high < partition.isr.epoch_start:
+            if is_unknown or partition.high_watermark < partition.isr.epoch_start:
                 high = stable = UNKNOWN_OFFSET
             preferred = self.preferred_replica(partition, target.fetch_offset) if self.request.rack_id else -1
             if preferred >= 0:
                 return FetchedPartition(target.partition, 0, high, stable, start, preferred_read_replica=preferred)
+        elif is_unknown:
+            high = stable = UNKNOWN_OFFSET
         diverging = self.divergence(partition, target) if target.last_fetched_epoch >= 0 else None
         records = aborted = None
         try:
@@ -422,7 +430,7 @@ class PendingFetch:
     def preferred_replica(self, leader: Leader, fetch_offset: int) -> int:
         """Return the broker in the reader's rack to read from; -1 for this broker."""
         replicas = self.api.replicas
-        if self.version < MIN_RACK_VERSION or not replicas.config.reads_from_followers:
+        if self.version < MIN_RACK_VERSION or not replicas.config.reads_from_followers or leader.delivery is not None:
             return -1
         return nearest_replica(leader, replicas.view.brokers, self.request.rack_id, fetch_offset)
 

@@ -150,6 +150,7 @@ class LogQueriesApi:
                     else:
                         answer = await self.list_one(topic.name, requested, request.isolation_level, context, unflushed)
                         self.add_unread_ages(topic.name, requested, answer, unread)
+                        self.add_undelivered(topic.name, requested, answer)
                         await loop_yield.count(len(answer.unread_ages_ms))
                     answers.append(answer)
                     if unread.is_due:
@@ -173,6 +174,18 @@ class LogQueriesApi:
         if partition is not None and not answer.error_code:
             answer.start_offset = partition.log.start_offset
             answer.unread_ages_ms = unread.add(partition, requested.committed_offsets)
+
+    def add_undelivered(
+        self, topic: str, requested: ListOffsetsPartition, answer: ListOffsetsPartitionResponse
+    ) -> None:
+        """Fill in Penstock's own fields about records that wait for their delivery, if requested."""
+        partition = self.replicas.find(topic, requested.partition_index) if requested.include_undelivered else None
+        if partition is None or answer.error_code:
+            return
+        delivery = partition.delivery
+        answer.undelivered = 0 if delivery is None else delivery.waiting
+        if delivery is not None and delivery.next_due_ms is not None:
+            answer.next_due_ms = delivery.next_due_ms
 
     async def read_unread(self, unread: UnreadAgeQuery, context: RequestContext) -> None:
         """Look up the queued ages in a thread."""
@@ -201,9 +214,9 @@ class LogQueriesApi:
         error = epoch_error(requested.current_leader_epoch, partition.leader_epoch)
         if error:
             return failed_listing(index, error)
-        end = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
-        # A new leader does not know what is committed yet (KIP-207), or a flush takes too long.
-        is_unknown = partition.high_watermark < partition.epoch_start or unflushed.hides(partition)
+        end = partition.visible_stable_offset if isolation_level == READ_COMMITTED else partition.visible_offset
+        # A new leader does not know what is committed (KIP-207) or due yet, or a flush takes too long.
+        is_unknown = not partition.is_end_known or unflushed.hides(partition)
         if is_unknown and requested.timestamp not in START_TIMESTAMPS:
             unavailable = ErrorCode.OFFSET_NOT_AVAILABLE if context.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
             return failed_listing(index, unavailable)

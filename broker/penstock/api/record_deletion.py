@@ -16,8 +16,8 @@ from penstock.replica.leader import Leader
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.delete_records import DeleteRecordsPartitionResult
 
-HIGH_WATERMARK = -1
-"""Offset that stands for the high watermark."""
+LATEST_OFFSET = -1
+"""Offset that stands for the end for consumers: the high watermark, or less if records wait for their delivery."""
 MAX_WAIT_MS = 300_000
 """Upper bound of a request's `timeout_ms`, which may be 24 days."""
 NO_OFFSET = -1
@@ -41,7 +41,7 @@ class RecordDeletion:
     async def delete(self, partition: Leader, offset: int, result: DeleteRecordsPartitionResult) -> None:
         """Delete at this broker. `result` gets an error, or REQUEST_TIMED_OUT until all replicas have deleted too."""
         result.low_watermark = NO_OFFSET
-        target = partition.high_watermark if offset == HIGH_WATERMARK else offset
+        target = partition.visible_offset if offset == LATEST_OFFSET else offset
         if not 0 <= target <= partition.high_watermark:
             result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
             return

@@ -1,7 +1,8 @@
 """The age of the first record that a group has not read, for admin clients: Penstock's own fields of ListOffsets.
 
 As in the metrics (`http.lag`), it is the age of the batch that holds the record, by its largest timestamp and the
-leader's clock. Only batch headers are read, in threads, for many partitions at a time. Used by `log_queries`.
+leader's clock; for a topic with delayed delivery, the time since it became visible. Only batch headers are read, in
+threads, for many partitions at a time. Used by `log_queries`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class PendingAges:
     offsets: list[int]
     positions: list[int]
     ages_ms: list[int]
+    delay_ms: int
+    """Time for which the topic's records wait before they can be read."""
 
 
 @dataclass(slots=True)
@@ -43,9 +46,9 @@ class UnreadAgeQuery:
         ages_ms = [UNKNOWN] * len(offsets)
         if not offsets:
             return ages_ms
-        log, end, allowed = partition.log, partition.high_watermark, MAX_OFFSETS - self.requested
+        log, end, allowed = partition.log, partition.visible_offset, MAX_OFFSETS - self.requested
         self.requested += len(offsets)
-        pending = PendingAges(log, [], [], ages_ms)
+        pending = PendingAges(log, [], [], ages_ms, partition.config.delivery_delay_ms)
         for position, offset in enumerate(offsets[: max(allowed, 0)]):
             if offset < 0:
                 continue
@@ -71,4 +74,4 @@ class UnreadAgeQuery:
             now_ms = self.now_ms()
             for position, time_ms in zip(pending.positions, pending.log.batch_times(pending.offsets), strict=True):
                 if time_ms is not None and time_ms >= 0:
-                    pending.ages_ms[position] = max(now_ms - time_ms, 0)
+                    pending.ages_ms[position] = max(now_ms - time_ms - pending.delay_ms, 0)

@@ -30,8 +30,10 @@ from penstock.client import (
     TopicInfo,
     TopicPartition,
 )
+from penstock.config.topic import DELIVERY_DELAY
 
 MIN_ISR = "min.insync.replicas"
+UNDELIVERED = "undelivered"
 
 app = make_app(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 
@@ -77,6 +79,7 @@ def create(
     - `penstock topic create flights --partitions 6`
     - `penstock topic create audit --config retention.ms=-1 --config flush.messages=1`
     - `penstock topic create state --config cleanup.policy=compact`
+    - `penstock topic create retries --config delivery.delay.ms=60000`
     """
     run(
         create_topic(
@@ -178,6 +181,8 @@ def describe(
 ) -> None:
     """Describe topics: leaders, replicas, offsets and sizes of partitions, and settings that differ from the default.
 
+    For topics with `delivery.delay.ms`, also the number of records that consumers cannot read yet.
+
     Example: `penstock topic describe flights`
     """
     run(describe_topics(connection, topics, all_configs, output == "json"))
@@ -206,21 +211,24 @@ async def describe_topic(
     led = [TopicPartition(topic.name, p.partition) for p in topic.partitions.values() if p.leader >= 0]
     ends = await admin.ends(led)
     configs = await admin.topic_configs(topic.name)
+    is_delayed = DELIVERY_DELAY in configs and configs[DELIVERY_DELAY].value != "0"
+    undelivered = await admin.undelivered(led) if is_delayed else {}
     partitions = []
     for p in topic.partitions.values():
         tp = TopicPartition(topic.name, p.partition)
         start, end = ends.get(tp, (None, None))
-        partitions.append(
-            {
-                "partition": p.partition,
-                "leader": p.leader,
-                "replicas": list(p.replicas),
-                "isr": list(p.isr),
-                "start_offset": start,
-                "end_offset": end,
-                "size_bytes": sizes.get(tp, 0),
-            }
-        )
+        described: dict[str, object] = {
+            "partition": p.partition,
+            "leader": p.leader,
+            "replicas": list(p.replicas),
+            "isr": list(p.isr),
+            "start_offset": start,
+            "end_offset": end,
+            "size_bytes": sizes.get(tp, 0),
+        }
+        if tp in undelivered:
+            described |= {UNDELIVERED: undelivered[tp].records, "next_due_ms": undelivered[tp].next_due_ms}
+        partitions.append(described)
     shown = {c.name: c.value for c in configs.values() if all_configs or is_shown(c)}
     return {**topic_document(topic), "partitions": partitions, "configs": shown}
 
@@ -235,6 +243,7 @@ def show_topic(document: dict[str, object]) -> None:
     partitions, configs = document["partitions"], document["configs"]
     assert isinstance(partitions, list), "a topic's document has a list of partitions"
     assert isinstance(configs, dict), "a topic's document has settings by name"
+    has_delay = any(UNDELIVERED in p for p in partitions)
     rows = [
         (
             str(p["partition"]),
@@ -243,12 +252,14 @@ def show_topic(document: dict[str, object]) -> None:
             ",".join(map(str, p["isr"])),
             p["start_offset"],
             p["end_offset"],
+            *([p.get(UNDELIVERED)] if has_delay else []),
             size_text(p["size_bytes"]),
         )
         for p in partitions
     ]
     print(f"topic {document['name']}  id {document['topic_id']}")
-    print_table(("partition", "leader", "replicas", "isr", "start", "end", "size"), rows)
+    waiting = ("undelivered",) if has_delay else ()
+    print_table(("partition", "leader", "replicas", "isr", "start", "end", *waiting, "size"), rows)
     if configs:
         print_table(("setting", "value"), list(configs.items()))
 

@@ -72,6 +72,7 @@ from penstock.client.types import (
     TopicInfo,
     TopicPartition,
     TopicPartitions,
+    UndeliveredRecords,
 )
 from penstock.wire.acl import AclOperation, AclPermission, PatternType, ResourceType
 from penstock.wire.acl_binding import AclBinding, AclFilter
@@ -193,6 +194,7 @@ __all__ = [
     "TopicPartitions",
     "TransactionAbortable",
     "TransactionRequests",
+    "UndeliveredRecords",
     "UnknownTopic",
     "UnsupportedByBroker",
     "commit_offsets",

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import BrokerError, ClientError, check
 from penstock.client.group_protocol import by_topic
-from penstock.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from penstock.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, UndeliveredRecords
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+    ListOffsetsTopicResponse,
 )
 from penstock.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -124,6 +125,42 @@ async def list_offsets_at(
             else:
                 found[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
     return found, error
+
+
+async def list_undelivered(
+    cluster: ClusterConnections, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, UndeliveredRecords]:
+    """Return by partition what waits for the topic's `delivery.delay.ms`. Brokers without delays are left out."""
+    listed = dict.fromkeys(partitions, LATEST)
+    if listed:
+        await cluster.fetch_topics({tp.topic for tp in listed}, None)
+
+    async def request(node_id: int, timestamps: Mapping[TopicPartition, int]) -> list[ListOffsetsTopicResponse]:
+        topics = [
+            ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsPartition(partition_index=p, timestamp=LATEST, include_undelivered=True) for p in indexes
+                ],
+            )
+            for topic, indexes in by_topic(timestamps).items()
+        ]
+        message = ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=int(cluster.request_timeout_ms))
+        return (await cluster.call(node_id, message, ListOffsetsResponse)).topics
+
+    async def attempt() -> dict[TopicPartition, UndeliveredRecords]:
+        found: dict[TopicPartition, UndeliveredRecords] = {}
+        nodes = group_by_leader(cluster, listed)
+        for topics in await asyncio.gather(*(request(node, part) for node, part in nodes.items())):
+            for topic in topics:
+                for p in topic.partitions:
+                    tp = TopicPartition(topic.name, p.partition_index)
+                    check(p.error_code, str(tp))
+                    if p.undelivered >= 0:
+                        found[tp] = UndeliveredRecords(p.undelivered, p.next_due_ms if p.next_due_ms >= 0 else None)
+        return found
+
+    return await cluster.retrying(attempt, None)
 
 
 async def fetch_committed(

@@ -82,6 +82,14 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int = -1
 
 
+class UndeliveredRecords(NamedTuple):
+    """Records of a partition that wait for the topic's `delivery.delay.ms`."""
+
+    records: int
+    next_due_ms: int | None
+    """When the next one becomes visible, in ms since 1970; None if none is known to wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A broker in the cluster's metadata."""

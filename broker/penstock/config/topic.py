@@ -30,8 +30,15 @@ LIST, LONG = SettingType.LIST, SettingType.LONG
 FOREVER = (1 << 63) - 1
 DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
 MIN_SEGMENT_BYTES = 1024
+MAX_DELIVERY_DELAY_MS = 30 * DAY_MS
 OWN_PREFIX = "penstock."
 """Name prefix of settings that Kafka does not have."""
+DELIVERY_DELAY = "delivery.delay.ms"
+OWN_SETTINGS = frozenset({DELIVERY_DELAY})
+"""Names without the prefix of settings that Kafka does not have."""
+CLEANUP, TIMESTAMP_TYPE = "cleanup.policy", "message.timestamp.type"
+CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
+"""Values of message.timestamp.type."""
 DEAD_LETTERS_ENABLED = "errors.deadletterqueue.group.enable"
 NEW_IN_KAFKA_4_4 = frozenset({DEAD_LETTERS_ENABLED})
 """Names of settings that Kafka before 4.4 does not know."""
@@ -70,7 +77,7 @@ def parse_replica_list(name: str, words: tuple[str, ...]) -> frozenset[tuple[int
 
 # fmt: off
 CLEANUP_POLICY = define(
-    "cleanup.policy", "delete",
+    CLEANUP, "delete",
     "Retention policy: delete removes old segments by age and size, compact keeps the last record of each key.",
     kind=LIST, allowed=("delete", "compact"), synonyms=["log.cleanup.policy"],
 )
@@ -108,6 +115,12 @@ class TopicConfig:
     delete_retention_ms: int = setting(
         "delete.retention.ms", DAY_MS, "Time for which a compacted topic keeps tombstones, in ms.",
         kind=LONG, synonyms=["log.cleaner.delete.retention.ms"],
+    )
+    delivery_delay_ms: int = setting(
+        DELIVERY_DELAY, 0,
+        "Time after its append at which consumers can read a record, in ms, up to 30 days; 0 for at once. The records"
+        " get the broker's timestamp (LogAppendTime). A compacted topic cannot have a delay.",
+        kind=LONG, maximum=MAX_DELIVERY_DELAY_MS,
     )
     errors_deadletterqueue_group_enable: bool = setting(
         DEAD_LETTERS_ENABLED, False,
@@ -162,9 +175,10 @@ class TopicConfig:
         kind=LONG, synonyms=["log.message.timestamp.before.max.ms"],
     )
     message_timestamp_log_append: bool = setting(
-        "message.timestamp.type", "CreateTime",
-        "Timestamp of records: the producer's (CreateTime) or the broker's (LogAppendTime).",
-        allowed=("CreateTime", "LogAppendTime"), convert=lambda word: word == "LogAppendTime",
+        TIMESTAMP_TYPE, CREATE_TIME,
+        "Timestamp of records: the producer's (CreateTime) or the broker's (LogAppendTime), which topics with"
+        " delivery.delay.ms always have.",
+        allowed=(CREATE_TIME, LOG_APPEND_TIME), convert=lambda word: word == LOG_APPEND_TIME,
         synonyms=["log.message.timestamp.type"],
     )
     min_cleanable_dirty_ratio: float = setting(
@@ -223,6 +237,16 @@ class TopicConfig:
 
     def contradiction(self) -> str | None:
         """Return which settings contradict each other; None if they are consistent."""
+        if self.delivery_delay_ms and self.cleanup_compact:
+            return (
+                f"{DELIVERY_DELAY} ({self.delivery_delay_ms}) does not work with compaction, which could remove records"
+                f" before they are delivered; set {CLEANUP}=delete, or {DELIVERY_DELAY}=0"
+            )
+        if self.delivery_delay_ms and not self.message_timestamp_log_append:
+            return (
+                f"{DELIVERY_DELAY} ({self.delivery_delay_ms}) counts from the time of the append; set"
+                f" {TIMESTAMP_TYPE}=LogAppendTime, or remove {TIMESTAMP_TYPE}, which then is LogAppendTime"
+            )
         if self.min_compaction_lag_ms <= self.max_compaction_lag_ms:
             return None
         return (
@@ -282,7 +306,14 @@ for each in setting_fields(TopicConfig):
 KNOWN = IGNORED_SETTINGS | {name: found[0].setting for name, found in TOPIC_FIELDS.items()}
 TOPIC_SETTINGS = {name: replace(KNOWN[name], dynamic=True) for name in sorted(KNOWN)}
 CONTRADICTORY = ("min.compaction.lag.ms", "max.compaction.lag.ms")
-"""Settings that `TopicConfig.contradiction` compares."""
+"""Settings with broker defaults that `TopicConfig.contradiction` compares."""
+REFUSED_WITH_DELAY = (*CONTRADICTORY, CLEANUP, TIMESTAMP_TYPE)
+"""Settings of which values contradict a delay, or each other."""
+
+
+def is_own(name: str) -> bool:
+    """Return whether a topic setting is one that Kafka does not have."""
+    return name.startswith(OWN_PREFIX) or name in OWN_SETTINGS
 
 
 def effective_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -310,6 +341,8 @@ def resolve(overrides: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
     values: dict[str, Any] = {}
     for name, text in overrides.items():
         values.update(config_fields(name, topic_setting(name).parse(text)))
+    if values.get("delivery_delay_ms") and TIMESTAMP_TYPE not in overrides:
+        values["message_timestamp_log_append"] = True
     config = replace(defaults, **values)
     if (contradiction := config.contradiction()) is not None:
         raise InvalidSetting(contradiction)
@@ -319,9 +352,15 @@ def resolve(overrides: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
 def resolve_leniently(overrides: Mapping[str, str], defaults: TopicConfig) -> tuple[TopicConfig, str | None]:
     """Resolve valid overrides. If some contradict others or the defaults, the defaults apply; returns the
     contradiction.
+
+    A delay applies nevertheless, because records must not be delivered early: the topic is not compacted then.
     """
     try:
         return resolve(overrides, defaults), None
     except InvalidSetting as e:
-        consistent = {name: text for name, text in overrides.items() if name not in CONTRADICTORY}
+        is_delayed = int(overrides.get(DELIVERY_DELAY, "0")) > 0
+        dropped = REFUSED_WITH_DELAY if is_delayed else CONTRADICTORY
+        consistent = {name: text for name, text in overrides.items() if name not in dropped}
+        if is_delayed:
+            consistent[CLEANUP] = "delete"
         return resolve(consistent, defaults), str(e)

@@ -10,7 +10,7 @@ import msgspec
 from penstock.config.broker import BrokerConfig, broker_setting
 from penstock.config.definition import InvalidSetting, SettingSource, UnknownSetting, accept_stored, text_of
 from penstock.config.kafka_settings import METRICS
-from penstock.config.topic import OWN_PREFIX, resolve, topic_setting
+from penstock.config.topic import is_own, resolve, topic_setting
 from penstock.control.config_changes import apply_changes, check_changes, normalise_changed, rewrite_value
 from penstock.control.group_settings import GroupSettings
 from penstock.control.loggers import alter_loggers
@@ -98,7 +98,7 @@ class ConfigService:
     ) -> None:
         def apply_overrides(present: StoredSettings) -> StoredSettings:
             if replaces_all:
-                present = {key: text for key, text in present.items() if key.startswith(OWN_PREFIX)}
+                present = {key: text for key, text in present.items() if is_own(key)}
             new = apply_changes(changes, present, topic_setting, self._topic_default)
             normalise_changed(changes, new, topic_setting)
             resolve(accept_stored(new, topic_setting)[0], self.config.topic_defaults)

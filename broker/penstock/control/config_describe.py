@@ -17,7 +17,14 @@ from penstock.config.kafka_settings import CLIENT_METRICS_SETTINGS, KAFKA_BROKER
 from penstock.config.listener_security import listener_protocol
 from penstock.config.listeners import ListenerAddress
 from penstock.config.security_settings import PROTOCOL_MAP, split_prefix
-from penstock.config.topic import NEW_IN_KAFKA_4_4, OWN_PREFIX, TOPIC_SETTINGS
+from penstock.config.topic import (
+    DELIVERY_DELAY,
+    LOG_APPEND_TIME,
+    NEW_IN_KAFKA_4_4,
+    TIMESTAMP_TYPE,
+    TOPIC_SETTINGS,
+    is_own,
+)
 from penstock.state.view import TopicView
 
 BROKER_SOURCES = (SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.STATIC)
@@ -102,11 +109,10 @@ def describe_topic_setting(setting: Setting, overrides: Mapping[str, str], confi
         value, source = setting.normalise(overrides[name]), SettingSource.TOPIC
         synonyms.insert(0, ConfigSynonym(name, value, source))
     else:
-        value = text_of(config.topic_default(name))
+        is_implied = name == TIMESTAMP_TYPE and int(overrides.get(DELIVERY_DELAY, "0")) > 0
+        value = LOG_APPEND_TIME if is_implied else text_of(config.topic_default(name))
         source = synonyms[0].source if synonyms else SettingSource.DEFAULT
-    return ConfigDescription(
-        setting, value, source, synonyms, is_read_only=name.startswith(OWN_PREFIX) or name in NEW_IN_KAFKA_4_4
-    )
+    return ConfigDescription(setting, value, source, synonyms, is_read_only=is_own(name) or name in NEW_IN_KAFKA_4_4)
 
 
 def describe_broker(config: BrokerConfig) -> list[ConfigDescription]:

@@ -2,7 +2,8 @@
 
 A group's offsets are at its coordinator; only a partition's leader, often another broker, knows the partition's end. If
 that broker does not answer, the lag is left out, because 0 would mean that the group is up to date. Ages are read from
-batch headers in a thread, because an index or an old batch may come from disk. There is no cost between scrapes.
+batch headers in a thread, because an index or an old batch may come from disk. Records of a topic with delayed delivery
+count from when they became visible. There is no cost between scrapes.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class UnreadOffset(NamedTuple):
     log: LogSource
     offset: int
     lag_index: int
+    delay_ms: int
 
 
 async def measure_lags(sources: Sources) -> list[Lag]:
@@ -51,7 +53,8 @@ async def measure_lags(sources: Sources) -> list[Lag]:
             continue
         lag = local_lag(committed, partition)
         if lag.records:
-            unread.append(UnreadOffset(partition.log, partition.acknowledged_end - lag.records, len(lags)))
+            delay_ms = 0 if partition.delivery is None else partition.delivery.delay_ms
+            unread.append(UnreadOffset(partition.log, partition.acknowledged_end - lag.records, len(lags), delay_ms))
         lags.append(lag)
     if remote:
         offsets = {name: {lags[i].committed_offset for i in indexes} for name, indexes in remote.items()}
@@ -65,7 +68,8 @@ async def measure_lags(sources: Sources) -> list[Lag]:
         now_ms = sources.clock.wall_ms()
         for position, time_ms in zip(unread, times, strict=True):
             if time_ms is not None and time_ms >= 0:
-                lags[position.lag_index] = lags[position.lag_index]._replace(seconds=max(now_ms - time_ms, 0) / 1000)
+                age_ms = max(now_ms - time_ms - position.delay_ms, 0)
+                lags[position.lag_index] = lags[position.lag_index]._replace(seconds=age_ms / 1000)
     return lags
 
 

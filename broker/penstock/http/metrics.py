@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from penstock.http.heartbeat import Heartbeat
 from penstock.http.lag import Lag, measure_lags
-from penstock.http.sources import Sources
+from penstock.http.sources import PartitionSource, Sources
 from penstock.runtime.stats import BUCKETS_S, Histogram
 from penstock.security.quotas.resolution import QuotaKind
 from penstock.wire.apis import api_name
@@ -198,6 +198,7 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
                 "Partitions with a replica on this broker and no leader.",
                 single(health.leaderless),
             ),
+            *delay_gauges(partitions, sources.clock.wall_ms()),
             ("penstock_partition_damaged", "1 for each partition whose files are damaged.", damaged),
         ],
         requests=[HistogramValue.from_histogram(h, api=api_name(key)) for key, h in sorted(requests.by_api.items())],
@@ -215,6 +216,30 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
         ],
         lags=lags,
     )
+
+
+def delay_gauges(partitions: Iterable[PartitionSource], now_ms: int) -> list[tuple[str, str, list[Value]]]:
+    """Return the gauges of topics with `delivery.delay.ms`."""
+    waiting: dict[str, int] = {}
+    due_ms: dict[str, int] = {}
+    for partition in partitions:
+        if (delivery := partition.delivery) is not None:
+            name = partition.name
+            waiting[name] = waiting.get(name, 0) + delivery.waiting
+            if (next_due_ms := delivery.next_due_ms) is not None:
+                due_ms[name] = min(due_ms.get(name, next_due_ms), next_due_ms)
+    return [
+        (
+            "penstock_topic_undelivered_records",
+            "Committed records of partitions that this broker leads that wait for delivery.delay.ms.",
+            [({"topic": name}, count) for name, count in waiting.items()],
+        ),
+        (
+            "penstock_topic_next_delivery_seconds",
+            "Time until the next of these records becomes visible to consumers.",
+            [({"topic": name}, max(time_ms - now_ms, 0) / 1000) for name, time_ms in due_ms.items()],
+        ),
+    ]
 
 
 def tls_counters(sources: Sources) -> list[tuple[str, str, list[Value]]]:
@@ -309,7 +334,7 @@ class SnapshotCollector(Collector):
         )
         yield gauge(
             "penstock_partition_high_watermark",
-            "Consumers can read the offsets below.",
+            "Consumers can read the offsets below, once the topic's delivery.delay.ms has passed.",
             ((p.labels, p.high_watermark) for p in partitions),
         )
         yield counter("penstock_partition_records", "Records appended.", ((p.labels, p.records_in) for p in partitions))

@@ -28,6 +28,22 @@ class LogSource(Protocol):
         """Return the largest timestamps of the batches at `offsets`, in ms since 1970. Called in a thread."""
 
 
+class DeliverySource(Protocol):
+    """`replica.delayed_delivery.LeaderDelivery` for metrics."""
+
+    @property
+    def delay_ms(self) -> int:
+        """The topic's `delivery.delay.ms`."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of committed offsets that consumers cannot read yet."""
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next record becomes visible, in ms since 1970; None if none is known to wait."""
+
+
 class PartitionSource(Protocol):
     """`replica.Partition` for metrics."""
 
@@ -38,7 +54,11 @@ class PartitionSource(Protocol):
 
     @property
     def acknowledged_end(self) -> int:
-        """The high watermark, or the end offset of acknowledged records if larger."""
+        """The high watermark, or the end offset of acknowledged records if larger; with a delay, the visible offset."""
+
+    @property
+    def delivery(self) -> DeliverySource | None:
+        """The delayed delivery of a led partition, None without a delay."""
 
     @property
     def log(self) -> LogSource:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from penstock.log.index_files import load_indexes
-from penstock.log.search import LogSearch, SearchView, open_segment, scan_batches
+from penstock.log.search import LogSearch, SearchView, find_offset_position, open_segment, scan_batches
 from penstock.log.types import CorruptLog, LogError
 
 
@@ -52,8 +51,7 @@ def batch_time(view: SearchView, offset: int) -> int | None:
         with open_segment(view, segment) as file:
             if file is None:
                 continue
-            indexes = segment.indexes or load_indexes(view.files, segment)
-            position = indexes.offsets.floor(max(offset - segment.base_offset, 0))
+            position = find_offset_position(view, segment, offset)
             for found in scan_batches(file, searched, position):
                 if found.header.last_offset >= offset:
                     return found.header.max_timestamp_ms

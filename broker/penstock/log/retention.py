@@ -144,7 +144,8 @@ class Retention:
         config = log.config
         if trusted and config.cleanup_delete and config.retention_ms >= 0 and log.active is not None:
             active = log.active
-            if active.size and is_expired(active, now_ms, config.retention_ms) and active.end_offset <= limit_offset:
+            age_ms = config.retention_ms + config.delivery_delay_ms
+            if active.size and is_expired(active, now_ms, age_ms) and active.end_offset <= limit_offset:
                 with contextlib.suppress(LogError):  # for example a full disk: retried later
                     log.roll(log.end_offset)
         count = count_droppable(log, now_ms, limit_offset, by_age=trusted)
@@ -169,15 +170,21 @@ def is_expired(segment: Segment, now_ms: int, retention_ms: int) -> bool:
 
 
 def count_droppable(log: PartitionLog, now_ms: int, limit_offset: int, by_age: bool = True) -> int:
-    """Return how many of the oldest segments to drop: never the active one, none above `limit_offset`."""
+    """Return how many of the oldest segments to drop: never the active one, none above `limit_offset`.
+
+    With `delivery.delay.ms`, the age counts from the delivery, and no segment is dropped before that.
+    """
     config = log.config
+    delay_ms = config.delivery_delay_ms
     if not config.cleanup_delete:
         return 0
     size_bytes, count = log.size_bytes, 0
     for segment in log.segments[:-1]:
         if segment.end_offset > limit_offset:
             break
-        old = by_age and config.retention_ms >= 0 and is_expired(segment, now_ms, config.retention_ms)
+        if delay_ms and not (by_age and is_expired(segment, now_ms, delay_ms)):
+            break
+        old = by_age and config.retention_ms >= 0 and is_expired(segment, now_ms, config.retention_ms + delay_ms)
         if not old and not 0 <= config.retention_bytes <= size_bytes - segment.size:
             break
         size_bytes -= segment.size
@@ -193,11 +200,11 @@ def next_due_ms(log: PartitionLog, now_ms: int, skip: int = 0) -> int | None:
         return None
     oldest = log.segments[skip]
     due: list[int] = []
+    newest_ms = oldest.max_timestamp_ms if oldest.max_timestamp_ms >= 0 else oldest.aged_ms
     if config.retention_bytes >= 0 and oldest is not log.active:
         remaining = sum(s.size for s in log.segments[skip:])
         if remaining - oldest.size >= config.retention_bytes:
-            due.append(now_ms)
-    newest_ms = oldest.max_timestamp_ms if oldest.max_timestamp_ms >= 0 else oldest.aged_ms
+            due.append(max(now_ms, newest_ms + config.delivery_delay_ms + 1) if config.delivery_delay_ms else now_ms)
     if config.retention_ms >= 0 and newest_ms >= 0:
-        due.append(newest_ms + config.retention_ms + 1)
+        due.append(newest_ms + config.delivery_delay_ms + config.retention_ms + 1)
     return min(due, default=None)

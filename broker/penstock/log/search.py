@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from penstock.log.index_files import load_indexes
 from penstock.log.scan import BadBatch, ScannedBatch, scan_headers
@@ -23,6 +23,8 @@ MAX_DECOMPRESSED_BYTES = 32 << 20
 """Maximum size of a batch that a search decompresses, to bound the broker's memory."""
 MAX_SCANNED_RECORDS = 1_000_000
 """Maximum records of a batch that a search decodes: decoding holds the GIL and delays the event loop."""
+
+T = TypeVar("T")
 
 
 class SearchedSegment(NamedTuple):
@@ -55,7 +57,7 @@ class LogSearch:
         """Return the first record with the largest timestamp. Raises CorruptLog, LogError."""
         return self.run(lambda view: find_largest_timestamp(view, limit_offset))
 
-    def run(self, find: Callable[[SearchView], LogTimestamp | None]) -> LogTimestamp | None:
+    def run(self, find: Callable[[SearchView], T]) -> T:
         """Search the current segments; once more if compaction replaced one meanwhile."""
         segments = list(self.segments)
         try:
@@ -150,6 +152,12 @@ def find_start_position(view: SearchView, segment: Segment, timestamp_ms: int) -
     """Return a position before which every timestamp is smaller."""
     indexes = segment.indexes or load_indexes(view.files, segment)
     return indexes.offsets.floor(indexes.times.floor(timestamp_ms))
+
+
+def find_offset_position(view: SearchView, segment: Segment, offset: int) -> int:
+    """Return a position before which every offset is smaller."""
+    indexes = segment.indexes or load_indexes(view.files, segment)
+    return indexes.offsets.floor(max(offset - segment.base_offset, 0))
 
 
 def scan_batches(file: File, searched: SearchedSegment, position: int) -> Iterator[ScannedBatch]:

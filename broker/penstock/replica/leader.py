@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from penstock.config.internal_topics import INTERNAL_TOPICS
@@ -16,31 +16,19 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
 from penstock.replica.acceptance import SEQUENCE_ERRORS, Appended, explain, has_times_in_bounds
 from penstock.replica.blocked_producers import BlockedProducers
+from penstock.replica.delayed_delivery import DelayedDelivery, LeaderDelivery
 from penstock.replica.deletions import DeletionWaiter, DeletionWaiters
 from penstock.replica.inspection import Inspection, check_times, inspect_fully
 from penstock.replica.isr import InSyncReplicas, IsrChange, Member, ReplicaProgress, effective_min_isr
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState, RecentBatch, SequenceCheck
+from penstock.replica.waiters import CommitWaiter, FetchListener
 from penstock.runtime.clock import Clock
 from penstock.state.view import PartitionView
 from penstock.wire.batch import HEADER_SIZE, BatchHeader, read_header, stamp, stamp_log_append_time
 from penstock.wire.batch_check import validate_batch
 from penstock.wire.control_batch import Marker, build_marker
 from penstock.wire.errors import ErrorCode
-
-
-class CommitWaiter(NamedTuple):
-    """A callback for when the high watermark reaches an offset."""
-
-    required_offset: int
-    callback: Callable[[int], None]
-
-
-class FetchListener(Protocol):
-    """A follower's pending fetch of a partition."""
-
-    def on_append(self, urgent: bool) -> None:
-        """Handle new data. `urgent` is False if only the high watermark or the log start has moved."""
 
 
 class LeaderHost(Protocol):
@@ -69,8 +57,8 @@ class Leader(Partition):
     broker's last role, None if it had none."""
 
     __slots__ = (
-        "acknowledged_offset", "blocked_producers", "commit_waiters", "deletions", "fetch_listeners", "host", "isr",
-        "under_min_isr", "unflushed", "watched", "watched_ms",
+        "acknowledged_offset", "blocked_producers", "commit_waiters", "delayed", "deletions",
+        "fetch_listeners", "host", "isr", "under_min_isr", "unflushed", "watched", "watched_ms",
     )  # fmt: skip
 
     def __init__(
@@ -89,6 +77,7 @@ class Leader(Partition):
         high_watermark: int | None,
         blocked_producers: BlockedProducers,
         unflushed: dict[Leader, None],
+        delayed: DelayedDelivery,
     ) -> None:
         self.acknowledged_offset = 0
         """End of the last batch that was acknowledged before it was committed (acks=0 or acks=1)."""
@@ -107,6 +96,8 @@ class Leader(Partition):
         known = log.start_offset if high_watermark is None else high_watermark
         assert known >= log.start_offset, f"the high watermark {known} is below the start of {log}"
         super().__init__(name, topic_id, index, leader_epoch, log, producers, clock, known)
+        self.delayed = delayed
+        self.delivery: LeaderDelivery | None = delayed.start(self)
         self.update_from_view(broker_id, placed)
 
     # Appending
@@ -174,7 +165,7 @@ class Leader(Partition):
         """Record that all below `end_offset` is acknowledged, although it may not be flushed yet."""
         if end_offset > self.acknowledged_offset:
             self.acknowledged_offset = end_offset
-            if end_offset > self.high_watermark and self.flushes_alone:
+            if end_offset > self.high_watermark and self.flushes_alone and self.delivery is None:
                 self.unflushed[self] = None
 
     @property
@@ -184,7 +175,12 @@ class Leader(Partition):
 
     @property
     def acknowledged_end(self) -> int:
-        """The high watermark, or the end of acknowledged records that only wait for this broker's flush."""
+        """The high watermark, or the end of acknowledged records that only wait for this broker's flush.
+
+        For a topic with delayed delivery, the visible offset.
+        """
+        if self.delivery is not None:
+            return self.delivery.visible_offset
         return max(self.high_watermark, self.acknowledged_offset) if self in self.unflushed else self.high_watermark
 
     def write_marker(self, marker: Marker, *, is_administrative: bool = False) -> Appended:
@@ -224,6 +220,8 @@ class Leader(Partition):
         self.unseen_bytes += len(batch)
         if self.isr is not None:
             self.on_log_growth()
+        if self.delivery is not None:
+            self.delivery.on_append(header)
         if not self.flushes_each_batch:
             self.advance()
         return new(Appended, (0, header.base_offset, append_time_ms, self.log.end_offset, None, ()))
@@ -245,6 +243,11 @@ class Leader(Partition):
     def epoch_start(self) -> int:
         """The start offset of this leader epoch. Without other replicas, the high watermark."""
         return self.isr.epoch_start if self.isr is not None else self.high_watermark
+
+    @property
+    def is_end_known(self) -> bool:
+        """Whether this leader knows all that its predecessor has acknowledged (KIP-207), and what of it is visible."""
+        return self.high_watermark >= self.epoch_start and (self.delivery is None or self.delivery.is_located)
 
     def update_from_view(self, broker_id: int, placed: PartitionView) -> None:
         """Apply the partition's record of this leader epoch."""
@@ -287,6 +290,7 @@ class Leader(Partition):
         self.config = config
         if self.isr is not None:
             self.update_min_isr()
+        self.delivery = self.delayed.reconfigure(self, self.delivery)
         super().reconfigure(config)
 
     def record_fetch(self, replica: Member, fetch_offset: int, flushed_offset: int, log_start_offset: int) -> ErrorCode:
@@ -427,7 +431,9 @@ class Leader(Partition):
         waiters = self.commit_waiters
         while waiters and waiters[0].required_offset <= reached:
             waiters.popleft().callback(0)
-        if self.readers:
+        if self.delivery is not None:
+            self.delivery.advance()
+        elif self.readers:
             for reader in list(self.readers):
                 reader.on_data(max(grown, 1))
         if self.fetch_listeners:
@@ -468,6 +474,8 @@ class Leader(Partition):
 
     def on_start_moved(self, log: PartitionLog) -> None:
         """Wake readers and followers: the next leader must not have deleted records."""
+        if self.delivery is not None:
+            self.delivery.on_log_start()
         super().on_start_moved(log)
         for listener in self.fetch_listeners.values():
             listener.on_append(False)
@@ -475,6 +483,8 @@ class Leader(Partition):
     def fail_waiters(self, error: int) -> None:
         """Fail commits, deletions and readers, and answer followers."""
         self.unflushed.pop(self, None)
+        if self.delivery is not None:
+            self.delivery.stop()
         self.fail_commits(error)
         self.deletions.fail(error)
         self.wake_readers()

@@ -18,6 +18,7 @@ from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogError
 from penstock.replica.blocked_producers import RejectedBatches
+from penstock.replica.delayed_delivery import DelayedDelivery
 from penstock.replica.follower import Follower
 from penstock.replica.health import ReplicaHealth, count_health
 from penstock.replica.leader import Leader, LeaderHost
@@ -86,6 +87,7 @@ class ReplicaManager:
         self.rejected_batches = RejectedBatches()
         self.unflushed: dict[Leader, None] = {}
         """Leaders with acknowledged but unflushed records."""
+        self.delayed = DelayedDelivery(clock, self.spawn)
         self.throttles = Throttles(view, config)
         self.roles = ReplicaRoles(self, is_unassigned)
         view.subscribe(self.on_topics_changed)
@@ -301,5 +303,6 @@ class ReplicaManager:
     def close(self) -> None:
         """Cancel all scheduled work."""
         self.roles.close()
+        self.delayed.close()
         if self.expiry is not None:
             self.expiry.cancel()

@@ -28,6 +28,30 @@ class Reader(Protocol):
         has failed, or the broker stops."""
 
 
+class PartitionDelivery(Protocol):
+    """The delayed delivery of a led partition, for its readers: `delayed_delivery.LeaderDelivery`."""
+
+    @property
+    def visible_offset(self) -> int:
+        """The offset below which consumers read: at most the high watermark."""
+
+    @property
+    def is_located(self) -> bool:
+        """Whether the visible offset is known."""
+
+    @property
+    def delay_ms(self) -> int:
+        """The topic's `delivery.delay.ms`."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of committed offsets that are not visible yet; 0 while that is not known."""
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next record becomes visible, in ms since 1970; None if none is known to wait."""
+
+
 class Partition:
     """A role of this broker for one partition in one leader epoch."""
 
@@ -35,6 +59,7 @@ class Partition:
         "clock",
         "config",
         "deleted",
+        "delivery",
         "ended",
         "flushes_each_batch",
         "high_watermark",
@@ -67,6 +92,8 @@ class Partition:
         self.flushes_each_batch = log.config.flushes_each_batch
         assert high_watermark <= log.end_offset, f"{high_watermark} is past the end of {log}"
         self.high_watermark = high_watermark
+        self.delivery: PartitionDelivery | None = None
+        """The delayed delivery of the records that this broker leads; None without `delivery.delay.ms`."""
         self.deleted = False
         self.ended = False
         """Whether another role, or none, has replaced this one."""
@@ -95,6 +122,17 @@ class Partition:
     def last_stable_offset(self) -> int:
         """The offset below which all transactions are decided: the end for read_committed readers."""
         return self.producers.transactions.stable_offset(self.high_watermark)
+
+    @property
+    def visible_offset(self) -> int:
+        """The end for consumers: the high watermark, or less if records wait for their delivery."""
+        return self.high_watermark if self.delivery is None else self.delivery.visible_offset
+
+    @property
+    def visible_stable_offset(self) -> int:
+        """The end for read_committed consumers."""
+        stable = self.last_stable_offset
+        return stable if self.delivery is None else min(stable, self.delivery.visible_offset)
 
     @property
     def acknowledged_end(self) -> int:

@@ -16,6 +16,7 @@ from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogError
 from penstock.replica.blocked_producers import RejectedBatches
+from penstock.replica.delayed_delivery import DelayedDelivery
 from penstock.replica.follower import Follower
 from penstock.replica.isr import members_of
 from penstock.replica.leader import Leader, LeaderHost
@@ -56,6 +57,7 @@ class RoleManager(Protocol):
     throttles: Throttles
     rejected_batches: RejectedBatches
     unflushed: dict[Leader, None]
+    delayed: DelayedDelivery
 
     def role(self, key: Key) -> Partition | None:
         """Return the current role for a partition."""
@@ -191,6 +193,7 @@ class ReplicaRoles:
             high_watermark=high_watermark,
             blocked_producers=manager.rejected_batches.pop_partition(topic.name, topic.topic_id, placed.index),
             unflushed=manager.unflushed,
+            delayed=manager.delayed,
         )
         manager.add_role(leader)
         return leader

@@ -12,12 +12,12 @@ from penstock.replica.leader import Leader
 async def initial_offset(leader: Leader, reset: ShareOffsetReset, now_ms: int) -> int | None:
     """Return the offset of the first record to deliver; None while the leader cannot tell.
 
-    A new leader does not know what is committed yet (KIP-207). A search by time runs in a thread.
+    A new leader does not know what is committed (KIP-207) or due yet. A search by time runs in a thread.
     """
     if reset.strategy is ShareResetStrategy.EARLIEST:
         return leader.log.start_offset
-    end = leader.high_watermark
-    if end < leader.epoch_start:
+    end = leader.visible_offset
+    if not leader.is_end_known:
         return None
     if reset.strategy is ShareResetStrategy.LATEST:
         return end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock import __version__
+from penstock.config.definition import SettingSource
 from penstock.config.topic import NEW_IN_KAFKA_4_4, TOPIC_SETTINGS
 from penstock.control.results import TopicRequest
 from penstock.wire.errors import ErrorCode
@@ -30,6 +31,14 @@ async def test_only_what_is_set_for_a_topic_is_told_where_that_is_asked_for(brok
     assert {c.name for c in everything.configs} == set(TOPIC_SETTINGS)
 
 
+async def test_the_timestamp_type_of_a_topic_with_a_delay_is_described_as_it_is(broker) -> None:
+    await broker.admin.create([TopicRequest("t", 1, 1, settings={"delivery.delay.ms": "5"}), TopicRequest("u", 1, 1)])
+    for topic, expected in (("t", "LogAppendTime"), ("u", "CreateTime")):
+        (result,) = await described(broker, TOPIC, topic)
+        found = {c.name: (c.value, c.config_source) for c in result.configs}["message.timestamp.type"]
+        assert found == (expected, SettingSource.DEFAULT)
+
+
 async def test_notes_of_an_owner_change_nothing_of_how_a_topic_is_kept(broker) -> None:
     notes = {"penstock.owner": "uid-1", "penstock.deletion.policy": "Delete"}
     await broker.admin.create([TopicRequest("t", 1, 1, settings=notes), TopicRequest("plain", 1, 1)])
@@ -44,7 +53,7 @@ async def test_settings_that_kafka_does_not_have_are_described_as_read_only_so_t
     creation = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     creation.configs = [CreatableTopicConfig(name=name, value=value) for name, value in mine.items()]
     (created,) = (await broker.ask(CreateTopicsRequest(topics=[creation]), 7)).topics
-    own = {name for name in TOPIC_SETTINGS if name.startswith("penstock.")}
+    own = {name for name in TOPIC_SETTINGS if name.startswith("penstock.")} | {"delivery.delay.ms"}
     assert {c.name for c in created.configs if c.read_only} == own | NEW_IN_KAFKA_4_4
     for more, expected in (({}, own | NEW_IN_KAFKA_4_4), ({"only_own": True}, own & mine.keys())):
         (result,) = await described(broker, TOPIC, "t", **more)
@@ -57,7 +66,7 @@ async def test_settings_that_kafka_does_not_have_are_described_as_read_only_so_t
 
 
 async def test_replacing_all_settings_of_a_topic_leaves_those_that_kafka_does_not_have(broker) -> None:
-    notes = {"penstock.owner": "uid-1", "penstock.record.validation": "all"}
+    notes = {"penstock.owner": "uid-1", "penstock.record.validation": "all", "delivery.delay.ms": "5"}
     await broker.admin.create([TopicRequest("t", 1, 1, settings={"retention.ms": "1000", **notes})])
     for settings, expected in (
         ({"flush.ms": "5"}, {"flush.ms": "5", **notes}),

@@ -29,6 +29,22 @@ def test_a_topic_is_created_described_altered_and_deleted(cli: Cli, name: str) -
     assert name not in {topic["name"] for topic in cli("topic", "list", "--output", "json").json}
 
 
+def test_a_delayed_topic_is_described_with_the_records_that_wait(cli: Cli, name: str) -> None:
+    assert cli("topic", "create", name, "--partitions", "1", "--config", "delivery.delay.ms=3600000").code == 0
+    assert cli("produce", name, stdin=b"one\ntwo\n").code == 0
+    (described,) = cli("topic", "describe", name, "--output", "json").json
+    (partition,) = described["partitions"]
+    assert (partition["end_offset"], partition["undelivered"]) == (0, 2)
+    assert partition["next_due_ms"] > 3_600_000
+    assert described["configs"]["delivery.delay.ms"] == "3600000"
+    lines = [line.split() for line in cli("topic", "describe", name).lines]
+    assert lines[1] == ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "UNDELIVERED", "SIZE"]
+    assert lines[2][4:7] == ["0", "0", "2"]
+    refused = cli("topic", "alter", name, "--config", "cleanup.policy=compact")
+    assert refused.code != 0
+    assert "set cleanup.policy=delete" in refused.err
+
+
 def test_the_list_is_a_table_with_plain_columns_where_there_is_no_terminal(cli: Cli, topic: str) -> None:
     lines = cli("topic", "list").lines
     assert lines[0].split() == ["TOPIC", "PARTITIONS", "REPLICAS"]

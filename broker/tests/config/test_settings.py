@@ -19,6 +19,7 @@ from penstock.config.topic import (
     config_fields,
     names_replica,
     resolve,
+    resolve_leniently,
     topic_setting,
 )
 
@@ -31,6 +32,7 @@ TOPIC_EXAMPLES: dict[str, tuple[str, list[str]]] = {
     "compression.type": ("zstd", ["ZSTD", "brotli", "none", ""]),
     "compression.zstd.level": ("-131072", ["-131073", "23"]),
     "delete.retention.ms": ("0", ["-1"]),
+    "delivery.delay.ms": ("2592000000", ["-1", "2592000001", "1.5", ""]),
     "errors.deadletterqueue.group.enable": ("true", ["1", "yes", ""]),
     "file.delete.delay.ms": ("0", ["-1"]),
     "flush.messages": ("9223372036854775807", ["0", "-1", "9223372036854775808"]),
@@ -225,6 +227,45 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         BrokerConfig.from_texts({"group.min.session.timeout.ms": "10", "group.max.session.timeout.ms": "9"})
     with pytest.raises(InvalidSetting, match=r"min\.compaction\.lag\.ms \(2\) must not be greater"):
         BrokerConfig.from_texts({"log.cleaner.min.compaction.lag.ms": "2", "log.cleaner.max.compaction.lag.ms": "1"})
+
+
+def test_a_topic_with_a_delay_has_the_time_of_the_append() -> None:
+    config = resolve({"delivery.delay.ms": "1000"}, TopicConfig())
+    assert (config.delivery_delay_ms, config.message_timestamp_log_append) == (1000, True)
+    assert resolve({"delivery.delay.ms": "0"}, TopicConfig()) == TopicConfig()
+    explicit = resolve({"delivery.delay.ms": "1000", "message.timestamp.type": "LogAppendTime"}, TopicConfig())
+    assert explicit == config
+
+
+def test_settings_that_do_not_work_with_a_delay_are_refused_with_the_remedy() -> None:
+    with pytest.raises(InvalidSetting, match=r"delivery\.delay\.ms \(5\).*set message\.timestamp\.type=LogAppendTime"):
+        resolve({"delivery.delay.ms": "5", "message.timestamp.type": "CreateTime"}, TopicConfig())
+    for policy in ("compact", "compact,delete"):
+        with pytest.raises(InvalidSetting, match=r"delivery\.delay\.ms \(5\).*set cleanup\.policy=delete"):
+            resolve({"delivery.delay.ms": "5", "cleanup.policy": policy}, TopicConfig())
+    with pytest.raises(InvalidSetting, match=r"set cleanup\.policy=delete"):
+        resolve({"delivery.delay.ms": "5"}, TopicConfig(cleanup_delete=False, cleanup_compact=True))
+
+
+def test_a_delay_that_is_stored_applies_whatever_it_contradicts() -> None:
+    compacting = TopicConfig(cleanup_delete=False, cleanup_compact=True)
+    for overrides, defaults in (
+        ({}, compacting),
+        ({"cleanup.policy": "compact"}, TopicConfig()),
+        ({"message.timestamp.type": "CreateTime"}, TopicConfig()),
+    ):
+        config, contradiction = resolve_leniently({"delivery.delay.ms": " 5", **overrides}, defaults)
+        assert contradiction is not None
+        found = (config.delivery_delay_ms, config.message_timestamp_log_append, config.cleanup_compact)
+        assert found == (5, True, False)
+        assert config.cleanup_delete
+
+
+def test_lags_that_contradict_each_other_do_not_change_the_policy_of_a_topic() -> None:
+    lags = {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}
+    config, contradiction = resolve_leniently({"cleanup.policy": "compact", **lags}, TopicConfig())
+    assert contradiction is not None
+    assert (config.cleanup_compact, config.cleanup_delete) == (True, False)
 
 
 def test_changes_at_run_time_are_taken_in_and_told() -> None:

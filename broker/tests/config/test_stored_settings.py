@@ -94,6 +94,7 @@ def test_whatever_is_stored_for_brokers_each_setting_has_the_first_valid_value(
 
 
 @given(overrides=st.dictionaries(st.sampled_from(list(TOPIC_SETTINGS)) | st.text(), values))
+@example({"delivery.delay.ms": "5", "cleanup.policy": "compact", "message.timestamp.type": "CreateTime"})
 @example({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1", "retention.ms": "5"})
 def test_whatever_is_stored_for_a_topic_each_setting_has_its_valid_value_or_the_default(
     overrides: dict[str, object],
@@ -105,6 +106,14 @@ def test_whatever_is_stored_for_a_topic_each_setting_has_its_valid_value_or_the_
     for name, text in accepted.items():
         if contradiction is None or not name.endswith(".compaction.lag.ms"):
             expected.update(config_fields(name, topic_setting(name).parse(text)))
+    if config.delivery_delay_ms:
+        assert (config.message_timestamp_log_append, config.cleanup_compact, config.cleanup_delete) == (
+            True,
+            False,
+            True,
+        )
+        for changed in ("message_timestamp_log_append", "cleanup_compact", "cleanup_delete"):
+            expected[changed] = getattr(config, changed)
     assert {f.name: getattr(config, f.name) for f in fields(TopicConfig)} == expected
 
 

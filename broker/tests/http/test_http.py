@@ -58,10 +58,19 @@ class PartOfALog:
         return [NOW_MS - (self.end_offset - 1 - offset) * 1000 if self.readable else None for offset in offsets]
 
 
+class WaitingRecords(NamedTuple):
+    """The delayed delivery of a partition."""
+
+    delay_ms: int
+    waiting: int
+    next_due_ms: int | None
+
+
 class FakePartition:
     def __init__(self, name: str, index: int, start_offset: int, high_watermark: int) -> None:
         self.name, self.index, self.high_watermark = name, index, high_watermark
         self.acknowledged_end = high_watermark
+        self.delivery: WaitingRecords | None = None
         self.messages_in = high_watermark
         self.log = PartOfALog(start_offset, high_watermark + 1)
 
@@ -375,6 +384,31 @@ async def test_lag_is_told_in_records_and_in_seconds() -> None:
             assert found["penstock_group_lag_records"][key] == 0
             assert found["penstock_group_lag_seconds"][key] == 0
         assert threading.get_ident() not in broker.parts[0].log.asked_in, "the loop does not wait for the disk"
+
+
+async def test_lag_in_a_delayed_topic_counts_from_the_delivery() -> None:
+    async with running() as broker:
+        part = broker.parts[0]
+        part.acknowledged_end, part.delivery = 8, WaitingRecords(2_000, 2, NOW_MS + 1_500)
+        broker.committed = [Committed("behind", "flights", 0, 3)]
+        found = await broker.metrics()
+        assert found["penstock_group_lag_records"][at("behind", 0)] == 5
+        assert found["penstock_group_lag_seconds"][at("behind", 0)] == 5
+
+
+async def test_what_waits_for_its_delivery_is_told_by_topic() -> None:
+    async with running() as broker:
+        found = await broker.metrics()
+        assert "penstock_topic_undelivered_records" not in found
+        broker.parts[0].delivery = WaitingRecords(2_000, 2, NOW_MS + 1_500)
+        broker.parts[1].delivery = WaitingRecords(2_000, 3, NOW_MS + 500)
+        found = await broker.metrics()
+        assert found["penstock_topic_undelivered_records"] == {(("topic", "flights"),): 5}
+        assert found["penstock_topic_next_delivery_seconds"] == {(("topic", "flights"),): 0.5}
+        broker.parts[0].delivery = broker.parts[1].delivery = WaitingRecords(2_000, 0, None)
+        found = await broker.metrics()
+        assert found["penstock_topic_undelivered_records"] == {(("topic", "flights"),): 0}
+        assert "penstock_topic_next_delivery_seconds" not in found
 
 
 async def test_a_group_before_the_logs_start_lags_by_what_is_there() -> None:

@@ -333,3 +333,36 @@ async def test_deleting_what_retention_just_dropped_waits_until_that_is_on_disk(
         crashed = CrashImages(files.trace).image(len(files.trace), random.Random(1))
         async with opened(crashed, "/data") as again:
             assert open_log(again).start_offset == start
+
+
+async def test_the_age_of_delayed_records_counts_from_their_delivery() -> None:
+    clock, files = HandClock(), MemoryFiles()
+    delayed = replace(SMALL, retention_ms=DAY_MS, delivery_delay_ms=10 * DAY_MS)
+    async with opened(files, "/data", clock) as directory:
+        log = open_log(directory, delayed)
+        await fill(log, 3)
+        oldest_ms = log.segments[0].max_timestamp_ms
+        clock.advance(oldest_ms + 11 * DAY_MS - START_MS)
+        await apply(directory, log)
+        assert log.start_offset == 0
+        clock.advance(1)
+        await apply(directory, log)
+        assert log.start_offset > 0
+
+
+async def test_no_delayed_record_goes_by_size_before_its_delivery() -> None:
+    clock, files = HandClock(), MemoryFiles()
+    delayed = replace(SMALL, retention_bytes=1, delivery_delay_ms=60_000)
+    async with opened(files, "/data", clock) as directory:
+        log = open_log(directory, delayed)
+        await fill(log, 4)
+        await apply(directory, log)
+        assert log.start_offset == 0
+        due_ms = log.segments[0].max_timestamp_ms + 60_000
+        assert directory.retention.due.first_ms() == due_ms + 1, "the next check is when the first segment is due"
+        clock.advance(due_ms - START_MS)
+        await apply(directory, log)
+        assert log.start_offset == 0
+        clock.advance(1)
+        await apply(directory, log)
+        assert len(log.segments) == 3

@@ -319,6 +319,13 @@ class Cluster:
         await self.applied((await self.store.txn([], puts)).revision)
         return topic_id
 
+    async def configure(self, topic_id: UUID, **overrides: str) -> None:
+        """Replace the settings of a topic."""
+        entry = await self.store.get(keys.topic(topic_id))
+        assert entry is not None
+        record = msgspec.structs.replace(decode(TopicRecord, entry.key, entry.value), overrides=overrides)
+        await self.applied((await self.store.txn([], [PutOp(keys.topic(topic_id), encode(record))])).revision)
+
     def epoch_of(self, broker_id: int) -> int:
         broker = self.brokers.get(broker_id)
         return broker.membership.epoch if broker is not None else -1

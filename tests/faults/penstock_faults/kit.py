@@ -18,6 +18,7 @@ from penstock.log.log_dir import LogDirectory
 from penstock.node.single import SingleMember
 from penstock.replica.acceptance import Appended
 from penstock.replica.blocked_producers import BlockedProducers
+from penstock.replica.delayed_delivery import DelayedDelivery
 from penstock.replica.isr_keeper import IsrKeeper
 from penstock.replica.leader import Leader
 from penstock.replica.producer_state import ProducerState
@@ -144,6 +145,7 @@ async def place(path: Path, config: TopicConfig | None = None) -> AsyncIterator[
             high_watermark=None,
             blocked_producers=BlockedProducers(),
             unflushed={},
+            delayed=DelayedDelivery(clock, directory.maintenance.spawn),
         )
         yield Place(directory, files, leader)
     finally:

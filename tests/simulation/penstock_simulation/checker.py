@@ -218,6 +218,19 @@ def unseen_by_groups(history: History, contents: dict[Partition, Content]) -> It
                 )
 
 
+def early(history: History) -> Iterator[Finding]:
+    """No reader receives a record of a delayed topic before its delay has passed."""
+    sent = {write.value: write for write in history.writes if write.partition[0] in history.delays_s}
+    for seen in history.seen:
+        write = sent.get(seen.value)
+        if write is not None and seen.at_s < write.invoked_s + history.delays_s[write.partition[0]]:
+            yield Finding(
+                "early",
+                f"{seen.reader} got {place(seen.partition, seen.offset)} at {seen.at_s:.3f} s;"
+                f" it was sent at {write.invoked_s:.3f} s",
+            )
+
+
 # Transactions
 
 
@@ -468,6 +481,7 @@ CHECKS: Iterable[Callable[[History], Iterator[Finding]]] = (
     invented,
     gaps,
     unseen,
+    early,
     aborted_read,
     torn,
     aborted_commit,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from penstock.client import TopicPartition
-from penstock_simulation import administering, plain_reading, queueing, revoking, transacting, workload
+from penstock_simulation import administering, delaying, plain_reading, queueing, revoking, transacting, workload
 from penstock_simulation.checker import Finding
 from penstock_simulation.cluster_faults import CLUSTER_WEIGHTS, ClusterFaults
 from penstock_simulation.hosting import BrokerHost
@@ -30,7 +30,10 @@ RIGHTS_SHARE = 0.3
 QUEUES = "queues"
 QUEUES_SHARE = 0.4
 """Probability of the workload with a share group, drawn apart as well."""
-ALL_FEATURES = frozenset({*FEATURES, RIGHTS, QUEUES})
+DELAYS = "delays"
+DELAYS_SHARE = 0.3
+"""Probability of the workload with a delayed topic, drawn apart as well."""
+ALL_FEATURES = frozenset({*FEATURES, RIGHTS, QUEUES, DELAYS})
 
 
 class Cluster(Scenario):
@@ -53,6 +56,8 @@ class Cluster(Scenario):
             drawn |= {RIGHTS}
         if self.world.streams[QUEUES].random() < QUEUES_SHARE:
             drawn |= {QUEUES}
+        if self.world.streams[DELAYS].random() < DELAYS_SHARE:
+            drawn |= {DELAYS}
         self.features = drawn if features is None else features
         self.faults = ClusterFaults(self, kinds or CLUSTER_WEIGHTS)
         self.faults.pace = rng.choice([0.3, 1.0])
@@ -83,6 +88,9 @@ class Cluster(Scenario):
         if QUEUES in self.features:
             queueing.draw_settings(self.plan, self.world.streams["queue settings"])
             self.plan.last.append(partial(queueing.finish, self.plan))
+        if DELAYS in self.features:
+            delaying.draw_settings(self.plan, self.world.streams["delay settings"])
+            self.plan.last.append(partial(delaying.wait_until_due, self.plan))
         if RIGHTS in self.features:
             self.plan.others.append((revoking.GUARDED, 1, False))
         if "transactions" in self.features:
@@ -123,6 +131,14 @@ class Cluster(Scenario):
             for number in range(queueing.MEMBERS):
                 name = f"q{number}"
                 self.start_client(name, partial(queueing.work, plan, name, streams[name]))
+        if DELAYS in self.features:
+            plan.working.add("d0")
+            plan.fewer["d0"] = delaying.RECORDS
+            clock = Machine(self.world, self.network, "d0").clock
+            main = partial(workload.produce, plan, "d0", clock, streams["d0"], delaying.LATER)
+            self.start_client("d0", main)
+            reader = partial(workload.read_alone, plan, "dr", streams["dr"], delaying.PARTITIONS)
+            self.start_client("dr", reader)
         if "churn" in self.features:
             clock = Machine(self.world, self.network, "churn").clock
             self.start_client("churn", partial(administering.churn, plan, clock, streams["churn"]))

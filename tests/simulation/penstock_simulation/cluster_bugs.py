@@ -94,6 +94,16 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
     ),
     (
         one_edit(
+            "delay-forgotten-at-restart",
+            "a new leader takes all records that it finds for due",
+            "replica/delayed_delivery.py",
+            "window.known_ms - window.delay_ms",
+            "window.known_ms",
+        ),
+        Hunt(("kill", "restart", "rolling_restart"), ("delays",)),
+    ),
+    (
+        one_edit(
             "producers-not-followed",
             "a follower does not keep what it needs to recognise duplicates",
             "replica/follower.py",

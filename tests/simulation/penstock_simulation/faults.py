@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock_simulation.store import STORE_HOST
 
 if TYPE_CHECKING:
+    from penstock_simulation.history import History
     from penstock_simulation.hosting import BrokerHost
     from penstock_simulation.network import Network
     from penstock_simulation.process import Process
@@ -53,6 +54,7 @@ class Stage(Protocol):
     world: World
     network: Network
     core: StoreCore
+    history: History
     hosts: list[BrokerHost]
     clients: list[Process]
     client_hosts: list[str]
@@ -277,7 +279,9 @@ class Faults:
         return True
 
     def clock_leap(self) -> bool:
-        self.any_host().machine.leap(self.rng.choice([-1, 1]) * self.rng.randrange(10_000))
+        machine, leap_ms = self.any_host().machine, self.rng.choice([-1, 1]) * self.rng.randrange(10_000)
+        machine.leap(leap_ms)
+        self.scenario.history.allow_leap(abs(leap_ms) / 1000)
         return True
 
     def restart(self) -> bool:

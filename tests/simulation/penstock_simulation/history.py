@@ -190,6 +190,8 @@ class History:
     uses: list[Use] = field(default_factory=list)
     deliveries: list[ShareDelivery] = field(default_factory=list)
     acks: list[ShareAck] = field(default_factory=list)
+    delays_s: dict[str, float] = field(default_factory=dict)
+    """By topic with delayed delivery, the time between sending and receiving that no record may fall below."""
     delivery_limit: int = 0
     """Deliveries after which the share group is done with a record."""
     backoffs_s: list[float] = field(default_factory=list)
@@ -202,6 +204,11 @@ class History:
     """Transactions known to be aborted."""
     undecided: set[str] = field(default_factory=set)
     """Transactions whose commit has an unknown outcome."""
+
+    def allow_leap(self, leap_s: float) -> None:
+        """Record that a broker's clock was set: delays count by the clocks."""
+        for topic in self.delays_s:
+            self.delays_s[topic] -= leap_s
 
     def abort(self, transaction: str) -> None:
         """Record that the transaction is known to be aborted."""

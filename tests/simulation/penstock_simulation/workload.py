@@ -54,6 +54,8 @@ class Plan:
     """Mean time between two records of a producer."""
     configs: dict[str, str] = field(default_factory=dict)
     """Topic settings."""
+    more_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Further settings of single topics."""
     replication: int = 1
     others: list[tuple[str, int, bool]] = field(default_factory=list)
     """Topics in addition to `TOPIC`: name, partitions, and whether they are written in transactions."""
@@ -112,7 +114,10 @@ def plain(partition: TopicPartition) -> Partition:
 
 async def create_topics(plan: Plan) -> None:
     """Create the topics; retry until they exist."""
-    missing = {name: NewTopic(name, count, plan.replication, plan.configs) for name, count, _ in plan.topics}
+    missing = {
+        name: NewTopic(name, count, plan.replication, {**plan.configs, **plan.more_configs.get(name, {})})
+        for name, count, _ in plan.topics
+    }
     while missing:
         name, topic = next(iter(missing.items()))
         try:
@@ -133,8 +138,11 @@ async def create_topics(plan: Plan) -> None:
 # Producing
 
 
-async def produce(plan: Plan, name: str, clock: Clock, rng: random.Random) -> None:
-    """Run one incarnation of a producer. The outcomes of an earlier incarnation's pending requests are unknown."""
+async def produce(plan: Plan, name: str, clock: Clock, rng: random.Random, topic: str = TOPIC) -> None:
+    """Run one incarnation of a producer of `TOPIC`, or of a topic with one partition.
+
+    The outcomes of an earlier incarnation's pending requests are unknown.
+    """
     plan.lives[name] += 1
     writer = f"{name}.{plan.lives[name]}"
     linger_ms = rng.choice([0, 5, 50])
@@ -151,7 +159,7 @@ async def produce(plan: Plan, name: str, clock: Clock, rng: random.Random) -> No
             continue
         writer = f"{name}.{plan.lives[name]}"
         try:
-            await send_all(plan, name, writer, producer, rng, pending)
+            await send_all(plan, name, writer, producer, rng, pending, topic)
             while pending:
                 await asyncio.wait(list(pending))
         except ClientError:
@@ -163,21 +171,28 @@ async def produce(plan: Plan, name: str, clock: Clock, rng: random.Random) -> No
 
 
 async def send_all(
-    plan: Plan, name: str, writer: str, producer: Producer, rng: random.Random, pending: set[asyncio.Task[None]]
+    plan: Plan,
+    name: str,
+    writer: str,
+    producer: Producer,
+    rng: random.Random,
+    pending: set[asyncio.Task[None]],
+    topic: str,
 ) -> None:
+    partitions = plan.partitions if topic == TOPIC else 1
     numbers: dict[int, int] = defaultdict(int)
     while not plan.is_done(name):
         for _ in range(rng.choice([1, 1, 1, 4, 12])):
-            partition = rng.randrange(plan.partitions)
+            partition = rng.randrange(partitions)
             number = numbers[partition]
             value = b"%s/%d/%d" % (writer.encode(), partition, number) + b"." * rng.choice([0, 0, 30, 300])
             key = b"%d" % (number // 2 % plan.keys) if plan.keys else None
-            write = Write(writer, (TOPIC, partition), number, value, plan.world.now, key=key)
+            write = Write(writer, (topic, partition), number, value, plan.world.now, key=key)
             plan.history.writes.append(write)
             numbers[partition] += 1
             plan.sent[name] += 1
             try:
-                delivery = await producer.send(TOPIC, value, key=key, partition=partition)
+                delivery = await producer.send(topic, value, key=key, partition=partition)
             except ClientError:
                 write.outcome = Outcome.FAILED  # it was never added to a batch
                 raise

@@ -105,7 +105,7 @@ def acquire_records(
     """Acquire records of a partition for a member. The caller releases the slice of the result."""
     for _ in range(MAX_READS):
         offset = leader.partition.next_fetch_offset()
-        limit = role.last_stable_offset if limits.is_read_committed else role.high_watermark
+        limit = role.visible_stable_offset if limits.is_read_committed else role.visible_offset
         if offset is None or offset >= limit:
             return NOTHING
         try:
@@ -153,13 +153,13 @@ def acquire_once(
 def may_have_records(role: Leader, leader: SharePartitionLeader) -> bool:
     """Return whether `acquire_records` may find records. Most partitions of a session have none at a time."""
     offset = leader.partition.next_fetch_offset()
-    return offset is not None and offset < role.high_watermark
+    return offset is not None and offset < role.visible_offset
 
 
 def available_bytes(role: Leader, leader: SharePartitionLeader, limits: ReadLimits) -> int:
     """Return about how many bytes `acquire_records` would find: all that one read returns."""
     offset = leader.partition.next_fetch_offset()
-    limit = role.last_stable_offset if limits.is_read_committed else role.high_watermark
+    limit = role.visible_stable_offset if limits.is_read_committed else role.visible_offset
     if offset is None or offset >= limit:
         return 0
     try:

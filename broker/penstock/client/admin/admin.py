@@ -17,9 +17,9 @@ from penstock.client.admin.types import LogDir
 from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import check, error_code
 from penstock.client.group_protocol import by_topic
-from penstock.client.offsets import EARLIEST, LATEST, group_by_leader, list_offsets
+from penstock.client.offsets import EARLIEST, LATEST, group_by_leader, list_offsets, list_undelivered
 from penstock.client.security import Security
-from penstock.client.types import OffsetAndTimestamp, TopicPartition
+from penstock.client.types import OffsetAndTimestamp, TopicPartition, UndeliveredRecords
 from penstock.wire.messages import (
     delete_records,
     describe_log_dirs,
@@ -156,8 +156,12 @@ class Admin(LagAdminClient, PartitionAdminClient, QuotaAdminClient, SecurityAdmi
         """
         return await list_offsets(self._cluster, wanted)
 
+    async def undelivered(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, UndeliveredRecords]:
+        """Return the records that wait for `delivery.delay.ms` by partition; empty if the leaders do not support it."""
+        return await list_undelivered(self._cluster, partitions)
+
     async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Return (log start offset, log end offset) by partition."""
+        """Return (log start offset, end offset for consumers) by partition."""
         listed = list(partitions)
         starts = await list_offsets(self._cluster, dict.fromkeys(listed, EARLIEST))
         ends = await list_offsets(self._cluster, dict.fromkeys(listed, LATEST))

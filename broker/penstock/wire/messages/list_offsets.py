@@ -12,12 +12,14 @@ class ListOffsetsPartition(Message):
     current_leader_epoch: int = -1
     timestamp: int = 0
     committed_offsets: list[int] = []
+    include_undelivered: bool = False
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("partition_index", "int32", 1, 11),
         Field("current_leader_epoch", "int32", 4, 11),
         Field("timestamp", "int64", 1, 11),
         Field("committed_offsets", "int64", 6, 11, array=True, tag=10001),
+        Field("include_undelivered", "bool", 6, 11, tag=10002),
     )
 
 
@@ -56,6 +58,8 @@ class ListOffsetsPartitionResponse(Message):
     leader_epoch: int = -1
     start_offset: int = -1
     unread_ages_ms: list[int] = []
+    undelivered: int = -1
+    next_due_ms: int = -1
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("partition_index", "int32", 1, 11),
@@ -65,6 +69,8 @@ class ListOffsetsPartitionResponse(Message):
         Field("leader_epoch", "int32", 4, 11),
         Field("start_offset", "int64", 6, 11, tag=10001),
         Field("unread_ages_ms", "int64", 6, 11, array=True, tag=10002),
+        Field("undelivered", "int64", 6, 11, tag=10003),
+        Field("next_due_ms", "int64", 6, 11, tag=10004),
     )
 
 
