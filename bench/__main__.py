@@ -26,6 +26,7 @@ from bench.results import RESULTS_DIR, Results, read_all
 from bench.session import Options, Session, new_work_dir
 from bench.spark_peer import PeerUnavailable
 from bench.suites import (
+    catch_up,
     cluster_partitions,
     codecs,
     commits,
@@ -47,6 +48,7 @@ Suite = Callable[[Session], None]
 ONE_BROKER: dict[str, tuple[Suite, float]] = {  # suites, with their approximate duration in minutes
     "produce": (throughput.produce, 4),
     "consume": (throughput.consume, 4),
+    "catch-up": (catch_up.run, 15),
     "durable": (throughput.durable, 2),
     "small-batches": (throughput.small_batches, 5),
     "codecs": (codecs.run, 12),
@@ -78,7 +80,7 @@ SUITES = {**ONE_BROKER, **SECURITY, **THREE_BROKERS, **spark.SUITES}
 GROUPS = {"all": ONE_BROKER, "security": SECURITY, "cluster": THREE_BROKERS, "spark": spark.SUITES}
 
 SHARING = (  # one pair of brokers or clusters for all suites of a kind
-    *("produce", "consume", "durable", "small-batches", "codecs", "roundtrip", "latency"),
+    *("produce", "consume", "catch-up", "durable", "small-batches", "codecs", "roundtrip", "latency"),
     *("rf3", "rf3-latency"),
 )
 

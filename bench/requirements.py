@@ -98,6 +98,17 @@ def _throughput() -> Iterator[Requirement]:
         yield Requirement(group, "consume", size, MB, AT_LEAST, 1.0, unless_client_limits=True, label=f"consume {size}")
 
 
+def _catch_up() -> Iterator[Requirement]:
+    group = "The first read of what was just produced: with the page cache as the broker left it, and dropped"
+    for size in ("1 KiB", "10 KiB"):
+        for state in ("warm", "cold"):
+            case = f"{size}, {state}"
+            yield Requirement(
+                group, "catch-up", case, MB, AT_LEAST, 1.0, unless_client_limits=True, label=f"throughput, {case}"
+            )
+            yield Requirement(group, "catch-up", case, CPU, AT_MOST, 0.8, label=f"CPU per message, {case}")
+
+
 def _durable() -> Iterator[Requirement]:
     group = "Durable (Penstock's default) beside Kafka with flush.messages=1"
     for size, target in zip(SIZES.values(), (0.5, 0.5, 0.65), strict=True):
@@ -307,7 +318,10 @@ def _spark() -> Iterator[Requirement]:
             yield Requirement(group, "spark-write", case, ROWS, AT_LEAST, 0.5, subject=subject, base="connector")
 
 
-ONE_BROKER = (*_cpu(), *_throughput(), *_durable(), *_latency(), *_footprint(), *_scale(), *_surge(), *_share())
+ONE_BROKER = (
+    *(*_cpu(), *_throughput(), *_catch_up(), *_durable(), *_latency()),
+    *(*_footprint(), *_scale(), *_surge(), *_share()),
+)
 THREE_BROKERS = (*_cluster_work(), *_cluster_faults(), *_cluster_scale())
 SECURITY = tuple(_security())
 SPARK = tuple(_spark())

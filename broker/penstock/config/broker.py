@@ -290,11 +290,12 @@ class BrokerConfig(ModernGroupDefaults):
         kind=LONG, minimum=1, maximum=MAX_INT,
     )
     log_tail_cache_bytes: int = setting(
-        "log.tail.cache.bytes", 128 << 20,
+        "log.tail.cache.bytes", -2,
         "Bytes of recently written data to keep in the page cache for readers, on hosts where allocating page cache is"
-        " slow (virtual machines that return unused memory to the hypervisor); older data is read from disk. -1 leaves"
-        " the page cache to the kernel.",
-        minimum=-1,
+        " slow (virtual machines that return unused memory to the hypervisor); older data is evicted, so that its"
+        " memory is reused, and read from disk. -2: half of the memory that is available, from 128 MiB to 16 GiB. -1"
+        " leaves the page cache to the kernel.",
+        minimum=-2,
     )
 
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)

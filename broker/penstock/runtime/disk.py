@@ -10,6 +10,8 @@ import shutil
 from time import perf_counter_ns
 
 from penstock.runtime import linux
+from penstock.runtime.cache_budget import AUTOMATIC, AvailableMemory, CacheBudget
+from penstock.runtime.cache_hints import ThreadedHints
 from penstock.runtime.files import Buffer
 from penstock.runtime.page_cache import CachedTail, PageCache
 
@@ -74,6 +76,14 @@ class OsFile:
         """Return whether the range is in the page cache, as far as known."""
         return size <= 0 or linux.is_cached(self.fd, offset, size)
 
+    def load(self, offset: int, size: int) -> None:
+        """Bring a range into the page cache, waiting for the disk."""
+        linux.load(self.fd, offset, size)
+
+    def stream(self, offset: int, size: int) -> bool:
+        """Read ahead of a reader from disk that was sent a range. Returns False if the range is recent."""
+        return self.tail is not None and self.tail.stream(offset, size)
+
     def size(self) -> int:
         """Return the size in bytes."""
         return os.fstat(self.fd).st_size
@@ -83,7 +93,7 @@ class OsFile:
         os.ftruncate(self.fd, size)
         os.lseek(self.fd, size, os.SEEK_SET)
         if self.tail is not None:
-            self.tail.reset(size)
+            self.tail.truncate(size)
 
     def sync(self) -> None:
         """Return when the content and the size are on disk (fdatasync)."""
@@ -110,12 +120,15 @@ class OsFiles:
     """The file system of the machine. Locks last until the process ends or `unlock`.
 
     `tail_cache_bytes` bounds how much recently appended data stays in the page cache on machines where new memory is
-    slow (see `page_cache`); a negative value leaves the page cache to the kernel.
+    slow (see `page_cache`). AUTOMATIC: a share of the memory; -1 leaves the page cache to the kernel.
     """
 
     def __init__(self, tail_cache_bytes: int = -1) -> None:
         self.locks: dict[str, int] = {}
-        self.page_cache = PageCache(tail_cache_bytes) if tail_cache_bytes >= 0 else None
+        self.page_cache: PageCache | None = None
+        if tail_cache_bytes != -1:
+            fixed_bytes = None if tail_cache_bytes == AUTOMATIC else tail_cache_bytes
+            self.page_cache = PageCache(CacheBudget(AvailableMemory(), fixed_bytes), ThreadedHints())
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> OsFile:
         """Open a file for appending, or read-only; with `create`, create it if missing."""

@@ -11,7 +11,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class File(Protocol):
-    """An open file. One thread at a time appends; `sync` and `read_at` may run in other threads."""
+    """An open file. One thread at a time appends; `sync`, `read_at` and `load` may run in other threads."""
 
     path: str
 
@@ -26,6 +26,13 @@ class File(Protocol):
 
     def is_cached(self, offset: int, size: int) -> bool:
         """Return whether reading the range is known not to wait for the disk."""
+
+    def load(self, offset: int, size: int) -> None:
+        """Bring a range into the page cache, waiting for the disk."""
+
+    def stream(self, offset: int, size: int) -> bool:
+        """Read ahead of a reader that reads from disk and was sent a range. Returns False if the range is recent enough
+        to stay in the page cache."""
 
     def size(self) -> int:
         """Return the size in bytes."""

@@ -4,21 +4,19 @@ An append needs a page of memory for every 4 KiB. Usually that is cheap. On virt
 to their host, each new page must be fetched from the host again, which takes about ten times as long as everything else
 that is done for its bytes. If appends are that slow, appended data is written to disk early and, once enough later data
 has been appended for readers at the tail, dropped from the page cache: the next append reuses its pages. Readers that
-are further behind read from disk.
+are further behind read from disk; the kernel loads the ranges that follow what they were sent. How much is kept depends
+on the free memory (see `cache_budget`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import NamedTuple
 
-from penstock.runtime import linux
+from penstock.runtime.cache_budget import CacheBudget
+from penstock.runtime.cache_hints import CacheHints
 
 STEP_BYTES = 1 << 20
 """Granularity of early writes and drops."""
@@ -30,20 +28,15 @@ SLOW_NS_PER_BYTE = 0.8
 SLOW_FOR_NS = 300_000_000_000
 """Time after which slow memory is measured anew, which costs some milliseconds."""
 
-Hint = Callable[[int, int, int], None]
-"""Called with a descriptor, an offset and a size in bytes."""
-
 
 class PageCache:
-    """Recently appended ranges of all files of a process, bounded by `keep_bytes`. Used on one thread."""
+    """Recently appended ranges of all files of a process, bounded by `budget`. Used on one thread."""
 
-    def __init__(self, keep_bytes: int) -> None:
-        self.keep_bytes = keep_bytes
+    def __init__(self, budget: CacheBudget, hints: CacheHints, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self.budget, self.hints, self.clock_ns = budget, hints, clock_ns
         self.recent: deque[ByteRange] = deque()
         self.recent_bytes = 0
         self.slow_until_ns = 0
-        self.hints: SimpleQueue[tuple[Hint, int, int, int]] = SimpleQueue()
-        self.thread: threading.Thread | None = None
 
     def track(self, fd: int, size_bytes: int) -> CachedTail:
         """Return the tracker of a file that was opened with `size_bytes`."""
@@ -51,53 +44,53 @@ class PageCache:
 
     def add_range(self, byte_range: ByteRange, is_slow: bool) -> None:
         """Record an appended range; `is_slow` tells whether appending it was as slow as with new memory."""
-        now_ns = time.monotonic_ns()
+        now_ns = self.clock_ns()
         if is_slow:
             self.slow_until_ns = now_ns + SLOW_FOR_NS
         is_active = now_ns < self.slow_until_ns
         self.recent.append(byte_range)
         self.recent_bytes += byte_range.size
-        if is_active:
-            self.hint(linux.start_writeback, byte_range)
-        while self.recent_bytes > self.keep_bytes:
+        if is_active and byte_range.tail.fd >= 0:
+            self.hints.write(byte_range.tail.fd, byte_range.start, byte_range.size)
+            if self.budget.is_refresh_due(now_ns):
+                self.hints.refresh(self.budget)
+        while self.recent_bytes > self.budget.keep_bytes:
             oldest = self.recent.popleft()
             self.recent_bytes -= oldest.size
+            oldest.tail.kept_from = max(oldest.tail.kept_from, oldest.start + oldest.size)
             if is_active:
-                self.hint(linux.drop_cached, oldest)
+                self.drop(oldest)
 
-    def hint(self, hint: Hint, byte_range: ByteRange) -> None:
-        """Queue a hint for the kernel: it is given in another thread, because the disk queue may be full, and on a
-        duplicate descriptor."""
-        if byte_range.tail.fd < 0:
-            return
-        with contextlib.suppress(OSError):  # without a free descriptor only a hint is lost
-            self.hints.put((hint, os.dup(byte_range.tail.fd), byte_range.start, byte_range.size))
-            if self.thread is None:
-                self.thread = threading.Thread(target=self.run, name="penstock-pages", daemon=True)
-                self.thread.start()
-
-    def run(self) -> None:
-        """Process hints in a thread; the sync that follows reports write errors."""
-        while True:
-            hint, fd, start, size = self.hints.get()
-            with contextlib.suppress(OSError):
-                hint(fd, start, size)
-            os.close(fd)
+    def drop(self, byte_range: ByteRange) -> None:
+        """Evict a range. Pages that it shares with the range before it, which was dropped earlier, are included."""
+        tail, start, size = byte_range
+        if tail.fd >= 0:
+            earlier = min(start, STEP_BYTES)
+            self.hints.drop(tail.fd, start - earlier, size + earlier)
 
 
 class CachedTail:
-    """The end of an open file: how far it was appended and at which cost. `fd` is -1 once it is closed."""
+    """The end of an open file: how far it was appended and at which cost. `fd` is -1 once it is closed.
 
-    __slots__ = ("cache", "due", "end", "fd", "sampled_bytes", "slow_bytes", "start")
+    `kept_from` is the position from which appended data stays in the page cache.
+    """
+
+    __slots__ = ("cache", "due", "end", "fd", "kept_from", "sampled_bytes", "slow_bytes", "start")
 
     def __init__(self, cache: PageCache, fd: int, size_bytes: int) -> None:
         self.cache, self.fd = cache, fd
-        self.reset(size_bytes)
+        self.kept_from = size_bytes
+        self.start_range(size_bytes)
 
-    def reset(self, size_bytes: int) -> None:
-        """Start a new range at `size_bytes`."""
-        self.start = self.end = size_bytes
-        self.due = size_bytes + STEP_BYTES
+    def truncate(self, size_bytes: int) -> None:
+        """Continue at `size_bytes`."""
+        self.kept_from = min(self.kept_from, size_bytes)
+        self.start_range(size_bytes)
+
+    def start_range(self, start: int) -> None:
+        """Start a new range."""
+        self.start = self.end = start
+        self.due = start + STEP_BYTES
         self.slow_bytes = self.sampled_bytes = 0
 
     def record_append(self, size: int, elapsed_ns: int) -> None:
@@ -111,12 +104,21 @@ class CachedTail:
             # Most appends must be slow: a single one may have been interrupted.
             is_slow = 2 * self.slow_bytes > max(self.sampled_bytes, STEP_BYTES // 2)
             byte_range = ByteRange(self, self.start, self.end - self.start)
-            self.reset(self.end)
+            self.start_range(self.end)
             self.cache.add_range(byte_range, is_slow)
+
+    def stream(self, start: int, size: int) -> bool:
+        """Read ahead of a reader from disk that was sent a range. Returns False if the range is recent."""
+        if start >= self.kept_from:
+            return False
+        following_bytes = min(size, self.end - start - size)
+        if following_bytes > 0 and self.fd >= 0:
+            self.cache.hints.read_ahead(self.fd, start + size, following_bytes)
+        return True
 
 
 class ByteRange(NamedTuple):
-    """An appended part of a file, in bytes."""
+    """A part of a file, in bytes."""
 
     tail: CachedTail
     start: int

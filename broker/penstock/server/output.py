@@ -4,7 +4,8 @@ A connection passes its responses in order and gets progress callbacks. `SocketO
 itself, because uvloop has no sendfile and the transport's queue would copy each response; it never sends through the
 transport. `TransportOutput` sends through any transport, such as that of TLS or of a simulation.
 
-Reads that may wait for the disk run in a thread: a slice that is not in the page cache is read ahead there first.
+Reads that may wait for the disk run in a thread: slices that are not in the page cache are loaded there first. From
+then on the connection streams from disk: for each slice that was sent, its file reads ahead.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from concurrent.futures import Executor
 
 from penstock.api.exchange import ResponsePart
 from penstock.log.types import LogSlice
+from penstock.runtime.files import File
 from penstock.server.core import NOMINAL_SLICE_BYTES, ConnectionCore
 from penstock.wire.primitives import Buffer
 
@@ -28,7 +30,10 @@ MAX_COPIED_SLICE_BYTES = 32 << 10
 """Slices up to this size are read and sent together with their neighbours, which costs less than sendfile."""
 MAX_BYTES_PER_TURN = 4 << 20
 """Bytes that one connection may send before it yields to others: one to two milliseconds."""
-READ_AHEAD_BYTES = 1 << 20
+MAX_RANGE_BYTES = 1 << 20
+"""Bytes of a slice that are checked and sent at once."""
+MAX_LOADED_BYTES = 8 << 20
+"""Bytes of waiting slices that a thread loads into the page cache at once."""
 MAX_JOINED_BYTES = 128 << 10
 MAX_VECTORS = 512
 MSG_MORE = getattr(socket, "MSG_MORE", 0)
@@ -38,7 +43,20 @@ HAS_SENDFILE = sys.platform == "linux"
 class Output(ABC):
     """Implements `core.ResponseOutput`. `position` is the number of bytes sent of the first part."""
 
-    __slots__ = ("executor", "loop", "lost", "position", "queue", "reading", "released", "sender", "sent", "waiting")
+    __slots__ = (
+        "executor",
+        "is_streaming",
+        "loaded_bytes",
+        "loop",
+        "lost",
+        "position",
+        "queue",
+        "reading",
+        "released",
+        "sender",
+        "sent",
+        "waiting",
+    )
 
     def __init__(self, sender: ConnectionCore, loop: asyncio.AbstractEventLoop, executor: Executor | None) -> None:
         self.sender, self.loop, self.executor = sender, loop, executor
@@ -49,7 +67,12 @@ class Output(ABC):
         self.waiting = False
         """Whether the output waits for the peer to read, or for its next turn."""
         self.reading = False
-        """Whether a thread is reading ahead."""
+        """Whether a thread is loading slices."""
+        self.loaded_bytes = 0
+        """Bytes of the waiting slices, from the beginning of the first one, that were loaded: they are sent next even
+        if the kernel has evicted them, which bounds the loads."""
+        self.is_streaming = False
+        """Whether the last slices came from disk."""
         self.lost = False
 
     @property
@@ -88,6 +111,10 @@ class Output(ABC):
         self.position = 0
         if isinstance(part, LogSlice):
             self.released += NOMINAL_SLICE_BYTES
+            if self.loaded_bytes:
+                self.loaded_bytes = max(self.loaded_bytes - part.size, 0)
+            if self.is_streaming:
+                self.is_streaming = part.file.stream(part.position, part.size) or self.loaded_bytes > 0
             part.release()
         else:
             self.released += len(part)
@@ -101,15 +128,33 @@ class Output(ABC):
         if (sent or released) and not self.lost:
             self.sender.on_sent(sent, released, self.loop.time())
 
-    def read_ahead(self, part: LogSlice) -> None:
-        """Read the next range of a slice in a thread, which brings it into the page cache; then continue."""
-        self.reading = True
-        size = min(part.size - self.position, READ_AHEAD_BYTES)
-        future = self.loop.run_in_executor(self.executor, part.file.read_at, part.position + self.position, size)
-        future.add_done_callback(self.on_read)
+    def is_readable(self, part: LogSlice, size: int) -> bool:
+        """Return whether the next `size` bytes of the first slice can be read without waiting for the disk.
 
-    def on_read(self, future: asyncio.Future[bytes]) -> None:
-        """Continue after a read-ahead; release everything if the connection was lost meanwhile."""
+        If not, a thread loads the waiting slices; then the output continues.
+        """
+        if self.position + size <= self.loaded_bytes or part.file.is_cached(part.position + self.position, size):
+            return True
+        self.load()
+        return False
+
+    def load(self) -> None:
+        """Load the waiting slices up to MAX_LOADED_BYTES into the page cache, in a thread; then continue."""
+        self.reading = self.is_streaming = True
+        ranges: list[tuple[File, int, int]] = []
+        start, end, limit = self.position, 0, self.position + MAX_LOADED_BYTES
+        for part in self.queue or ():
+            if isinstance(part, LogSlice):
+                size = min(part.size - start, limit - end - start)
+                ranges.append((part.file, part.position + start, size))
+                end, start = end + start + size, 0
+                if end == limit:
+                    break
+        self.loaded_bytes = end
+        self.loop.run_in_executor(self.executor, load_ranges, ranges).add_done_callback(self.on_loaded)
+
+    def on_loaded(self, future: asyncio.Future[None]) -> None:
+        """Continue after a load; release everything if the connection was lost meanwhile."""
         self.reading = False
         if self.lost:
             self.release_all()
@@ -117,15 +162,11 @@ class Output(ABC):
                 future.exception()  # marks the exception as retrieved
             return
         try:
-            self.on_data_read(future.result())
+            future.result()
         except OSError as e:
             self.sender.on_send_failed(e, reading=True)
             return
         self.pump()
-
-    @abstractmethod
-    def on_data_read(self, data: bytes) -> None:
-        """Use the data that was read ahead of the first part."""
 
     def discard(self) -> None:
         """Release the unsent parts once no thread reads from them. Called when the connection is lost."""
@@ -142,10 +183,16 @@ class Output(ABC):
                 part.release()
 
 
+def load_ranges(ranges: Sequence[tuple[File, int, int]]) -> None:
+    """Load ranges of files, each with offset and size, into the page cache. Called in a thread."""
+    for file, offset, size in ranges:
+        file.load(offset, size)
+
+
 class SocketOutput(Output):
     """Writes to the connection's own descriptor and waits on a duplicate, because the loop owns the original."""
 
-    __slots__ = ("duplicate_socket", "fd", "is_closing", "was_read_ahead")
+    __slots__ = ("duplicate_socket", "fd", "is_closing")
 
     def __init__(
         self,
@@ -158,7 +205,6 @@ class SocketOutput(Output):
         super().__init__(sender, loop, executor)
         self.fd, self.is_closing = fd, is_closing
         self.duplicate_socket: socket.socket | None = None
-        self.was_read_ahead = False
 
     def send(self, parts: Sequence[ResponsePart]) -> None:
         """Write small buffers at once, joined into one call; queue the rest."""
@@ -233,7 +279,7 @@ class SocketOutput(Output):
                 ):
                     flags = MSG_MORE
                     break
-                if not buffers and not self.is_readable(part):
+                if not buffers and not self.is_readable(part, part.size - self.position):
                     return 0
                 data: Buffer = self.read(part)
             else:
@@ -275,15 +321,6 @@ class SocketOutput(Output):
             left -= size
             self.drop_head()
 
-    def is_readable(self, part: LogSlice) -> bool:
-        """Return whether the first part can be read without waiting for the disk; if not, start a read-ahead."""
-        if self.was_read_ahead or part.file.is_cached(part.position + self.position, part.size - self.position):
-            self.was_read_ahead = False
-            return True
-        self.was_read_ahead = True  # sent next even if evicted again: bounds the read-aheads
-        self.read_ahead(part)
-        return False
-
     def read(self, part: LogSlice) -> bytes:
         """Read a whole slice. Raises OSError if the file is too short."""
         data = part.file.read_at(part.position, part.size)
@@ -294,13 +331,9 @@ class SocketOutput(Output):
     def send_slice(self, part: LogSlice, max_bytes: int) -> int:
         """Send up to `max_bytes` of the first slice with sendfile; return the number of bytes."""
         start = part.position + self.position
-        max_bytes = min(max_bytes, READ_AHEAD_BYTES)
+        max_bytes = min(max_bytes, MAX_RANGE_BYTES)
         file = part.file
-        if self.was_read_ahead:
-            self.was_read_ahead = False
-        elif not file.is_cached(start, max_bytes):
-            self.was_read_ahead = True
-            self.read_ahead(part)
+        if not self.is_readable(part, max_bytes):
             return 0
         sent = os.sendfile(self.fd, file.fileno(), start, max_bytes)
         if sent == 0:
@@ -310,9 +343,6 @@ class SocketOutput(Output):
         if self.position == part.size:
             self.drop_head()
         return sent
-
-    def on_data_read(self, data: bytes) -> None:
-        """Do nothing: sendfile reads from the page cache."""
 
     def open_duplicate(self) -> socket.socket:
         """Return the duplicate of the descriptor; open it on first use."""
@@ -370,7 +400,7 @@ def joined_buffers(parts: Sequence[ResponsePart]) -> Buffer | None:
 
 
 class TransportOutput(Output):
-    """Sends through a transport. Slices pass through memory and are read in a thread if not cached."""
+    """Sends through a transport. Slices pass through memory."""
 
     __slots__ = ("transport",)
 
@@ -399,22 +429,14 @@ class TransportOutput(Output):
                 self.write(head)
                 self.drop_head()
                 continue
-            size = min(head.size - self.position, READ_AHEAD_BYTES)
-            if not head.file.is_cached(head.position + self.position, size):
-                self.read_ahead(head)
+            size = min(head.size - self.position, MAX_RANGE_BYTES)
+            if not self.is_readable(head, size):
                 return
             try:
                 self.write_slice(head, head.file.read_at(head.position + self.position, size))
             except OSError as e:
                 self.sender.on_send_failed(e, reading=True)
                 return
-
-    def on_data_read(self, data: bytes) -> None:
-        """Write the data that was read ahead."""
-        assert self.queue, "the data belongs to the first part"
-        head = self.queue[0]
-        assert isinstance(head, LogSlice), head
-        self.write_slice(head, data)
 
     def write_slice(self, head: LogSlice, data: bytes) -> None:
         """Write `data`, the next bytes of the first slice. Raises OSError if the file is too short."""

@@ -56,6 +56,12 @@ class MemoryFile:
     def is_cached(self, offset: int, size: int) -> bool:
         return True
 
+    def load(self, offset: int, size: int) -> None:
+        assert self.open, f"{self.path} is closed"
+
+    def stream(self, offset: int, size: int) -> bool:
+        return False
+
     def size(self) -> int:
         return len(self.content)
 

@@ -80,6 +80,10 @@ def test_what_was_just_written_is_cached_and_hints_do_no_harm(tmp_path: Path) ->
     if linux.RWF_NOWAIT:
         assert file.is_cached(0, 1 << 20)
     linux.drop_cached(file.fileno(), 0, 1 << 20)
+    file.load(0, 1 << 20)
+    file.load(1 << 19, 1 << 30)  # ends with the file
+    if linux.RWF_NOWAIT:
+        assert file.is_cached(0, 1 << 20)
     assert file.read_at(0, 1 << 20) == bytes(1 << 20)
     file.close()
 
@@ -121,3 +125,13 @@ def test_where_nothing_is_known_of_the_cache_nothing_counts_as_cached(
     monkeypatch.setattr(linux, "RWF_NOWAIT", 0)
     assert not file.is_cached(0, 3)
     file.close()
+
+
+def test_without_a_null_device_a_range_is_loaded_by_reading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linux, "NULL_DEVICE", None)
+    file = OsFiles().open(str(tmp_path / "f"), create=True)
+    file.append(bytes(3 << 20))
+    file.load(1, 5 << 20)
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.load(0, 1)

@@ -134,6 +134,9 @@ class SegmentFile:
         self.fd = os.open(path, os.O_RDONLY)
         self.cached = True
         self.reads = 0
+        self.loads: list[tuple[int, int]] = []
+        self.streamed: list[tuple[int, int]] = []
+        self.kept_from = len(content)
         self.error: OSError | None = None
         self.lent = 0
 
@@ -142,6 +145,15 @@ class SegmentFile:
 
     def is_cached(self, offset: int, size: int) -> bool:
         return self.cached
+
+    def load(self, offset: int, size: int) -> None:
+        self.loads.append((offset, size))
+        if self.error is not None:
+            raise self.error
+
+    def stream(self, offset: int, size: int) -> bool:
+        self.streamed.append((offset, size))
+        return offset < self.kept_from
 
     def read_at(self, offset: int, size: int) -> bytes:
         self.reads += 1

@@ -14,7 +14,7 @@ from server_kit import Desk, Run, SegmentFile, framed, serving, until
 from penstock.api.exchange import RequestExchange, ResponsePart
 from penstock.log.types import LogSlice
 from penstock.server.limits import ServerLimits
-from penstock.server.output import MAX_COPIED_SLICE_BYTES
+from penstock.server.output import MAX_COPIED_SLICE_BYTES, MAX_LOADED_BYTES
 from penstock.server.stats import CloseReason
 
 pytestmark = pytest.mark.integration
@@ -81,23 +81,79 @@ def test_a_large_slice_reaches_a_slow_reader_while_others_are_served(run: Run, s
     run(scenario())
 
 
-def test_what_is_not_in_the_page_cache_is_read_by_a_thread_first(run: Run, segment: SegmentFile) -> None:
+def test_slices_that_are_not_in_the_page_cache_are_loaded_by_a_thread_first(run: Run, segment: SegmentFile) -> None:
     async def scenario() -> None:
         segment.cached = False
         threads: list[int] = []
-        read_at = segment.read_at
+        load = segment.load
 
-        def recording(offset: int, size: int) -> bytes:
+        def recording(offset: int, size: int) -> None:
             threads.append(threading.get_ident())
-            return read_at(offset, size)
+            load(offset, size)
 
-        segment.read_at = recording  # type: ignore[method-assign]
+        segment.load = recording  # type: ignore[method-assign]
         desk = Desk(lambda e, _: e.reply([(3 << 20).to_bytes(4, "big"), segment.slice(5, 3 << 20)]))
         async with serving(desk) as service:
             client = await service.connect()
             assert await client.ask(b"fetch") == segment.content[5 : 5 + (3 << 20)]
         assert threads
         assert threading.get_ident() not in threads, "the event loop must not wait for the disk"
+
+    run(scenario())
+
+
+def test_the_slices_of_a_response_are_loaded_together_up_to_a_bound(run: Run, segment: SegmentFile) -> None:
+    async def scenario() -> None:
+        segment.cached = False
+        size, count = 3 << 20, 4
+        spans = [(i * 1000, size) for i in range(count)]
+        desk = Desk(
+            lambda e, _: e.reply([(count * size).to_bytes(4, "big"), *(segment.slice(at, n) for at, n in spans)])
+        )
+        async with serving(desk) as service:
+            client = await service.connect()
+            assert await client.ask(b"fetch") == b"".join(segment.content[at : at + n] for at, n in spans)
+        first_load = segment.loads[:3]
+        assert first_load == [*spans[:2], (spans[2][0], MAX_LOADED_BYTES - 2 * size)]
+        loaded = sorted(segment.loads)
+        for at, n in spans:  # completely, although the next load begins where the socket's buffer was full
+            assert any(start == at for start, _ in loaded)
+            assert any(start + got == at + n for start, got in loaded)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("size", [MAX_COPIED_SLICE_BYTES, 1 << 20])
+def test_from_a_load_on_files_read_ahead_until_the_reader_is_at_recent_data(
+    run: Run, segment: SegmentFile, size: int
+) -> None:
+    async def scenario() -> None:
+        segment.kept_from = 2 * size
+        turns = iter([False, True, True, True, True])
+        starts = iter(range(0, 5 * size, size))
+
+        def answer(exchange: RequestExchange, _: bytes) -> None:
+            segment.cached = next(turns)
+            exchange.reply([size.to_bytes(4, "big"), segment.slice(next(starts), size)])
+
+        async with serving(Desk(answer)) as service:
+            client = await service.connect()
+            for number in range(5):
+                assert await client.ask(b"fetch") == segment.content[number * size : (number + 1) * size]
+                await until(lambda: segment.lent == 0)
+        assert segment.loads == [(0, size)]
+        assert segment.streamed == [(0, size), (size, size), (2 * size, size)]
+
+    run(scenario())
+
+
+def test_a_reader_of_cached_data_causes_no_read_ahead(run: Run, segment: SegmentFile) -> None:
+    async def scenario() -> None:
+        desk = Desk(lambda e, _: e.reply([(1 << 20).to_bytes(4, "big"), segment.slice(0, 1 << 20)]))
+        async with serving(desk) as service:
+            client = await service.connect()
+            await client.ask(b"fetch")
+        assert (segment.loads, segment.streamed) == ([], [])
 
     run(scenario())
 
@@ -122,15 +178,13 @@ def test_a_slice_is_given_back_only_after_the_thread_that_reads_it(run: Run, seg
     async def scenario() -> None:
         segment.cached = False
         started, go_on = threading.Event(), threading.Event()
-        read_at = segment.read_at
 
-        def held_up(offset: int, size: int) -> bytes:
+        def blocked(offset: int, size: int) -> None:
             started.set()
-            assert go_on.wait(30)
-            assert segment.lent == 1, "the file is still ours"
-            return read_at(offset, size)
+            assert go_on.wait(60)
+            assert segment.lent == 1, "the slice is in use"
 
-        segment.read_at = held_up  # type: ignore[method-assign]
+        segment.load = blocked  # type: ignore[method-assign]
         desk = Desk(lambda e, _: e.reply([(1 << 20).to_bytes(4, "big"), segment.slice(0, 1 << 20)]))
         async with serving(desk) as service:
             client = await service.connect()

@@ -46,6 +46,12 @@ class SimFile:
     def is_cached(self, offset: int, size: int) -> bool:
         return not self.disk.uncached or self.disk.rng.random() >= self.disk.uncached
 
+    def load(self, offset: int, size: int) -> None:
+        self.check()
+
+    def stream(self, offset: int, size: int) -> bool:
+        return False
+
     def size(self) -> int:
         self.check()
         return len(self.inode.content)

@@ -128,7 +128,7 @@ class TlsOutput(SocketOutput):
     def encrypt_next(self) -> int:
         """Encrypt up to MAX_ENCRYPTED_BYTES from the start of the queue; return the number of bytes.
 
-        Returns 0 if a slice must be read ahead first.
+        Returns 0 if a slice must be loaded first.
         """
         assert self.queue, "the queue is not empty"
         buffers: list[Buffer] = []
@@ -150,16 +150,10 @@ class TlsOutput(SocketOutput):
         return total
 
     def may_read(self, part: LogSlice, position: int, size: int, is_first: bool) -> bool:
-        """Return whether a range can be read without waiting for the disk; if not, start to read ahead the first."""
-        if is_first and self.was_read_ahead:
-            self.was_read_ahead = False  # read even if evicted again: bounds the read-aheads
-            return True
-        if part.file.is_cached(part.position + position, size):
-            return True
+        """Return whether a range can be read without waiting for the disk; if not, load the first."""
         if is_first:
-            self.was_read_ahead = True
-            self.read_ahead(part)
-        return False
+            return self.is_readable(part, size)
+        return part.file.is_cached(part.position + position, size)
 
     def read_range(self, part: LogSlice, position: int, size: int) -> bytes:
         """Read a range of a slice. Raises OSError if the file is too short."""
