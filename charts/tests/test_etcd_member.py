@@ -1,16 +1,20 @@
-"""Recovery of a companion etcd member that lost its volume: the commands of README.md in their order, on real etcd
-processes that start as in the chart and restart whenever they end."""
+"""A member of the companion etcd that lost its volume, on real etcd processes: they start with the arguments and the
+environment of the rendered StatefulSet, and the operator's plan replaces the member."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import os
 import re
 import shutil
 import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +22,29 @@ import pytest
 from penstock_charts import render
 
 from penstock.state.etcd.binary import find_etcd
+from penstock_operator.brokers.etcd_client import EtcdClient
+from penstock_operator.model.cluster import Cluster
+from penstock_operator.model.parse import parse
+from penstock_operator.ports.brokers import ClientCertificate
+from penstock_operator.ports.kube import CONFIG_MAPS
+from penstock_operator.ports.state_store import StateStoreError, StateStoreReport
+from penstock_operator.reconcile.cluster.actions import (
+    AddStoreMember,
+    ApplyObject,
+    RemoveStoreMember,
+    RestartStorePod,
+)
+from penstock_operator.reconcile.cluster.observed import ObservedCluster
+from penstock_operator.reconcile.cluster.observed_store import ObservedStore, ObservedStorePod
+from penstock_operator.reconcile.cluster.store import StorePlan, plan_store
+from penstock_operator.specs import companion
 
 HOSTS = ["127.0.1.2", "127.0.1.3", "127.0.1.4"]
 NAMES = [f"penstock-etcd-{ordinal}" for ordinal in range(3)]
 LOST = 1
 PATIENCE_S = 60
 PLAINTEXT = ("--set", "etcd.companion.allowPlaintext=true")
-"""Members without TLS: recovery is the same, but for etcdctl's options and the scheme of the peer URL."""
-TRY_S = 4
-"""Seconds to wait for the result of a start."""
+"""Members without TLS: a replacement is the same but for the scheme of the URLs."""
 
 
 def reserved_port() -> socket.socket:
@@ -45,23 +63,22 @@ def wait(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S)
 
 
 class StatefulSet:
-    """Simulates Kubernetes for the pods of one set: new pods get `args`."""
+    """Simulates Kubernetes for the pods of the set: processes with the container's arguments and environment."""
 
     def __init__(self, helm: str, chart: Path, directory: Path) -> None:
-        self.helm, self.chart, self.directory = helm, chart, directory
+        self.directory = directory
         self.reserved = {port: reserved_port() for port in ("2379", "2380", "2381")}
         self.ports = {port: one.getsockname()[1] for port, one in self.reserved.items()}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        self.pods: dict[int, list[str]] = {}
-        self.apply()
+        documents = render(helm, chart, *PLAINTEXT)
+        (found,) = [d for d in documents if d["kind"] == "StatefulSet"]
+        (self.container,) = found["spec"]["template"]["spec"]["containers"]
+        self.config_maps = {d["metadata"]["name"]: d["data"] for d in documents if d["kind"] == "ConfigMap"}
+        (body,) = [d for d in documents if d["kind"] == "Cluster"]
+        self.cluster = parse("Cluster", {**body, "metadata": {**body["metadata"], "uid": "u", "generation": 1}})
+        assert isinstance(self.cluster, Cluster)
 
-    def apply(self, *options: str) -> None:
-        options = (*PLAINTEXT, *options)
-        (found,) = [d for d in render(self.helm, self.chart, *options) if d["kind"] == "StatefulSet"]
-        (container,) = found["spec"]["template"]["spec"]["containers"]
-        self.args: list[str] = container["args"]
-
-    def here(self, text: str, ordinal: int) -> str:
+    def here(self, text: str, ordinal: int = 0) -> str:
         """Translate an argument of the container to one for a process on this machine."""
         text = text.replace("$(POD_NAME)", NAMES[ordinal]).replace("/var/lib/etcd/data", str(self.data(ordinal)))
         for name, host in zip(NAMES, HOSTS, strict=True):
@@ -69,22 +86,48 @@ class StatefulSet:
         text = text.replace("0.0.0.0", HOSTS[ordinal])
         return re.sub(r"(?<=:)(2379|2380|2381)\b", lambda port: str(self.ports[port[1]]), text)
 
+    def there(self, url: str) -> str:
+        """Translate a URL back."""
+        for name, host in zip(NAMES, HOSTS, strict=True):
+            url = url.replace(f"/{host}:", f"/{name}.queue.svc:")
+        for port, number in self.ports.items():
+            url = re.sub(rf":{number}$", f":{port}", url)
+        return url
+
     def data(self, ordinal: int) -> Path:
         return self.directory / f"volume-{ordinal}" / "data"
 
-    def start(self, ordinal: int) -> None:
-        self.data(ordinal).parent.mkdir(exist_ok=True)
-        command = [find_etcd().path, *(self.here(each, ordinal) for each in self.pods[ordinal]), "--log-level=error"]
-        self.processes[ordinal] = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    def environment(self) -> dict[str, str]:
+        """Return the variables of `envFrom`; a later ConfigMap takes precedence, an optional one may be missing."""
+        found: dict[str, str] = {}
+        for source in self.container["envFrom"]:
+            name = source["configMapRef"]["name"]
+            assert name in self.config_maps or source["configMapRef"].get("optional"), "the pod could not start"
+            found |= self.config_maps.get(name, {})
+        return found
 
-    def make(self, ordinal: int) -> None:
-        self.pods[ordinal] = self.args
-        self.start(ordinal)
+    def start(self, ordinal: int) -> None:
+        if (running := self.processes.get(ordinal)) is not None and running.poll() is None:
+            return
+        self.data(ordinal).parent.mkdir(exist_ok=True)
+        command = [find_etcd().path, *(self.here(each, ordinal) for each in self.container["args"])]
+        environment = {name: self.here(text, ordinal) for name, text in self.environment().items()}
+        with self.log(ordinal).open("wb") as log:
+            self.processes[ordinal] = subprocess.Popen(command, env={**os.environ, **environment}, stderr=log)
+
+    def log(self, ordinal: int) -> Path:
+        return self.directory / f"log-{ordinal}"
 
     def stop(self, ordinal: int) -> None:
         process = self.processes.pop(ordinal)
         process.kill()
         process.wait()
+
+    def lose(self, ordinal: int) -> None:
+        """Delete the claim and the pod."""
+        self.stop(ordinal)
+        shutil.rmtree(self.data(ordinal).parent)
+        self.start(ordinal)
 
     def is_ready(self, ordinal: int) -> bool:
         try:
@@ -93,28 +136,16 @@ class StatefulSet:
         except OSError:
             return False
 
-    def crash_loop(self) -> None:
-        """Start the pod of the lost member, up to twice if it ends."""
-        for _ in range(2):
-            if self.processes[LOST].poll() is not None:
-                self.start(LOST)
-            deadline = time.monotonic() + TRY_S
-            while self.processes[LOST].poll() is None and not self.is_ready(LOST) and time.monotonic() < deadline:
-                time.sleep(0.1)
-
-    def roll(self) -> None:
-        """Replace pods in descending order, each when its predecessor is ready."""
-        if all(args == self.args for args in self.pods.values()):
-            return
-        for ordinal in reversed(range(3)):
-            if self.pods[ordinal] != self.args:
-                self.stop(ordinal)
-                self.make(ordinal)
-            if ordinal == LOST:
-                self.crash_loop()
-                if not self.is_ready(ordinal):
-                    return
-            wait(lambda ordinal=ordinal: self.is_ready(ordinal), f"member {ordinal} does not come back")  # type: ignore[misc]
+    def pod(self, ordinal: int) -> ObservedStorePod:
+        ended = self.processes[ordinal].poll() is not None
+        return ObservedStorePod(
+            ordinal,
+            NAMES[ordinal],
+            f"uid-{ordinal}",
+            is_ready=self.is_ready(ordinal),
+            has_no_data=ended and companion.NO_DATA in self.log(ordinal).read_text()[-2048:],
+            problem="CrashLoopBackOff" if ended else "",
+        )
 
     def ask(self, ordinal: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
         url = f"http://{HOSTS[ordinal]}:{self.ports['2379']}/v3/{path}"
@@ -122,44 +153,65 @@ class StatefulSet:
             found: dict[str, Any] = json.load(answer)
             return found
 
-    def surely(self, path: str, body: dict[str, Any]) -> None:
-        """Retry, like a user who sees that etcd is not healthy yet."""
 
-        def done() -> bool:
-            try:
-                self.ask(0, path, body)
-            except OSError:
-                return False
-            return True
+class Operator:
+    """Observes, plans and acts once per `step`, as the controller does."""
 
-        wait(done, f"etcd never does {path}")
+    def __init__(self, pods: StatefulSet) -> None:
+        self.pods, self.client = pods, EtcdClient()
+        self.done: list[str] = []
 
-    def do(self, command: str) -> None:
-        """Run one line of README.md."""
-        if found := re.search(r"helm upgrade .*--set (\S+)", command):
-            self.apply("--set", found[1])
-        elif "member list" in command:
-            self.members = self.ask(0, "cluster/member/list", {})["members"]
-        elif "member remove ID" in command:
-            (number,) = [member["ID"] for member in self.members if member["name"] == NAMES[LOST]]
-            self.surely("cluster/member/remove", {"ID": number})
-        elif found := re.search(r"member add \S+ --peer-urls=(\S+)", command.replace("https://", "http://")):
-            url = self.here(found[1].replace("NAMESPACE", "queue"), LOST)
-            self.surely("cluster/member/add", {"peerURLs": [url]})
-        elif "delete pvc data-penstock-etcd-1 " in command:
-            self.is_claim_going = True
-        elif "delete pod penstock-etcd-1" in command:
-            self.stop(LOST)
-            if self.is_claim_going:
-                shutil.rmtree(self.data(LOST).parent)
-            self.make(LOST)
-        else:
-            raise AssertionError(f"what is that? {command}")
+    async def observe(self, endpoints: Sequence[str], access: ClientCertificate | None) -> StateStoreReport:
+        found = await self.client.observe([self.pods.here(url) for url in endpoints], access)
+        return replace(
+            found,
+            statuses={self.pods.there(url): status for url, status in found.statuses.items()},
+            problems={self.pods.there(url): why for url, why in found.problems.items()},
+            members=None if found.members is None else tuple(
+                replace(m, peer_urls=tuple(map(self.pods.there, m.peer_urls))) for m in found.members
+            ),
+        )  # fmt: skip
+
+    def step(self) -> StorePlan:
+        return asyncio.run(self._step())
+
+    async def _step(self) -> StorePlan:
+        cluster = self.pods.cluster
+        report = await self.observe(cluster.spec.etcd.endpoints, None)
+        name = companion.bootstrap_name("penstock-etcd")
+        data = self.pods.config_maps.get(name)
+        there = None if data is None else {"metadata": {"ownerReferences": [{"uid": "u"}]}, "data": data}
+        store = ObservedStore(report, pods=tuple(self.pods.pod(n) for n in range(3)), bootstrap=there)
+        plan = plan_store(cluster, ObservedCluster(now="2026-01-01T00:00:00Z", store=store))
+        for action in plan.actions:
+            match action:
+                case ApplyObject(resource, body) if resource == CONFIG_MAPS:
+                    self.pods.config_maps[body["metadata"]["name"]] = body["data"]
+                case RemoveStoreMember(_, endpoint, member_id):
+                    await self.client.remove_member(self.pods.here(endpoint), None, member_id)
+                case AddStoreMember(_, endpoint, peer_url):
+                    # etcd adds no member in the first seconds after it lost one.
+                    with contextlib.suppress(StateStoreError):
+                        await self.client.add_member(self.pods.here(endpoint), None, self.pods.here(peer_url))
+                case RestartStorePod(pod):
+                    self.pods.start(NAMES.index(pod))
+                case _:
+                    raise AssertionError(f"unexpected: {action}")
+            self.done.append(type(action).__name__)
+        return plan
+
+    def until_healthy(self) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while (plan := self.step()).is_healthy is not True or plan.actions:
+            assert time.monotonic() < deadline, plan
+            time.sleep(0.2)
 
 
 @pytest.fixture
 def etcd(helm: str, chart: Path, tmp_path: Path) -> Iterator[StatefulSet]:
     made = StatefulSet(helm, chart, tmp_path)
+    for ordinal in range(3):
+        made.start(ordinal)
     yield made
     for ordinal in list(made.processes):
         made.stop(ordinal)
@@ -167,29 +219,49 @@ def etcd(helm: str, chart: Path, tmp_path: Path) -> Iterator[StatefulSet]:
         reserved.close()
 
 
+def member_ids(etcd: StatefulSet, asked: int = 0) -> dict[str, str]:
+    return {member["name"]: member["ID"] for member in etcd.ask(asked, "cluster/member/list", {})["members"]}
+
+
 @pytest.mark.timeout(300)
-def test_a_member_whose_volume_was_lost_comes_back_by_what_the_readme_says(etcd: StatefulSet, chart: Path) -> None:
-    text = (chart / "README.md").read_text().partition("**A member whose volume was lost**")[2]
-    block = text.partition("```sh\n")[2].partition("```")[0].replace("\\\n", " ")
-    commands = [re.sub(" +", " ", line) for line in block.splitlines()]
-    assert len(commands) > 3
-    for ordinal in range(3):
-        etcd.make(ordinal)
-    for ordinal in range(3):
-        wait(lambda ordinal=ordinal: etcd.is_ready(ordinal), f"member {ordinal} does not start")  # type: ignore[misc]
-    etcd.surely("kv/put", {"key": "QQ==", "value": "QQ=="})
-    etcd.stop(LOST)
-    shutil.rmtree(etcd.data(LOST).parent)
-    etcd.make(LOST)
-    etcd.crash_loop()
-    assert not etcd.is_ready(LOST), "it must not vote against what it had agreed to"
-    for command in commands:
-        etcd.do(command)
-        etcd.crash_loop()
-        etcd.roll()
-    etcd.crash_loop()
-    wait(lambda: etcd.is_ready(LOST), "the member is lost for good")
-    etcd.roll()
-    assert len(etcd.ask(LOST, "cluster/member/list", {})["members"]) == 3
+def test_a_member_whose_volume_was_lost_is_replaced_by_the_operator(etcd: StatefulSet) -> None:
+    operator = Operator(etcd)
+    operator.until_healthy()
+    assert operator.done == ["ApplyObject"], "from now on no member starts without data"
+    etcd.ask(0, "kv/put", {"key": "QQ==", "value": "QQ=="})
+    before = member_ids(etcd)
+    etcd.lose(LOST)
+    wait(lambda: etcd.processes[LOST].poll() is not None, "a member without data runs")
+    assert etcd.pod(LOST).has_no_data
+    assert etcd.pod(0).has_no_data is False
+    operator.done.clear()
+    operator.until_healthy()
+    steps = list(dict.fromkeys(operator.done))
+    assert steps == ["RemoveStoreMember", "AddStoreMember", "ApplyObject", "RestartStorePod"]
+    after = member_ids(etcd, LOST)
+    assert {name for name in after if after[name] != before[name]} == {NAMES[LOST]}
     assert etcd.ask(LOST, "kv/range", {"key": "QQ=="})["kvs"][0]["value"] == "QQ=="
-    assert {name for name in etcd.pods if etcd.pods[name] == etcd.args} == {0, 1, 2}, "all run as the chart has it"
+    assert etcd.environment()[companion.INITIAL_CLUSTER] == companion.NOBODY
+
+
+@pytest.mark.timeout(300)
+def test_members_with_data_ignore_that_others_may_not_start(etcd: StatefulSet) -> None:
+    operator = Operator(etcd)
+    operator.until_healthy()
+    for ordinal in range(3):
+        etcd.stop(ordinal)
+    for ordinal in range(3):
+        etcd.start(ordinal)
+    operator.until_healthy()
+    assert operator.done == ["ApplyObject"]
+
+
+@pytest.mark.timeout(300)
+def test_a_member_without_data_does_not_start_also_while_no_other_runs(etcd: StatefulSet) -> None:
+    Operator(etcd).until_healthy()
+    for ordinal in range(3):
+        etcd.stop(ordinal)
+    shutil.rmtree(etcd.data(LOST).parent)
+    etcd.start(LOST)
+    wait(lambda: etcd.processes[LOST].poll() is not None, "it would vote with an empty log")
+    assert etcd.pod(LOST).has_no_data

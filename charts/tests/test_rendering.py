@@ -338,9 +338,10 @@ def test_rules_and_dashboard_name_only_metrics_that_there_are(helm: str, chart: 
     assert len(known) > 30
     metrics = (chart.parents[1] / "operator" / "penstock_operator" / "engine" / "metrics.py").read_text()
     known |= {f"penstock_operator_{name}" for name in re.findall(r"\{prefix\}(\w+)", metrics)}
+    known |= set(re.findall(r'"(penstock_operator_\w+)"', metrics))
     documents = render(helm, chart, "--values", str(HERE / "variants" / "companion-tls-monitored.yaml"))
     (rules,) = [d for d in documents if d["kind"] == "PrometheusRule"]
-    (board,) = [d for d in documents if d["kind"] == "ConfigMap"]
+    (board,) = [d for d in documents if d["kind"] == "ConfigMap" and "dashboard" in d["metadata"]["name"]]
     expressions = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
     panels = json.loads(board["data"]["penstock.json"])["panels"]
     expressions += [target["expr"] for panel in panels for target in panel["targets"]]

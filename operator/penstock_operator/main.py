@@ -21,6 +21,7 @@ from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.logging import LEVELS, configure, get_logger
 from penstock_operator import __version__
 from penstock_operator.brokers.connections import OVERRIDE, BrokerConnections, parse_override
+from penstock_operator.brokers.etcd_client import EtcdClient
 from penstock_operator.brokers.tls_prober import TlsProber
 from penstock_operator.clusters.controller import ClusterController
 from penstock_operator.engine.assembly import (
@@ -192,7 +193,9 @@ def build_controllers(
     views = GroupViews(cache)
     pacing = StatusPacing(clock, random.random)
     topics = TopicController(kube, cache, connections, queue)
-    clusters = ClusterController(kube, cache, connections, queue, image=options.image, prober=TlsProber())
+    clusters = ClusterController(
+        kube, cache, connections, queue, image=options.image, prober=TlsProber(), store=EtcdClient()
+    )
     groups = GroupController(kube, cache, connections, clock, views, pacing)
     users = UserController(kube, cache, connections, queue)
     discovery = Discovery(kube, cache, connections, queue, clock, views, options.max_discovered_groups)

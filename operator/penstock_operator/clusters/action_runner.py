@@ -6,11 +6,14 @@ from penstock.runtime.logging import get_logger
 from penstock_operator.clusters.certificate_issuer import CertificateIssuer
 from penstock_operator.clusters.observer import ClusterMemory
 from penstock_operator.clusters.ownership import ownership_conflict
+from penstock_operator.clusters.store_actions import StoreActionRunner
 from penstock_operator.engine.ports import ConnectionPool
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.brokers import BrokersError
 from penstock_operator.ports.kube import CLAIMS, PODS, STATEFUL_SETS, Kube, KubeError, KubeEvent, KubeResource, Object
+from penstock_operator.ports.state_store import StateStoreError
 from penstock_operator.reconcile.cluster.actions import (
+    AddStoreMember,
     AnnotateClaim,
     ApplyObject,
     ChangeBrokers,
@@ -21,9 +24,12 @@ from penstock_operator.reconcile.cluster.actions import (
     DropAuthority,
     ExpandClaim,
     IssueCertificate,
+    MovePod,
     PromoteAuthority,
     ReassignPartitions,
+    RemoveStoreMember,
     RestartPod,
+    RestartStorePod,
     ScaleDownStatefulSet,
     Step,
     needs,
@@ -46,8 +52,10 @@ class OwnershipConflict(Exception):
 class ActionRunner:
     """Executes actions against the API server and the brokers."""
 
-    def __init__(self, kube: Kube, connections: ConnectionPool, issuer: CertificateIssuer) -> None:
-        self._kube, self._connections, self._issuer = kube, connections, issuer
+    def __init__(
+        self, kube: Kube, connections: ConnectionPool, issuer: CertificateIssuer, store: StoreActionRunner
+    ) -> None:
+        self._kube, self._connections, self._issuer, self._store = kube, connections, issuer, store
 
     async def act(
         self, cluster: Cluster, actions: tuple[ClusterAction, ...], memory: ClusterMemory, now: float
@@ -64,7 +72,7 @@ class ActionRunner:
                 problem = await self._run_action(cluster, action, memory, now, events)
             except OwnershipConflict as e:
                 return events, str(e)
-            except (KubeError, BrokersError) as e:
+            except (KubeError, BrokersError, StateStoreError) as e:
                 problem = str(e)
             if problem:
                 problems.append(problem)
@@ -109,6 +117,12 @@ class ActionRunner:
             case RestartPod(name, uid, ordinal, why):
                 if await self._kube.delete(PODS, namespace, name, uid):
                     events.append(KubeEvent("Normal", "BrokerRestarted", f"restarting broker {ordinal}: {why}"))
+            case MovePod(name, uid, _, node):
+                if await self._kube.delete(PODS, namespace, name, uid):
+                    why = f"it shares node {node} although another node has fewer"
+                    events.append(KubeEvent("Normal", "PodMoved", f"restarting pod {name}: {why}"))
+            case RemoveStoreMember() | AddStoreMember() | RestartStorePod():
+                events += await self._store.run(cluster, action)
             case (
                 CreateAuthority() | PromoteAuthority() | DropAuthority() | IssueCertificate() | CreateEtcdCertificate()
             ):

@@ -12,6 +12,8 @@ from penstock_operator.clusters.action_runner import ActionRunner
 from penstock_operator.clusters.certificate_issuer import CertificateIssuer
 from penstock_operator.clusters.certificate_observer import CertificateObserver
 from penstock_operator.clusters.observer import LARGE_TOPIC_COUNT, ClusterMemory, ClusterObserver
+from penstock_operator.clusters.store_actions import StoreActionRunner
+from penstock_operator.clusters.store_observer import StoreObserver
 from penstock_operator.engine.invalid_objects import report_invalid
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue, ReconcileResult
 from penstock_operator.model.cluster import Cluster, ClusterStatus
@@ -19,9 +21,20 @@ from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import InvalidResource, as_json, parse
 from penstock_operator.ports.brokers import BrokerProber
 from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError, Object
-from penstock_operator.reconcile.cluster.actions import ClusterAction, RestartPod, ScaleDownStatefulSet
+from penstock_operator.ports.state_store import StateStoreClient
+from penstock_operator.reconcile.cluster.actions import (
+    AddStoreMember,
+    ClusterAction,
+    MovePod,
+    RemoveStoreMember,
+    RestartPod,
+    RestartStorePod,
+    ScaleDownStatefulSet,
+)
 from penstock_operator.reconcile.cluster.reconcile import Reconciled, reconcile
 from penstock_operator.reconcile.plan import ReconcilePlan
+
+NEED_FRESH_DATA = (RestartPod, MovePod, ScaleDownStatefulSet, RemoveStoreMember, AddStoreMember, RestartStorePod)
 
 log = get_logger("penstock.operator.clusters")
 
@@ -40,13 +53,21 @@ class ClusterController:
         *,
         image: str,
         prober: BrokerProber,
+        store: StateStoreClient,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._kube, self._objects, self._queue = kube, objects, queue
         self._observer, self._action_runner = (
-            ClusterObserver(kube, objects, connections, CertificateObserver(kube, prober)),
-            ActionRunner(kube, connections, CertificateIssuer(kube, lambda: datetime.fromtimestamp(wall(), UTC))),
+            ClusterObserver(
+                kube, objects, connections, CertificateObserver(kube, prober), StoreObserver(kube, objects, store)
+            ),
+            ActionRunner(
+                kube,
+                connections,
+                CertificateIssuer(kube, lambda: datetime.fromtimestamp(wall(), UTC)),
+                StoreActionRunner(kube, store),
+            ),
         )
         self._image, self._now, self._wall = image, now, wall
         self._memories: dict[str, ClusterMemory] = {}
@@ -83,8 +104,8 @@ class ClusterController:
 
     async def _reconcile(self, cluster: Cluster, body: Object, memory: ClusterMemory) -> ReconcileResult:
         found = await self._decide(cluster, memory, fresh=False)
-        if any(isinstance(action, RestartPod | ScaleDownStatefulSet) for action in found.plan.actions):
-            # Actions that stop a broker need current data: the cache may be late.
+        if any(isinstance(action, NEED_FRESH_DATA) for action in found.plan.actions):
+            # Actions that stop a pod or change etcd's members need current data: the cache may be late.
             found = await self._decide(cluster, memory, fresh=True)
         memory.planned = found.planned
         plan = found.plan

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock_operator.clusters.certificate_observer import CertificateObserver, access_of
+from penstock_operator.clusters.store_observer import StoreObserver
 from penstock_operator.engine.ports import ConnectionPool, Objects
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.brokers import BrokerAccess, BrokerGateway, BrokersError, ObservedTopicState
@@ -35,6 +36,8 @@ from penstock_operator.reconcile.cluster.observed import (
     read_pod,
     seconds_between,
 )
+from penstock_operator.reconcile.cluster.observed_nodes import read_node
+from penstock_operator.reconcile.cluster.observed_store import ObservedStore
 from penstock_operator.reconcile.cluster.partitions import PartitionSummary, summary
 from penstock_operator.reconcile.cluster.transition import plan_transition
 from penstock_operator.specs import names
@@ -43,6 +46,8 @@ from penstock_operator.specs.security import has_certificates
 OWNED = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, BUDGETS, NETWORK_POLICIES)
 MAX_REPORT_AGE_S = 2.0
 """Maximum age of a reused broker report; pods cause many events at once. Ignored when a pod is about to be stopped."""
+MAX_STORE_REPORT_AGE_S = 2.0
+"""The same for etcd."""
 BROKER_TIMEOUT_S = 20.0
 """Timeout of all broker requests of one observation."""
 PROMPT_TIMEOUT_S = 2.0
@@ -64,6 +69,8 @@ class ClusterMemory:
     reported_at: float = 0.0
     min_insync: Mapping[str, int] = field(default_factory=dict)
     """By topic, from the last fresh observation; used for status messages."""
+    store: ObservedStore | None = None
+    store_at: float = 0.0
     seen_ready: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Pods whose `ready_since` is in the future, by UID: that time, and when it was first observed."""
     brokers_error: str = ""
@@ -75,9 +82,15 @@ class ClusterObserver:
     """Builds `ObservedCluster` from the cache, the API server and the brokers."""
 
     def __init__(
-        self, kube: Kube, objects: Objects, connections: ConnectionPool, certificates: CertificateObserver
+        self,
+        kube: Kube,
+        objects: Objects,
+        connections: ConnectionPool,
+        certificates: CertificateObserver,
+        store: StoreObserver,
     ) -> None:
-        self._kube, self._objects, self._connections, self._certificates = kube, objects, connections, certificates
+        self._kube, self._objects, self._connections = kube, objects, connections
+        self._certificates, self._store = certificates, store
 
     async def observe(
         self, cluster: Cluster, memory: ClusterMemory, wall: str, now: float, *, fresh: bool = False
@@ -109,7 +122,9 @@ class ClusterObserver:
                 live |= await self._certificates.certificate_request(cluster)
         except KubeError as e:
             certificates, unreadable = None, f"cannot read Secrets: {e}"
-        reported, error = await self._query_brokers(cluster, memory, pods, now, fresh)
+        (reported, error), store = await asyncio.gather(
+            self._query_brokers(cluster, memory, pods, now, fresh), self._observe_store(cluster, memory, now, fresh)
+        )
         if not fresh:  # the query may have taken long
             pods = self._cached_pods(cluster, memory, wall)
         memory.refused = {key: entry for key, entry in memory.refused.items() if entry[0] > now}
@@ -119,6 +134,8 @@ class ClusterObserver:
             pods=pods,
             claims=tuple(sorted((c for c in claims if c is not None), key=lambda claim: claim.name)),
             zones=self._zones(cluster),
+            nodes=tuple(map(read_node, self._nodes())) if self._objects.is_listed(NODES) else None,
+            store=store,
             reported=reported,
             brokers_error=error,
             failure=memory.failure,
@@ -127,6 +144,15 @@ class ClusterObserver:
             certificates=certificates,
             certificates_error=unreadable,
         )
+
+    async def _observe_store(
+        self, cluster: Cluster, memory: ClusterMemory, now: float, fresh: bool
+    ) -> ObservedStore | None:
+        """Return the state of the etcd. A recent report is used again, with the current pods. Raises `KubeError`, only
+        with `fresh`."""
+        if fresh or memory.store is None or now - memory.store_at >= MAX_STORE_REPORT_AGE_S:
+            memory.store, memory.store_at = await self._store.observe(cluster, fresh=fresh), now
+        return self._store.refresh(cluster, memory.store) if memory.store is not None and not fresh else memory.store
 
     async def _observe_certificates(
         self, cluster: Cluster, pods: Sequence[ObservedPod], wall: str

@@ -20,7 +20,7 @@ from penstock_operator.engine.routing import Routing, lane_of
 from penstock_operator.engine.runner import RESYNC_S, ReconcileRunner
 from penstock_operator.engine.watching import WatchStreams
 from penstock_operator.model.common import Kind
-from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube
+from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Kube
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,7 @@ def build_operator(
     watching = WatchStreams(runtime.cache, sweep.relisted, dict.fromkeys(OWNED, CLUSTER_LABEL), identity.namespaces)
     runtime.freshness.watching = watching
     runtime.metrics.watch_groups(lambda: runtime.cache.list_objects(CONSUMER_GROUPS))
+    runtime.metrics.watch_clusters(lambda: runtime.cache.list_objects(CLUSTERS))
     leases: list[LeaderLease] = []
 
     def make_lease(changed: Callable[[bool], None]) -> LeaderLease:

@@ -80,6 +80,10 @@ class OperatorMetrics:
         """Register the lag metrics, which read the status of ConsumerGroups at scrape time."""
         self.registry.register(_Lag(groups))
 
+    def watch_clusters(self, clusters: Callable[[], Iterable[Object]]) -> None:
+        """Register the conditions of Clusters, which are read from their status at scrape time."""
+        self.registry.register(_Conditions(clusters))
+
     def text(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
@@ -109,6 +113,26 @@ class _Lag(Collector):
             if status.get("lagSeconds") is not None:
                 seconds.add_metric(values, status["lagSeconds"])
         return lag, seconds
+
+
+class _Conditions(Collector):
+    def __init__(self, clusters: Callable[[], Iterable[Object]]) -> None:
+        self._clusters = clusters
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        labels = ["namespace", "cluster", "condition", "status", "reason"]
+        found = GaugeMetricFamily(
+            "penstock_operator_cluster_condition", "1 for each condition of a Cluster", labels=labels
+        )
+        for body in self._clusters():
+            metadata = body["metadata"]
+            for condition in (body.get("status") or {}).get("conditions") or ():
+                values = [str(condition.get(name) or "") for name in ("type", "status", "reason")]
+                found.add_metric([metadata["namespace"], metadata["name"], *values], 1)
+        return (found,)
 
 
 def _labels(body: Object) -> tuple[str, str, str]:

@@ -284,11 +284,12 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
     conditions: Annotated[
         tuple[Condition, ...],
         doc(
-            "Ready: the cluster serves clients. Healthy: all replicas are in sync and all partitions have a leader."
-            " Progressing: the operator is changing the cluster. Scaled: the number of brokers is the desired one;"
-            " otherwise the message states why. Rolled: all brokers run the desired configuration; otherwise the"
-            " message states why. Certificates, with listeners: the brokers' certificates are valid; the message states"
-            " the step of a CA rollover.",
+            "Ready: the cluster serves clients. Healthy: all replicas are in sync, all partitions have a leader, and"
+            " etcd is healthy. Progressing: the operator is changing the cluster. Scaled: the number of brokers is the"
+            " desired one; otherwise the message states why. Rolled: all brokers run the desired configuration;"
+            " otherwise the message states why. StateStore: all members of etcd are healthy. Spread: no pods share a"
+            " node although another one is free. Certificates, with listeners: the brokers' certificates are valid; the"
+            " message states the step of a CA rollover.",
             schema=keyed_by("type"),
         ),
     ] = ()
@@ -331,6 +332,7 @@ class Cluster(Model, frozen=True, kw_only=True):
             PrinterColumn("Moving", ".status.moving.partitionsLeft", "integer", priority=1),
             condition_column("Scaled", priority=1),
             condition_column("Rolled", priority=1),
+            condition_column("StateStore", priority=1),
             message_column(),
         ),
         scale={

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from penstock_operator.model import pods
-from penstock_operator.model.common import Model
+from penstock_operator.model.common import DNS_LABEL, Model
 from penstock_operator.model.fields import Rule, doc
 from penstock_operator.model.storage import SidecarStorageSpec
 
@@ -65,6 +65,10 @@ class Etcd(Model, frozen=True, kw_only=True):
             "!has(self.certificate) || (has(self.endpoints) && !has(self.tlsSecret))",
             "etcd.certificate requires etcd.endpoints, and replaces etcd.tlsSecret: remove one of them",
         ),
+        Rule(
+            "!has(self.statefulSet) || (has(self.endpoints) && self.managed)",
+            "etcd.statefulSet requires etcd.endpoints and etcd.managed: true",
+        ),
     )
 
     endpoints: Annotated[
@@ -112,6 +116,21 @@ class Etcd(Model, frozen=True, kw_only=True):
         Annotated[
             EtcdCertificate,
             doc("Certificate that the operator issues, of a CA of its own, for etcd's members and their clients."),
+        ]
+        | None
+    ) = None
+    stateful_set: (
+        Annotated[
+            str,
+            doc(
+                "StatefulSet in the same namespace that runs the etcd of `endpoints`, as in the chart: member N runs in"
+                " pod NAME-N, its endpoint is NAME-N.NAMESPACE.svc, and its peers connect to port 2380. The"
+                " operator replaces a member that lost its volume, and moves members that share a node. Without it, the"
+                " operator only reads the state of etcd.",
+                Rule(f"self.matches('{DNS_LABEL}')", "etcd.statefulSet must be the name of a StatefulSet"),
+                min_length=1,
+                max_length=52,
+            ),
         ]
         | None
     ) = None

@@ -10,6 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
 
 from penstock_operator.model.cluster import MAX_BROKERS
 from penstock_operator.specs import etcd
@@ -19,6 +22,19 @@ MOVING = "penstock.io/moving"
 SETTINGS = "penstock.io/settings"
 MEMBERS = "penstock.io/etcd-members"
 EXTERNAL = "penstock.io/external-unknown-to"
+SPREAD = "penstock.io/spread-moves"
+ETCD_GROUP, BROKER_GROUP = "etcd", "brokers"
+MAX_ATTEMPTS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadMove:
+    """The last pod that was deleted to spread a group of pods over nodes. `at`: RFC 3339. `attempts`: moves since the
+    group was spread for long."""
+
+    pod: str
+    at: str
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +52,8 @@ class ClusterAnnotations:
     external_unknown_to: Mapping[int, str] = field(default_factory=dict)
     """By broker: UID of the pod that ran when the external address changed and does not know the address; empty if
     there was none. UIDs instead of times, because the clocks of operator and node may differ."""
+    spread_moves: Mapping[str, SpreadMove] = field(default_factory=dict)
+    """By group of pods: `ETCD_GROUP` or `BROKER_GROUP`."""
 
 
 def read(annotations: Mapping[str, str]) -> ClusterAnnotations:
@@ -46,6 +64,7 @@ def read(annotations: Mapping[str, str]) -> ClusterAnnotations:
         settings=frozenset(_words(annotations, SETTINGS)),
         etcd_members=next((n for n in etcd.MEMBERS if annotations.get(MEMBERS) == str(n)), 0),
         external_unknown_to=_by_number(annotations.get(EXTERNAL, "")),
+        spread_moves=_moves(annotations.get(SPREAD, "")),
     )
 
 
@@ -58,6 +77,9 @@ def written(notes: ClusterAnnotations) -> dict[str, str]:
         MEMBERS: str(notes.etcd_members or ""),
         EXTERNAL: json.dumps({str(n): uid for n, uid in sorted(notes.external_unknown_to.items())})
         if notes.external_unknown_to
+        else "",
+        SPREAD: json.dumps({group: [move.pod, move.at, move.attempts] for group, move in notes.spread_moves.items()})
+        if notes.spread_moves
         else "",
     }
     return {name: text for name, text in texts.items() if text}
@@ -75,6 +97,18 @@ def _by_number(text: str) -> dict[int, str]:
     if not isinstance(found, dict):
         return {}
     return {int(n): str(value) for n, value in found.items() if _is_broker(n)}
+
+
+def _moves(text: str) -> dict[str, SpreadMove]:
+    try:
+        found = msgspec.json.decode(text or "{}", type=dict[Literal["etcd", "brokers"], tuple[str, str, int]])
+    except msgspec.DecodeError:
+        return {}
+    return {
+        group: SpreadMove(pod, at, attempts)
+        for group, (pod, at, attempts) in sorted(found.items())
+        if 0 < attempts <= MAX_ATTEMPTS
+    }
 
 
 def _is_broker(word: str) -> bool:

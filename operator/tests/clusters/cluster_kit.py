@@ -13,10 +13,12 @@ from typing import Any
 from clusters.tls_kit import MountedSecrets
 from doubles.brokers import InMemoryBrokers
 from doubles.kube import FakeKube
+from doubles.state_store import InMemoryStateStore
 
 from penstock_operator.clusters.action_runner import ActionRunner
 from penstock_operator.clusters.certificate_issuer import CertificateIssuer
 from penstock_operator.clusters.controller import ClusterController
+from penstock_operator.clusters.store_actions import StoreActionRunner
 from penstock_operator.engine.routing import Routing
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.model.common import ObjectKey
@@ -66,6 +68,7 @@ class World:
         self.brokers.cluster_id = "kafka-id"
         self.connections = Connected(self.brokers)
         self.prober = MountedSecrets(self.kube, lambda: self.time)
+        self.store = InMemoryStateStore()
         self.queue = HandQueue(self)
         Routing(self.kube.objects, self.queue)
         self.looks = 0
@@ -86,11 +89,16 @@ class World:
         """Start another operator, without in-memory state."""
         self.controller = ClusterController(
             self.kube, self.kube.objects, self.connections, self.queue, image="penstock:1",
-            prober=self.prober, now=lambda: self.time, wall=lambda: EPOCH + self.time,
+            prober=self.prober, store=self.store, now=lambda: self.time, wall=lambda: EPOCH + self.time,
         )  # fmt: skip
 
     def action_runner(self) -> ActionRunner:
-        return ActionRunner(self.kube, self.connections, CertificateIssuer(self.kube, lambda: datetime.now(UTC)))
+        return ActionRunner(
+            self.kube,
+            self.connections,
+            CertificateIssuer(self.kube, lambda: datetime.now(UTC)),
+            StoreActionRunner(self.kube, self.store),
+        )
 
     def stamp(self) -> str:
         at = EPOCH + self.time + self.kubelets_ahead_s
@@ -135,7 +143,8 @@ class World:
             self._give_address(service)
         there = {}
         for pod in self.kube.objects.list_objects(PODS, NS):
-            there[int(pod["metadata"]["name"].rpartition("-")[2])] = self._start(pod)
+            if (ordinal := names.ordinal_of(NAME, pod["metadata"]["name"])) is not None:
+                there[ordinal] = self._start(pod)
         for number in list(self.brokers.registered):
             if not there.get(number):
                 self.brokers.forget(number)

@@ -10,6 +10,7 @@ from doubles.kube import FakeKube
 
 from penstock_operator.clusters.certificate_observer import CertificateObserver
 from penstock_operator.clusters.observer import ClusterMemory, ClusterObserver
+from penstock_operator.clusters.store_observer import StoreObserver
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.ports.brokers import BrokersError, ConfigPatch
 from penstock_operator.ports.kube import (
@@ -47,9 +48,11 @@ async def test_what_merely_has_the_clusters_label_is_not_taken_for_its_stateful_
     for name, replicas in (("a-exporter", 1), (names.stateful_set(NAME), 5), ("z-exporter", 1)):
         kube.put(STATEFUL_SETS, labelled(name, spec={"replicas": replicas}))
         kube.put(CONFIG_MAPS, labelled(name))
-    seen = await ClusterObserver(kube, kube.objects, Connected(None), CertificateObserver(kube, world.prober)).observe(
-        world.cluster, ClusterMemory(), "", 0.0
-    )
+    observer = ClusterObserver(
+        kube, kube.objects, Connected(None), CertificateObserver(kube, world.prober),
+        StoreObserver(kube, kube.objects, world.store),
+    )  # fmt: skip
+    seen = await observer.observe(world.cluster, ClusterMemory(), "", 0.0)
     assert {name for _, name in seen.live} == {names.stateful_set(NAME)}
 
 

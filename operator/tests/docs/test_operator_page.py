@@ -44,6 +44,8 @@ def test_metrics_are_those_that_are_told() -> None:
     status = {"lag": 1, "lagSeconds": 2}
     body = {"metadata": {"name": "g", "namespace": "ns"}, "spec": {"clusterRef": {"name": "c"}}, "status": status}
     metrics.watch_groups(lambda: [body])
+    conditions = [{"type": "StateStore", "status": "True", "reason": "Healthy"}]
+    metrics.watch_clusters(lambda: [{"metadata": body["metadata"], "status": {"conditions": conditions}}])
     metrics.record_write("patch", "topics")
     metrics.record_repairs("topics", 1)
     metrics.watch_queue(lambda kind: 0, lambda kind: 0)
@@ -114,12 +116,14 @@ CONDITIONS = {
     "Authentication",
     "Authorization",
     "Quotas",
+    "StateStore",
 }
 OTHER_WORDS = {
     "True", "False", "Unknown", "Normal", "Warning",  # of conditions and Events
     "Cluster", "Topic", "ConsumerGroup", "User", "Delete", "Retain", "NodePort",  # of the resources
     "Dead", "Empty",  # of groups
     "Bound", "ConfigMap", "ContainerCreating", "Lost", "Pending", "PodInitializing", "PodScheduled",  # of Kubernetes
+    "Exists", "NoExecute", "NoSchedule", "StatefulSet",
     "Reset",  # start of Events; a phase follows
 }  # fmt: skip
 """Strings in the code that look like reasons."""

@@ -73,6 +73,29 @@ def test_a_member_of_etcd_that_is_deleted_is_not_missed(release: Release) -> Non
     load.verify()
 
 
+def state_store(release: Release) -> tuple[str, str]:
+    found = release.kubectl.condition(CLUSTERS, release.cluster, "StateStore")
+    return str(found.get("status")), str(found.get("reason"))
+
+
+def test_a_member_of_etcd_whose_volume_is_deleted_is_replaced_by_itself(release: Release) -> None:
+    eventually("etcd is healthy", lambda: state_store(release) == ("True", "Healthy"), 120)
+    volume = (release.kubectl.get("pvc", "data-penstock-etcd-1") or {})["spec"]["volumeName"]
+    with release.clients.load(release.connection, "load") as load:
+        release.kubectl("delete", "pvc", "data-penstock-etcd-1", "--wait=false")
+        release.kubectl("delete", "pod", "penstock-etcd-1", "--grace-period=0", "--force")
+        eventually("the status has the loss", lambda: state_store(release)[0] == "False", 120, 0.2)
+        eventually("etcd is healthy again", lambda: state_store(release) == ("True", "Healthy"), 300)
+        release.kubectl.wait("pod", "penstock-etcd-1")
+        release.kubectl.apply(release.topic("after-replacement", partitions=1))
+        release.kubectl.wait(TOPICS, "after-replacement")
+    load.verify()
+    found = release.kubectl.get("pvc", "data-penstock-etcd-1") or {}
+    assert found["spec"]["volumeName"] != volume
+    reasons = {event["reason"] for event in release.kubectl.list("events")}
+    assert {"StoreMemberRemoved", "StoreMemberAdded", "StateStoreReplacing", "StateStoreHealthy"} <= reasons
+
+
 def test_an_operator_that_is_killed_is_followed_by_the_other(release: Release) -> None:
     leader = eventually("an operator leads", release.leader, 30)
     release.kubectl("delete", "pod", leader, "--grace-period=0", "--force")

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from penstock_kubernetes.kubectl import eventually, run
-from penstock_kubernetes.release import TOPICS, Make, Release
+from penstock_kubernetes.release import CLUSTERS, TOPICS, Make, Release
 
 pytestmark = pytest.mark.full
 
@@ -57,6 +57,28 @@ def test_replicas_of_every_partition_are_in_three_zones(release: Release) -> Non
 def crowded(release: Release) -> list[list[int]]:
     zone = zone_of_brokers(release)
     return [brokers for brokers in replicas(release) if len({zone[b] for b in brokers}) < 3]
+
+
+def nodes_of_etcd(release: Release) -> list[str]:
+    pods = release.kubectl.list("pods", "app.kubernetes.io/component=etcd")
+    return [pod["spec"].get("nodeName", "") for pod in pods]
+
+
+def test_members_of_etcd_that_a_drain_brought_together_are_moved_apart(release: Release) -> None:
+    assert len(set(nodes_of_etcd(release))) == 3
+    moved = release.kubectl.get("pod", "penstock-etcd-2") or {}
+    node_name = moved["spec"]["nodeName"]
+    run("kubectl", "cordon", node_name)
+    try:
+        release.kubectl("delete", "pod", "penstock-etcd-2")
+        eventually("two members share a node", lambda: len(set(nodes_of_etcd(release)) - {""}) == 2, 120)
+        release.kubectl.wait("pod", "penstock-etcd-2")
+    finally:
+        run("kubectl", "uncordon", node_name)
+    condition = lambda: release.kubectl.condition(CLUSTERS, release.cluster, "Spread")  # noqa: E731
+    eventually("the status has it", lambda: condition().get("status") == "False", 120)
+    eventually("no members share a node", lambda: len(set(nodes_of_etcd(release)) - {""}) == 3, 300, 1)
+    eventually("all pods are spread", lambda: condition().get("status") == "True", 120)
 
 
 @pytest.mark.parametrize(("harm", "mend"), [("kill", "start"), ("cut", "mend")])

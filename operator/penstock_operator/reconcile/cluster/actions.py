@@ -71,6 +71,47 @@ class RestartPod:
 
 
 @dataclass(frozen=True, slots=True)
+class MovePod:
+    """Delete a pod that shares its node, so that the scheduler places it on another one. Planned again from fresh data
+    before execution."""
+
+    name: str
+    uid: str
+    group: str
+    """Key of the recorded move: see `cluster_annotations.SpreadMove`."""
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveStoreMember:
+    """Remove the etcd membership of a member that lost its data. Planned again from fresh data before execution."""
+
+    name: str
+    endpoint: str
+    """Endpoint of another member, which executes the request."""
+    member_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddStoreMember:
+    """Add the membership of a member that was removed. Planned again from fresh data before execution."""
+
+    name: str
+    endpoint: str
+    """Endpoint of another member, which executes the request."""
+    peer_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartStorePod:
+    """Delete the pod of an etcd member that does not run, so that it starts without delay."""
+
+    name: str
+    uid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ScaleDownStatefulSet:
     """Apply the StatefulSet with fewer replicas. Planned again from fresh data before execution."""
 
@@ -139,6 +180,7 @@ class CreateEtcdCertificate:
 
 AuthorityAction = CreateAuthority | PromoteAuthority | DropAuthority | IssueCertificate | CreateEtcdCertificate
 CertificateAction = AuthorityAction | ApplyObject
+StoreAction = RemoveStoreMember | AddStoreMember | RestartStorePod
 
 ClusterAction = (
     ApplyObject
@@ -147,6 +189,8 @@ ClusterAction = (
     | ExpandClaim
     | AnnotateClaim
     | RestartPod
+    | MovePod
+    | StoreAction
     | ScaleDownStatefulSet
     | ChangeBrokers
     | ReassignPartitions
@@ -185,6 +229,8 @@ def needs(action: ClusterAction) -> frozenset[Step]:
             return frozenset({"annotations"})
         case RestartPod():
             return frozenset({"annotations", "certificates", "pods"})
+        case MovePod() | RemoveStoreMember() | AddStoreMember() | RestartStorePod():
+            return frozenset({"annotations"})
         case _ if step_of(action) == "pods":
             return frozenset({"annotations", "certificates", "pods"})
         case _:

@@ -9,6 +9,8 @@ from typing import Any
 
 from penstock_operator.ports.brokers import BrokerSnapshot, ObservedTopicState
 from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, KubeResource, Object
+from penstock_operator.reconcile.cluster.observed_nodes import NodeRequirements, ObservedNode, read_requirements
+from penstock_operator.reconcile.cluster.observed_store import ObservedStore
 from penstock_operator.reconcile.cluster.partitions import PartitionSummary
 from penstock_operator.specs import cluster_annotations, names
 from penstock_operator.specs.listeners import PLAINTEXT
@@ -42,6 +44,7 @@ class ObservedPod:
     """Names of the broker's listeners; of a pod without the annotation, only those that other brokers can use."""
     inter_broker: str = PLAINTEXT
     """Listener by which the broker connects to others."""
+    requirements: NodeRequirements = field(default_factory=NodeRequirements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,10 @@ class ObservedCluster:
     claims: tuple[ObservedClaim, ...] = ()
     zones: Mapping[str, str] | None = None
     """Zone by node; None if the operator cannot read nodes."""
+    nodes: tuple[ObservedNode, ...] | None = None
+    """None if the operator cannot read nodes."""
+    store: ObservedStore | None = None
+    """None if the operator does not observe the etcd."""
     reported: ReportedState | None = None
     brokers_error: str = ""
     """Why `reported` is None."""
@@ -171,6 +178,7 @@ def read_pod(cluster: str, body: Object) -> ObservedPod | None:
         host_ip=str(status.get("hostIP") or ""),
         listeners=frozenset(listeners.split(",")),
         inter_broker=str(annotations.get(names.INTER_BROKER) or PLAINTEXT),
+        requirements=read_requirements(spec),
     )
 
 

@@ -2,9 +2,9 @@
 
 The modules decide independently: `scale` the number of pods, `storage` volume sizes, `external` addresses,
 `certificates` keys and CA, `transition` the listener for brokers, `roll` restarts, `moves` replica moves, `settings`
-dynamic broker settings. This module orders their actions: annotations are
-written before the operation that they announce, throttle and failure domains are set before replicas move, and pods
-restart only when the StatefulSet is up to date.
+dynamic broker settings, `store` the etcd, `spread` pods that share a node. This module orders their actions:
+annotations are written before the operation that they announce, throttle and failure domains are set before replicas
+move, and pods restart only when the StatefulSet is up to date.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from penstock_operator.reconcile.cluster.actions import (
 from penstock_operator.reconcile.cluster.certificates import plan_certificates
 from penstock_operator.reconcile.cluster.external import external_hosts, is_own, listener_addresses, plan_external
 from penstock_operator.reconcile.cluster.founded import is_founded, members_of_claims
+from penstock_operator.reconcile.cluster.groups import spread_groups
 from penstock_operator.reconcile.cluster.moves import PlannedMoves, ReplicaMoves
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
 from penstock_operator.reconcile.cluster.roll import RollingRestart, may_evict, plan_roll, requested_restart
 from penstock_operator.reconcile.cluster.scale import ScalePlan, current_pods, plan_scale, scale_revert_event
 from penstock_operator.reconcile.cluster.settings import domain_changes, running_changes
+from penstock_operator.reconcile.cluster.spread import plan_spread
 from penstock_operator.reconcile.cluster.status import Findings, condition_events, status_of
 from penstock_operator.reconcile.cluster.storage import plan_storage
+from penstock_operator.reconcile.cluster.store import plan_store
 from penstock_operator.reconcile.cluster.transition import plan_transition
 from penstock_operator.reconcile.plan import ReconcilePlan
 from penstock_operator.specs import cluster_annotations, compare, etcd, names, objects, pod
@@ -79,7 +82,11 @@ def reconcile(
     roll = plan_roll(cluster, observed, restart, scale.pods, members, recorded)
     moving = recorded.moving if scale.moving is None else scale.moving
     moves, moving, waits = plan_moves(cluster, observed, scale, roll, bool(broker_changes), moving, planned)
-    recorded = replace(recorded, moving=moving)
+    store = plan_store(cluster, observed)
+    is_changing = bool(broker_changes or moving or storage.actions)
+    groups = spread_groups(cluster, observed, scale, roll, store, is_changing=is_changing)
+    spread = plan_spread(groups, observed.nodes, recorded.spread_moves, observed.now)
+    recorded = replace(recorded, moving=moving, spread_moves=spread.moves)
 
     there = current_pods(cluster, observed)
     holds = external.is_held
@@ -105,7 +112,7 @@ def reconcile(
     applied = plan_applies(cluster, observed, facts, scale, {STATEFUL_SETS} if is_skipped else set())
 
     actions: list[ClusterAction] = [*certificates.actions, *applied, *external.unwanted]
-    actions += [*unwanted_policies(cluster, observed), *storage.actions]
+    actions += [*unwanted_policies(cluster, observed), *storage.actions, *store.actions]
     if has_sidecar and facts.is_founded:
         actions += annotate_claims(observed, members)
     if broker_changes or scale.changes:
@@ -114,16 +121,17 @@ def reconcile(
         actions.append(ReassignPartitions(dict.fromkeys(scale.cancels)))
     if moves is not None and moves.begin:
         actions.append(ReassignPartitions(dict(moves.begin)))
+    stopped = roll.action or spread.move
     if (
-        roll.action is not None
+        stopped is not None
         and certificates.is_ready
         and not any(resource_of(action) == STATEFUL_SETS for action in actions)
     ):
-        actions.append(roll.action)
+        actions.append(stopped)
 
     found = Findings(
         scale, roll, storage, moves, moving, waits, certificates,
-        listener_addresses(cluster, observed, external.addresses),
+        listener_addresses(cluster, observed, external.addresses), store, spread,
     )  # fmt: skip
     status = status_of(cluster, observed, found)
     plan = ReconcilePlan(
@@ -277,7 +285,7 @@ def requeue_after(
     if cluster.spec.paused:
         return None
     times = [found.scale.requeue_after_s, found.roll.requeue_after_s, found.storage.requeue_after_s]
-    times.append(found.certificates.requeue_after_s)
+    times += [found.certificates.requeue_after_s, found.store.requeue_after_s, found.spread.requeue_after_s]
     if acts or found.moving or found.roll.action is not None or found.scale.leaving:
         times.append(BUSY_INTERVAL_S)
     if holds:

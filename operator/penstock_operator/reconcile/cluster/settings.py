@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.brokers import ConfigPatch
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
@@ -42,7 +44,7 @@ def running_changes(
     recorded = annotations.settings | desired.keys()
     reported = observed.reported
     if reported is None or not reported.settings:
-        return (), _noted(annotations, recorded)
+        return (), replace(annotations, settings=frozenset(recorded))
     cluster_wide: dict[str, str | None] = {}
     per_broker: dict[int, dict[str, str | None]] = {}
     for name in sorted(recorded):
@@ -58,14 +60,4 @@ def running_changes(
                 per_broker.setdefault(broker_id, {})[name] = None
     changes = [ConfigPatch("", cluster_wide)] if cluster_wide else []
     changes += [ConfigPatch(str(broker_id), settings) for broker_id, settings in sorted(per_broker.items())]
-    return tuple(changes), _noted(annotations, recorded)
-
-
-def _noted(annotations: ClusterAnnotations, names: frozenset[str] | set[str]) -> ClusterAnnotations:
-    return ClusterAnnotations(
-        annotations.draining,
-        annotations.moving,
-        frozenset(names),
-        annotations.etcd_members,
-        annotations.external_unknown_to,
-    )
+    return tuple(changes), replace(annotations, settings=frozenset(recorded))

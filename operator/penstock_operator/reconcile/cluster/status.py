@@ -15,7 +15,9 @@ from penstock_operator.reconcile.cluster.observed import ObservedCluster
 from penstock_operator.reconcile.cluster.partitions import PartitionSummary
 from penstock_operator.reconcile.cluster.roll import RollingRestart
 from penstock_operator.reconcile.cluster.scale import ScalePlan, join_numbers
+from penstock_operator.reconcile.cluster.spread import SpreadPlan
 from penstock_operator.reconcile.cluster.storage import StoragePlan
+from penstock_operator.reconcile.cluster.store import StorePlan
 from penstock_operator.specs import names
 from penstock_operator.specs.listeners import client_listeners
 
@@ -36,6 +38,8 @@ class Findings:
     certificates: CertificatePlan = field(default_factory=CertificatePlan)
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Bootstrap servers of the listeners in `spec.listeners`, by name."""
+    store: StorePlan = field(default_factory=StorePlan)
+    spread: SpreadPlan = field(default_factory=SpreadPlan)
 
 
 def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> ClusterStatus:
@@ -44,7 +48,7 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
     brokers = broker_states(cluster, observed, found)
     conditions = [
         ready(cluster, observed, found),
-        healthy(observed),
+        healthy(observed, found),
         progressing(cluster, observed, found),
         ("Scaled", found.scale.ok, found.scale.reason, found.scale.message),
         rolled(observed, found),
@@ -54,6 +58,10 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
     if found.certificates.reason:
         certificates = found.certificates
         conditions.append(("Certificates", certificates.is_valid, certificates.reason, certificates.message))
+    if found.store.reason:
+        conditions.append(("StateStore", found.store.is_healthy, found.store.reason, found.store.message))
+    if found.spread.reason:
+        conditions.append(("Spread", found.spread.is_spread, found.spread.reason, found.spread.message))
     made = tuple(
         Condition(
             type=kind,
@@ -178,7 +186,7 @@ def stays_ready(cluster: Cluster, observed: ObservedCluster, found: Findings, aw
     return reported is not None and not reported.partitions.offline
 
 
-def healthy(observed: ObservedCluster) -> Finding:
+def healthy(observed: ObservedCluster, found: Findings) -> Finding:
     """Return condition Healthy."""
     if observed.reported is None:
         return "Healthy", None, "BrokersUnreachable", f"the brokers do not answer: {observed.brokers_error}"
@@ -190,6 +198,8 @@ def healthy(observed: ObservedCluster) -> Finding:
         worst = ", ".join(f"{broker} ({count:,})" for broker, count in sorted(partitions.out_of_sync.items())[:10])
         message = f"{partitions.under_replicated:,} partitions have replicas that are not in sync, on broker {worst}"
         return "Healthy", False, "UnderReplicated", message
+    if found.store.is_healthy is False:
+        return "Healthy", False, "StateStoreUnhealthy", found.store.message
     return "Healthy", True, "InSync", "all replicas are in sync"
 
 
@@ -252,9 +262,10 @@ def moving_status(cluster: Cluster, found: Findings) -> MovingStatus | None:
 WARNING_REASONS = {
     "BrokersNotReady", "BrokersNotRegistered", "BrokersUnreachable", "PartitionsOffline", "UnderReplicated",
     "TooFewBrokers", "BelowEtcdMembers", "Blocked", "NotExpandable", "SmallerRefused", "VolumeLost", "Failing",
-    "SecretMissing", "SecretInvalid", "SecretUnreadable", "Expired",
+    "SecretMissing", "SecretInvalid", "SecretUnreadable", "Expired", "MemberLost", "Replacing", "MemberNotReady",
+    "QuorumLost", "NoSpace", "Corrupt", "UnknownMember", "Unreachable", "Crowded", "PlacedBack",
 }  # fmt: skip
-SILENT_REASONS = {"Serving", "Done", "Waiting", "Issuing"}
+SILENT_REASONS = {"Serving", "Done", "Waiting", "Issuing", "StateStoreUnhealthy", "Moving", "Scheduling"}
 
 
 def condition_events(cluster: Cluster, status: ClusterStatus, *, is_rolling: bool) -> tuple[KubeEvent, ...]:

@@ -1,0 +1,89 @@
+"""Observed state of a cluster's etcd. Part of `ObservedCluster`, built by `clusters.store_observer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock_operator.ports.kube import Object
+from penstock_operator.ports.state_store import StateStoreReport
+from penstock_operator.reconcile.cluster.observed_nodes import NodeRequirements, read_requirements
+from penstock_operator.specs import companion
+
+ETCD_CONTAINER = "etcd"
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedStorePod:
+    """The pod of one member of the companion etcd."""
+
+    ordinal: int
+    name: str
+    uid: str
+    is_ready: bool = False
+    ready_since: str = ""
+    is_terminating: bool = False
+    has_no_data: bool = False
+    """Whether etcd refused to start because its volume is empty: see `specs.companion`."""
+    node: str | None = None
+    problem: str = ""
+    """Why the pod does not run, as Kubernetes reports it."""
+    requirements: NodeRequirements = field(default_factory=NodeRequirements)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedStore:
+    """State of the etcd. `report` None: it was not observed, because of `error`."""
+
+    report: StateStoreReport | None
+    error: str = ""
+    pods: tuple[ObservedStorePod, ...] = ()
+    """Pods of the companion etcd."""
+    bootstrap: Object | None = None
+    """ConfigMap with which members without data start."""
+
+
+def read_store_pod(stateful_set: str, body: Object) -> ObservedStorePod | None:
+    """Return the state of a member's pod; None for other pods."""
+    meta, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
+    ordinal = companion.ordinal_of(stateful_set, meta["name"])
+    owners = meta.get("ownerReferences") or ()
+    if ordinal is None or not any(o.get("kind") == "StatefulSet" and o.get("name") == stateful_set for o in owners):
+        return None
+    ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    container: Mapping[str, Any] = next(
+        (c for c in status.get("containerStatuses") or () if c.get("name") == ETCD_CONTAINER), {}
+    )
+    return ObservedStorePod(
+        ordinal=ordinal,
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        is_ready=ready.get("status") == "True",
+        ready_since=ready.get("lastTransitionTime") or "",
+        is_terminating=meta.get("deletionTimestamp") is not None,
+        has_no_data=has_no_data(container),
+        node=spec.get("nodeName"),
+        problem=problem_of(status, container),
+        requirements=read_requirements(spec),
+    )
+
+
+def has_no_data(container: Mapping[str, Any]) -> bool:
+    """Whether the last start of the etcd container ended because the volume is empty."""
+    state = container.get("state") or {}
+    if state.get("running") is not None:
+        return False
+    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+    return companion.NO_DATA in str(ended.get("message") or "")
+
+
+def problem_of(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
+    """Return why a member's pod does not run, or ""."""
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+        return str(waiting["reason"])
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"not scheduled: {str(condition.get('message') or condition.get('reason'))[:300]}"
+    return ""
