@@ -51,7 +51,7 @@ SHOWN = {Setup.ALONE: "", Setup.CLUSTER: ", three brokers", Setup.AUTHORIZER: ",
 
 
 SHORT_SEED = 4
-SHORT_CASES = {Setup.ALONE: 150, Setup.AUTHORIZER: 40}
+SHORT_CASES = {Setup.ALONE: 150, Setup.AUTHORIZER: 25}
 """Numbers of cases of a short run. No other limit ends it, so that it plays the same cases on every machine."""
 
 

@@ -145,7 +145,7 @@ def matrix() -> list[tuple[Grant, ...]]:
 def short_matrix() -> list[tuple[Grant, ...]]:
     """Return the rights of some users, for a run of a minute."""
     literal = list(single_rights(("literal",)))
-    return [(), *literal[::3], *list(client_rights())[-2:], *list(denials())[::8]]
+    return [(), *literal[::5], *list(client_rights())[-2:], *list(denials())[::12]]
 
 
 def unprotected_matrix() -> list[tuple[Grant, ...]]:
