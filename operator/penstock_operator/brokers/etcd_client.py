@@ -19,11 +19,11 @@ from penstock_operator.ports.brokers import ClientCertificate
 from penstock_operator.ports.state_store import StateStoreClient, StateStoreError, StateStoreReport, StateStoreStatus
 
 STATUS_TIMEOUT_S = 3.0
-REQUEST_TIMEOUT_S = 7.0
-"""Timeout of requests that need a quorum: longer than an election."""
+REQUEST_TIMEOUT_S = 5.0
+"""Timeout of requests that need a quorum: longer than an election; the status of the brokers waits for them."""
 MAX_RESPONSE_BYTES = 1 << 20
 MAX_CONCURRENT_REQUESTS = 16
-ATTEMPTS = 3
+ATTEMPTS = 2
 """Members that are asked for the member list, one after the other."""
 
 

@@ -114,12 +114,15 @@ async def test_an_etcd_of_the_user_is_watched_and_never_touched() -> None:
     world: World = await formed()
     assert world.condition("StateStore") == ("True", "Healthy")
     world.store.down.add("http://etcd:2379")
+    await world.run(5)
     await world.controller.resync()
     await world.run(1)
     assert world.condition("StateStore") == ("Unknown", "Unreachable")
     world.store.down.clear()
     world.store.alarms.add("NOSPACE")
-    await world.run(20)
+    await world.run(5)
+    await world.controller.resync()
+    await world.run(1)
     assert world.condition("StateStore") == ("False", "NoSpace")
     assert world.store.calls == []
     assert world.kube.read(CONFIG_MAPS, NS, REJOIN) is None
@@ -136,12 +139,15 @@ async def test_the_certificate_for_etcd_is_that_of_the_secret() -> None:
         for key, text in {"ca.crt": "CA", "tls.crt": "C", "tls.key": "K"}.items()
     }
     world.kube.put(SECRETS, {"metadata": {"name": "mine", "namespace": NS}, "data": data})
-    await world.run(20)
+    await world.run(5)
+    await world.controller.resync()
+    await world.run(1)
     assert world.condition("StateStore") == ("True", "Healthy")
     access = world.store.accesses[-1]
     assert access is not None
     assert (access.ca, access.certificate, access.key) == ("CA", "C", "K")
     world.kube.forbidden.add(SECRETS)
+    await world.run(5)
     await world.controller.resync()
     await world.run(1)
     assert "cannot read Secret mine" in world.message("StateStore")

@@ -81,7 +81,6 @@ def test_a_healthy_etcd_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("found", "pods", "expected", "words"),
     [
-        (None, PODS, (None, "Unreachable"), "no Secret"),
         (report(()), PODS, (None, "Unreachable"), "no member of etcd answers the operator: http://p-etcd-0"),
         (report((), members=None), ALL_LOST, (False, "QuorumLost"), "p-etcd-0: it has lost its data"),
         (report((2,), members=None, members_error="timed out"), PODS, (False, "QuorumLost"), "1 of 3 members answer"),
@@ -102,6 +101,14 @@ def test_the_condition_is_never_true_before_it_is(
     assert words in made.message
     assert made.requeue_after_s is not None, "its recovery may cause no event"
     assert not made.actions
+
+
+def test_an_etcd_that_the_operator_may_never_reach_is_asked_at_the_resync_only() -> None:
+    without_secret = plan(None)
+    assert (state(without_secret), without_secret.message) == ((None, "Unreachable"), "no Secret")
+    external = plan(report(()), PODS, NONE, endpoints=URLS)
+    assert state(external) == (None, "Unreachable")
+    assert without_secret.requeue_after_s is external.requeue_after_s is None
 
 
 def test_a_member_that_answers_as_another_one_or_without_a_leader_is_not_healthy() -> None:

@@ -10,7 +10,7 @@ members are healthy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.kube import CONFIG_MAPS
@@ -72,10 +72,10 @@ def plan_store(cluster: Cluster, observed: ObservedCluster) -> StorePlan:
     if store is None:
         return StorePlan()
     if store.report is None:
-        return StorePlan(None, "Unreachable", store.error, requeue_after_s=UNHEALTHY_INTERVAL_S)
+        return StorePlan(None, "Unreachable", store.error)
     endpoints = companion.member_endpoints(cluster)
-    if endpoints is None:
-        return plan_external_store(cluster, store.report)
+    if endpoints is None:  # the resync suffices: the operator may be unable to reach an external etcd forever
+        return replace(plan_external_store(cluster, store.report), requeue_after_s=None)
     return plan_companion(cluster, store, store.report, endpoints)
 
 
