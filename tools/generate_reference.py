@@ -140,6 +140,9 @@ of broker and consumers |
 A request for an API or version that is not in the table closes the connection, because the response format is unknown.
 Only ApiVersions responds to an unknown version, in version 0 with error 35.
 
+A Metadata request that creates a topic (`auto.create.topics.enable`) returns when the topic exists, with its
+partitions. Apache Kafka returns UNKNOWN_TOPIC_OR_PARTITION at once, and the client repeats the request.
+
 DeleteRecords returns when every in-sync replica has durably moved its log start offset. If a replica has not done so
 within `timeout_ms` (at most 5 minutes), it returns REQUEST_TIMED_OUT. The leader's deletion is not undone, and the
 replicas follow when they can; a repeated request waits for them again.
@@ -206,16 +209,19 @@ tests that are excluded, also on Kafka, and each failing test with the reason. A
 | suite | brokers | Penstock | Apache Kafka 4.3.1 | failures on Penstock only |
 |---|---|---|---|---|
 | sarama 1.61.1, functional tests | 5 | 113 of 113 | 113 of 113 | |
-| librdkafka 2.14.2, quick mode | 3 | 109 of 110 | 105 of 109 | |
+| librdkafka 2.15.1, quick mode, also share consumers | 3 | 123 of 124 | 123 of 124 | |
+| the same with consumer groups of KIP-848 | 3 | 121 of 122 | | |
 | kafka-go 0.4.51 | 1 | 520 of 525 | 522 of 525 | a deleted topic that a metadata request creates again is \
 visible at once, twice |
 | aiokafka 0.14.0, tests that need a broker | 1 | 224 of 225 | 225 of 225 | the topic \
 `__consumer_offsets` does not exist |
-| the same, with several brokers | 3 | 219 of 225 | 220 of 225 | the same |
-| confluent-kafka-python 2.15.0, classic protocol | 1 | 23 of 23 | 23 of 23 | |
+| the same, with several brokers | 3 | 216 to 219 of 225 | 220 of 225 | the same; tests that count fetches after they \
+have awaited a committed offset |
+| confluent-kafka-python 2.15.0, classic protocol and share consumers | 1 | 174 of 174 | 173 of 174 | |
+| the same with consumer groups of KIP-848, without share consumers | 1 | 22 of 22 | 22 of 22 | |
 | kafka-python 3.0.11, integration tests | 1 | 66 of 66 | 66 of 66 | |
-| @platformatic/kafka 2.9.0, tests that need a broker | 3 | 626 of 646, and six more since | 643 of 646 | \
-tokens without a signature, a default and a text of settings |
+| @platformatic/kafka 2.9.0, tests that need a broker | 3 | 634 of 646 | 643 of 646 | \
+tokens without a signature, a text of settings, a new topic that is visible at once |
 
 """
 
