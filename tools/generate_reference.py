@@ -182,10 +182,15 @@ Clients may use the following fields; other clients can ignore them (docs/decisi
 | DescribeConfigs 4 | request | 10001 | bool | return only settings that are set at run time on the resource itself |
 | ListOffsets 6 to 11 | partition of the request | 10001 | array of int64 | committed offsets whose unread age is \
 requested, at most 10,000 per request |
+| ListOffsets 6 to 11 | partition of the request | 10002 | bool | return the records that wait for `delivery.delay.ms` |
 | ListOffsets 6 to 11 | partition of the response | 10001 | int64 | log start offset; present if the request has 10001 |
 | ListOffsets 6 to 11 | partition of the response | 10002 | array of int64 | for each committed offset, the age in ms \
 of the first unread record, by the largest timestamp of its batch and the leader's clock; 0 if all records are read, \
 -1 if unknown |
+| ListOffsets 6 to 11 | partition of the response | 10003 | int64 | number of committed offsets that consumers cannot \
+read yet; present if the request has 10002 |
+| ListOffsets 6 to 11 | partition of the response | 10004 | int64 | when the next of them becomes visible, in ms since \
+1970; present if the request has 10002 and one is known to wait |
 | ShareFetch, ShareAcknowledge 1 to 2 | acknowledgement batch of the request | 10001 | int64 | ms for which the \
 records that the batch releases are not delivered again, at most 30 days; 0 for at once; if absent or -1, the back-off \
 of the group |
