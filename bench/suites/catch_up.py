@@ -64,7 +64,7 @@ def turns(lanes: list[Lane], rounds: int) -> Iterator[tuple[int, Lane]]:
 
 def first_read(session: Session, lane: Lane, case: FirstRead) -> specs.Metrics:
     """Return the metrics of reading a new topic, and those of producing it with the prefix `fill_`."""
-    messages = session.options.messages(case.size_bytes, VOLUME_FACTOR)
+    messages = session.options.messages(case.size_bytes, session.options.scaled(VOLUME_FACTOR))
     acks = -1 if case.durable else 1
     with session.topic(lane, work.PARTITIONS) as topic:
         fill = work.produce(session, lane, topic, case.size_bytes, acks, messages)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from bench import requirements
@@ -47,6 +48,8 @@ def test_dropping_the_page_cache_evicts_segments(tmp_path: Path) -> None:
     segment.parent.mkdir(parents=True)
     segment.write_bytes(bytes(FILE_BYTES))
     assert is_cached(segment)
-    catch_up.drop_page_cache(broker)
-    assert not is_cached(segment)
+    deadline = time.monotonic() + 60
+    while is_cached(segment):  # the kernel keeps pages that it uses itself at the time
+        assert time.monotonic() < deadline, "the segment is still in memory"
+        catch_up.drop_page_cache(broker)
     assert segment.read_bytes() == bytes(FILE_BYTES)
