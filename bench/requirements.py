@@ -99,7 +99,7 @@ def _throughput() -> Iterator[Requirement]:
 
 
 def _catch_up() -> Iterator[Requirement]:
-    group = "The first read of what was just produced: with the page cache as the broker left it, and dropped"
+    group = "First read after producing (cold: page cache dropped)"
     for size in ("1 KiB", "10 KiB"):
         for state in ("warm", "cold"):
             case = f"{size}, {state}"
