@@ -130,7 +130,7 @@ class ClusterListener(Model, frozen=True, kw_only=True):
         ),
         Rule(
             "!has(self.host) || self.type != 'internal'",
-            "host requires type nodeport or loadbalancer: on internal listeners, brokers advertise their pods",
+            "host requires type nodeport or loadbalancer: on internal listeners, brokers advertise their Services",
         ),
     )
 

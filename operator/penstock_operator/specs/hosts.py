@@ -9,19 +9,25 @@ from penstock_operator.model.cluster import Cluster
 from penstock_operator.specs import names
 
 
-def internal_hosts(cluster: Cluster) -> list[str]:
+def internal_hosts(cluster: Cluster, brokers: int) -> list[str]:
     """Return the DNS names of the Services and pods; a wildcard stands for all pods, present and later ones."""
     meta = cluster.metadata
     suffix = f"{meta.namespace}.svc"
     found = []
     for service in (meta.name, names.headless(meta.name), f"*.{names.headless(meta.name)}"):
         found += [f"{service}.{suffix}", f"{service}.{suffix}.cluster.local"]
-    return [meta.name, f"{meta.name}.{meta.namespace}", *found]
+    return [meta.name, f"{meta.name}.{meta.namespace}", *found, *broker_hosts(cluster, brokers)]
 
 
-def certificate_hosts(cluster: Cluster, external: Iterable[str]) -> tuple[str, ...]:
+def broker_hosts(cluster: Cluster, brokers: int) -> list[str]:
+    """Return the names that `brokers` brokers advertise inside the Kubernetes cluster. A wildcard would match all
+    Services of the namespace."""
+    return [names.broker_host(cluster, names.pod(cluster.metadata.name, ordinal)) for ordinal in range(brokers)]
+
+
+def certificate_hosts(cluster: Cluster, brokers: int, external: Iterable[str]) -> tuple[str, ...]:
     """Return all names of the brokers' certificate, sorted. `external`: hosts that brokers advertise outside."""
-    return tuple(sorted({*internal_hosts(cluster), *(host.lower() for host in external if host)}))
+    return tuple(sorted({*internal_hosts(cluster, brokers), *(host.lower() for host in external if host)}))
 
 
 def is_ip_address(host: str) -> bool:

@@ -81,6 +81,14 @@ class BrokerListener:
         return f"{cluster}-broker-{ordinal}-{self.port_name}"
 
 
+def advertises_pod(cluster: Cluster, listener: BrokerListener) -> bool:
+    """Whether brokers advertise their pods instead of their Services on an internal listener: a certificate of the
+    user may only have the pods' names."""
+    certificates = cluster.spec.certificates
+    is_given = certificates.source == "secret" and certificates.issuer_ref is None
+    return listener.tls and listener.is_for_clients and listener.service_type is None and is_given
+
+
 def is_secured(cluster: Cluster) -> bool:
     """Whether brokers and operator authenticate to each other."""
     return bool(cluster.spec.listeners)

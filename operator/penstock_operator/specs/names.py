@@ -22,7 +22,9 @@ MAX_ETCD_MEMBERS = 3
 
 CLUSTER_LABEL = "penstock.io/cluster"
 ORDINAL_LABEL = "penstock.io/broker"
-"""Label of a broker's own Service: the ordinal."""
+"""Label of a broker's external Services: the ordinal."""
+BROKER_SERVICE_LABEL = "penstock.io/broker-service"
+"""Label of the Service whose name a broker advertises inside the Kubernetes cluster: the ordinal."""
 INDEX_LABEL = "apps.kubernetes.io/pod-index"
 RENDERED = "penstock.io/rendered"
 """Annotation of applied objects: the hash of the rendered object, which reveals removed fields."""
@@ -88,7 +90,7 @@ def client_tls(cluster: str) -> str:
 
 
 def pod(cluster: str, ordinal: int) -> str:
-    """Return the name of a broker's pod."""
+    """Return the name of a broker's pod and of its Service."""
     return f"{cluster}-broker-{ordinal}"
 
 
@@ -105,9 +107,15 @@ def ordinal_of(cluster: str, pod_name: str) -> int | None:
 
 
 def pod_host(cluster: Cluster, pod_name: str) -> str:
-    """Return the DNS name of a pod, which resolves also if the pod is not ready."""
+    """Return the DNS name of a pod, which resolves also if the pod is not ready. Its address changes with each restart,
+    and DNS servers cache the old one."""
     meta = cluster.metadata
     return f"{pod_name}.{headless(meta.name)}.{meta.namespace}.svc"
+
+
+def broker_host(cluster: Cluster, pod_name: str) -> str:
+    """Return the DNS name of a broker's Service, whose address stays when the pod restarts."""
+    return f"{pod_name}.{cluster.metadata.namespace}.svc"
 
 
 def service_host(cluster: Cluster) -> str:

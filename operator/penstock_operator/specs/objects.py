@@ -29,7 +29,7 @@ class ClusterFacts:
     replicas: int
     """Current number of pods: while brokers are drained, more than the spec's."""
     services: int = 0
-    """Number of brokers with an external Service; at least `replicas`, with an external listener."""
+    """Number of brokers with Services; at least `replicas`."""
     etcd_members: int = 1
     annotations: cluster_annotations.ClusterAnnotations = field(default_factory=cluster_annotations.ClusterAnnotations)
     external: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +40,8 @@ class ClusterFacts:
     data_size: str | None = None
     """Size in the StatefulSet's claim template, if it differs from the spec's."""
     etcd_size: str | None = None
+    ports: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """Ports of the broker containers that run, by ordinal."""
     restarted_at: str = ""
     """Annotation `names.RESTARTED_AT` of the pod template; empty: none."""
     is_founded: bool = False
@@ -54,10 +56,11 @@ def render(cluster: Cluster, facts: ClusterFacts) -> list[tuple[KubeResource, Ob
     found = [
         (SERVICES, headless_service(cluster, facts)),
         (SERVICES, bootstrap_service(cluster, facts)),
+        *((SERVICES, broker_service(cluster, facts, ordinal)) for ordinal in service_ordinals(facts)),
         *(
             (SERVICES, external_service(cluster, listener, ordinal))
             for listener in external_listeners(cluster)
-            for ordinal in external_ordinals(facts)
+            for ordinal in service_ordinals(facts)
         ),
         (BUDGETS, budget(cluster, facts)),
         *network_policies(cluster, facts.transition),
@@ -68,8 +71,8 @@ def render(cluster: Cluster, facts: ClusterFacts) -> list[tuple[KubeResource, Ob
     return [(resource, compare.rendered(body)) for resource, body in found]
 
 
-def external_ordinals(facts: ClusterFacts) -> range:
-    """Return the ordinals of the brokers with external Services."""
+def service_ordinals(facts: ClusterFacts) -> range:
+    """Return the ordinals of the brokers with Services."""
     return range(max(facts.replicas, facts.services))
 
 
@@ -98,6 +101,32 @@ def bootstrap_service(cluster: Cluster, facts: ClusterFacts) -> Object:
     }
 
 
+def broker_service(cluster: Cluster, facts: ClusterFacts, ordinal: int) -> Object:
+    """Render the Service whose name a broker advertises to brokers and to clients inside the Kubernetes cluster. It
+    publishes a pod that is not ready, like the headless Service. Until the pod restarts, it has the ports of the pod's
+    former listeners, too."""
+    own = {listener.port for listener in listeners_of(cluster, facts.transition)} | {names.HTTP_PORT}
+    former = sorted(facts.ports.get(ordinal, frozenset()) - own)
+    name = cluster.metadata.name
+    made = names.owned(cluster, "v1", "Service", names.pod(name, ordinal))
+    made["metadata"]["labels"] |= {names.BROKER_SERVICE_LABEL: str(ordinal)}
+    made["spec"] = {
+        "type": "ClusterIP",
+        "selector": pod_selector(name, ordinal),
+        "ports": [
+            *internal_ports(cluster, facts),
+            *({"name": f"former-{n}", "port": n, "targetPort": n, "protocol": "TCP"} for n in former),
+        ],
+        "publishNotReadyAddresses": True,
+    }
+    return made
+
+
+def pod_selector(cluster: str, ordinal: int) -> dict[str, str]:
+    """Return the selector of one broker's pod."""
+    return names.selector(cluster) | {"statefulset.kubernetes.io/pod-name": names.pod(cluster, ordinal)}
+
+
 def internal_ports(cluster: Cluster, facts: ClusterFacts) -> list[Object]:
     """Return the Service ports of the listeners inside the Kubernetes cluster."""
     return [
@@ -116,7 +145,7 @@ def external_service(cluster: Cluster, listener: BrokerListener, ordinal: int) -
         made["metadata"]["annotations"] = dict(listener.annotations)
     made["spec"] = {
         "type": listener.service_type,
-        "selector": names.selector(name) | {"statefulset.kubernetes.io/pod-name": names.pod(name, ordinal)},
+        "selector": pod_selector(name, ordinal),
         "ports": [port(listener.port_name, listener.port)],
         "publishNotReadyAddresses": True,
     }

@@ -11,6 +11,7 @@ from penstock_operator.specs import compare, etcd, names, security, settings
 from penstock_operator.specs.listeners import (
     BrokerListener,
     Transition,
+    advertises_pod,
     external_listeners,
     inter_broker_name,
     is_secured,
@@ -179,7 +180,8 @@ def listener_flags(cluster: Cluster, transition: Transition) -> list[str]:
             continue
         found += ["--listener", f"{listener.name}://0.0.0.0:{listener.port}"]
         if listener.service_type is None:
-            found += ["--advertise", f"{listener.name}://{names.pod_host(cluster, '$(POD_NAME)')}:{listener.port}"]
+            host_of = names.pod_host if advertises_pod(cluster, listener) else names.broker_host
+            found += ["--advertise", f"{listener.name}://{host_of(cluster, '$(POD_NAME)')}:{listener.port}"]
     return found
 
 
@@ -191,7 +193,7 @@ def environment(cluster: Cluster) -> list[Object]:
     ]
     if is_secured(cluster):
         found += [
-            {"name": "PENSTOCK_BOOTSTRAP", "value": f"{names.pod_host(cluster, '$(POD_NAME)')}:{BROKERS_PORT}"},
+            {"name": "PENSTOCK_BOOTSTRAP", "value": f"{names.broker_host(cluster, '$(POD_NAME)')}:{BROKERS_PORT}"},
             {"name": "PENSTOCK_CONFIG", "value": f"{names.CONFIG_DIR}/{names.CLIENT_PROPERTIES}"},
         ]
     external = cluster.spec.external

@@ -11,7 +11,7 @@ from clusters.cluster_kit import EPOCH, NAME, NS, World
 from pki.handshakes import Party, handshake
 
 from penstock_operator.model.common import ObjectKey
-from penstock_operator.ports.kube import CERT_MANAGER_CERTIFICATES, CLUSTERS, NETWORK_POLICIES, SECRETS, SERVICES
+from penstock_operator.ports.kube import CERT_MANAGER_CERTIFICATES, CLUSTERS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
 from penstock_operator.ports.kube import Object as Body
 from penstock_operator.specs import names
 from penstock_operator.specs.certificates import (
@@ -285,8 +285,9 @@ async def test_the_certificate_of_clients_may_come_from_a_secret_which_pods_wait
     assert world.condition("Certificates") == ("False", "SecretMissing")
     assert world.pods_made == 0
     other = await formed_with_tls()
-    data = {key: secret(other, "c-broker-tls")["data"][key] for key in (CERTIFICATE, KEY, CA)}
-    world.kube.put(SECRETS, {"metadata": {"name": "given", "namespace": NS}, "data": data})
+    given = given_by(other)
+    given["metadata"]["name"] = "given"
+    world.kube.put(SECRETS, given)
     await later(world, 60)
     assert world.condition("Certificates") == ("True", "Issued")
     assert world.condition("Ready")[0] == "True"
@@ -310,6 +311,36 @@ async def test_cert_manager_is_asked_for_a_certificate() -> None:
     assert world.kube.writes == writes
 
 
+async def test_brokers_that_are_added_start_with_a_certificate_that_names_them() -> None:
+    world = await formed_with_tls()
+    world.apply(listeners=TLS, certificates=QUICK, brokers={"replicas": 5})
+    while world.pods_made < 4:
+        await world.run(0.5)
+        hosts = read_certificate(text_of(secret(world, "c-broker-tls"), CERTIFICATE)).hosts
+    assert {f"c-broker-{ordinal}.ns.svc" for ordinal in range(5)} <= hosts
+
+
+async def test_brokers_wait_until_cert_manager_has_issued_a_certificate_with_their_names() -> None:
+    world = World()
+    certificates = {"source": "secret", "issuerRef": {"name": "company", "kind": "ClusterIssuer"}}
+    world.apply(listeners=TLS, certificates=certificates)
+    other = await formed_with_tls(brokers={"replicas": 1})
+    world.kube.put(SECRETS, given_by(other))
+    await later(world, 60)
+    assert world.pods_made == 0
+    assert world.message("Certificates").endswith("no certificate for c-broker-1.ns.svc yet: waiting for cert-manager")
+    world.kube.put(SECRETS, given_by(await formed_with_tls()))
+    await world.run(60)
+    assert world.condition("Ready") == ("True", "Serving")
+    assert world.condition("Certificates") == ("True", "Issued")
+
+
+def given_by(world: World) -> Body:
+    """Return the Secret that cert-manager writes, with the brokers' certificate of another cluster."""
+    data = {key: secret(world, "c-broker-tls")["data"][key] for key in (CERTIFICATE, KEY, CA)}
+    return {"metadata": {"name": "c-client-tls", "namespace": NS}, "data": data}
+
+
 async def test_brokers_change_to_tls_and_back_while_each_can_connect_to_each_other() -> None:
     world = World()
     world.apply(external={"type": "NodePort", "host": "example.org"})
@@ -322,6 +353,7 @@ async def test_brokers_change_to_tls_and_back_while_each_can_connect_to_each_oth
             pods = (await world.controller._observer.observe(world.cluster, memory(world), world.stamp(), 0.0)).pods
             for one, other in itertools.permutations(pods, 2):
                 assert one.inter_broker in other.listeners
+            check_advertised_ports(world)
         assert world.condition("Rolled") == ("True", "AsWanted"), world.message("Rolled")
 
     world.most_away = 0
@@ -340,6 +372,18 @@ async def test_brokers_change_to_tls_and_back_while_each_can_connect_to_each_oth
     assert world.kube.read(NETWORK_POLICIES, NS, names.network_policy(NAME)) is None
     assert world.connections.access is not None
     assert (world.connections.access.port, world.connections.access.certificate) == (9092, None)
+
+
+def check_advertised_ports(world: World) -> None:
+    """Each pod advertises ports of its Service only, whichever listeners it was started with."""
+    for pod in world.kube.objects.list_objects(PODS, NS):
+        name, command = pod["metadata"]["name"], pod["spec"]["containers"][0]["command"]
+        flags = itertools.pairwise(command)
+        advertised = {url.rpartition(":")[2] for flag, url in flags if flag == "--advertise" and "$(POD_NAME)" in url}
+        service = world.kube.read(SERVICES, NS, name)
+        assert service is not None
+        assert advertised
+        assert advertised <= {str(port["port"]) for port in service["spec"]["ports"]}
 
 
 def memory(world: World) -> Any:

@@ -22,7 +22,6 @@ from penstock_operator.ports.kube import (
     SERVICES,
     STATEFUL_SETS,
     KubeError,
-    KubeResource,
     Object,
 )
 from penstock_operator.reconcile.cluster.actions import (
@@ -155,11 +154,10 @@ async def test_a_stateful_set_that_changed_since_it_was_looked_at_is_not_made_sm
     assert "has been modified" in problem
 
 
-@pytest.mark.parametrize("resource", [SERVICES, BUDGETS])
-async def test_an_object_that_cannot_be_written_keeps_no_other_waiting(resource: KubeResource) -> None:
+async def test_an_object_that_cannot_be_written_keeps_no_other_waiting() -> None:
     world = World()
     error = KubeError(403, "Forbidden", "exceeded quota")
-    world.kube.fail("apply", error, times=1_000_000, resource=resource)
+    world.kube.fail("apply", error, times=1_000_000, resource=BUDGETS)
     world.apply(config={"log.retention.hours": "48"})
     await world.run(30)
     assert world.condition("Ready") == ("True", "Serving"), "brokers run and receive their settings"
@@ -169,7 +167,30 @@ async def test_an_object_that_cannot_be_written_keeps_no_other_waiting(resource:
     world.kube.recover()
     await world.run(30)
     assert world.condition("Progressing") == ("False", "Done")
-    assert world.kube.read(resource, NS, "c" if resource == SERVICES else "c-broker")
+    assert world.kube.read(BUDGETS, NS, "c-broker")
+
+
+async def test_brokers_start_and_restart_only_while_the_services_exist_that_they_advertise() -> None:
+    world = World()
+    error = KubeError(403, "Forbidden", "exceeded quota")
+    world.kube.fail("apply", error, times=1_000_000, resource=SERVICES)
+    world.apply()
+    await world.run(30)
+    assert world.pods_made == 0
+    assert "exceeded quota" in world.message("Progressing")
+    world.kube.recover()
+    await world.run(30)
+    assert world.condition("Ready") == ("True", "Serving")
+    world.apply(image="penstock:2")
+    await world.turn()
+    assert world.stateful_set["spec"]["template"]["spec"]["containers"][0]["image"] == "penstock:2"
+    world.kube.fail("apply", error, times=1_000_000, resource=SERVICES)
+    world.kube.remove(SERVICES, NS, "c-broker-1")
+    await world.run(60)
+    assert world.restart_action == []
+    world.kube.recover()
+    await world.run(120)
+    assert world.images() == {"penstock:2"}
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from clusters.cluster_kit import NS, World, formed
 
 from penstock_operator.ports.kube import CLAIMS, CONFIG_MAPS, SERVICES, STATEFUL_SETS, KubeError
@@ -117,16 +118,18 @@ async def test_services_of_brokers_that_are_gone_and_of_listeners_that_are_gone_
     world.apply(brokers={"replicas": 3}, external=external)
     await world.run(60)
     there = {s["metadata"]["name"] for s in world.kube.objects.list_objects(SERVICES, NS)}
-    assert there == {"c", "c-brokers", *(f"c-broker-{n}-external" for n in range(3))}
+    own = {"c", "c-brokers", *(f"c-broker-{n}" for n in range(3))}
+    assert there == {*own, *(f"c-broker-{n}-external" for n in range(3))}
     world.apply(brokers={"replicas": 3})
     await world.run(90)
-    assert {s["metadata"]["name"] for s in world.kube.objects.list_objects(SERVICES, NS)} == {"c", "c-brokers"}
+    assert {s["metadata"]["name"] for s in world.kube.objects.list_objects(SERVICES, NS)} == own
     assert world.condition("Rolled") == ("True", "AsWanted")
 
 
-async def test_a_service_that_a_user_copied_from_a_brokers_stays() -> None:
+@pytest.mark.parametrize("copied_from", ["c-broker-1", "c-broker-1-external"])
+async def test_a_service_that_a_user_copied_from_a_brokers_stays(copied_from: str) -> None:
     world = await formed(external={"type": "NodePort"})
-    own = world.kube.read(SERVICES, NS, "c-broker-1-external")
+    own = world.kube.read(SERVICES, NS, copied_from)
     assert own is not None
     copied = {"name": "mine", "namespace": NS, "labels": own["metadata"]["labels"]}
     world.kube.put(SERVICES, {"metadata": copied, "spec": own["spec"]})

@@ -223,6 +223,10 @@ def test_who_was_there_before_its_external_address_was_known_is_restarted(unknow
 ALL = [pod(0), pod(1), pod(2)]
 
 
+TLS = [{"name": "clients", "port": 9093}]
+GIVEN = {"source": "secret", "secretName": "given"}
+
+
 @pytest.mark.parametrize(
     ("pods", "says", "may"),
     [
@@ -243,7 +247,7 @@ ALL = [pod(0), pod(1), pod(2)]
 def test_a_drained_node_may_take_a_broker_only_while_all_others_that_come_back_are_in_sync(
     pods: list[ObservedPod], says: ReportedState | None, may: bool
 ) -> None:
-    assert may_evict(observed(pods, says, replicas=3), 3) is may
+    assert may_evict(cluster(), observed(pods, says, replicas=3), 3) is may
 
 
 @pytest.mark.parametrize(("first", "policy"), [(pod(0), "AlwaysAllow"), (away(0), "IfHealthyBudget")])
@@ -252,6 +256,35 @@ def test_brokers_that_are_not_ready_may_leave_with_their_node_unless_none_is(fir
     actions = reconcile(cluster(), seen, image="penstock:1").plan.actions
     (budget,) = [action.body for action in actions if isinstance(action, ApplyObject) and action.resource == BUDGETS]
     assert (budget["spec"]["maxUnavailable"], budget["spec"]["unhealthyPodEvictionPolicy"]) == (0, policy)
+
+
+@pytest.mark.parametrize(
+    ("given", "ready_since", "may"),
+    [
+        ({}, "2026-03-01T11:59:54Z", True),
+        ({"listeners": TLS}, "2026-03-01T11:59:54Z", True),
+        (
+            {"listeners": TLS, "certificates": {"source": "secret", "issuerRef": {"name": "ca"}}},
+            "2026-03-01T11:59:54Z",
+            True,
+        ),
+        ({"listeners": TLS, "certificates": GIVEN}, "2026-03-01T11:59:54Z", False),
+        ({"listeners": TLS, "certificates": GIVEN}, "2026-03-01T11:59:24Z", True),
+        (
+            {"listeners": [{"name": "a", "port": 9094, "type": "nodeport"}], "certificates": GIVEN},
+            "2026-03-01T11:59:54Z",
+            True,
+        ),
+    ],
+)
+def test_the_next_broker_stops_when_clients_can_resolve_the_name_of_the_last(
+    given: dict[str, Any], ready_since: str, may: bool
+) -> None:
+    """DNS servers return the former address of a pod for 30 s. The addresses of Services do not change."""
+    seen = observed([pod(0), pod(1, ready_since=ready_since), pod(2, OLD)], reported(THREE, IN_SYNC), replicas=3)
+    roll = plan_roll(cluster(3, **given), seen, NEW, 3, 0, ClusterAnnotations())
+    assert (roll.action is not None) is may
+    assert may_evict(cluster(3, **given), seen, 3) is may
 
 
 ROLLING = {"conditions": [{"type": "Rolled", "status": "False", "reason": "Rolling", "message": ""}]}

@@ -93,7 +93,7 @@ def rendered(spec: dict[str, Any], **more: Any) -> list[Object]:
     cluster = cluster_of(spec)
     members = 3 if cluster.spec.brokers.replicas >= 3 else 1
     addresses = {} if cluster.spec.external is None else {"external-0": "example.org:30001"}
-    hosts = certificate_hosts(cluster, ["b0.example.org", "10.0.0.7"]) if cluster.spec.listeners else ()
+    hosts = certificate_hosts(cluster, 3, ["b0.example.org", "10.0.0.7"]) if cluster.spec.listeners else ()
     facts = objects.ClusterFacts(
         "penstock:1", cluster.spec.brokers.replicas, etcd_members=members, external=addresses, hosts=hosts, **more
     )
@@ -186,6 +186,44 @@ def test_selectors_find_the_pods_and_mounts_find_their_volumes(name: str) -> Non
         ports = {port["name"] for port in container.get("ports", [])}
         probes = [container[kind] for kind in container if kind.endswith("Probe")]
         assert {http_probe["httpGet"]["port"] for http_probe in probes} <= ports
+
+
+def advertised(body: Object, ordinal: int) -> list[tuple[str, int]]:
+    """Return host and port of each listener that a broker advertises by its flags."""
+    (broker,) = [each for each in body["spec"]["template"]["spec"]["containers"] if each["name"] == "broker"]
+    flags = zip(broker["command"], broker["command"][1:], strict=False)
+    pod = names.pod("events", ordinal)
+    urls = [value.replace("$(POD_NAME)", pod) for flag, value in flags if flag == "--advertise"]
+    addresses = [url.partition("://")[2].rpartition(":") for url in urls]
+    return [(host, int(port)) for host, _, port in addresses]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_each_broker_advertises_a_service_of_its_own_which_the_certificate_names(name: str) -> None:
+    bodies, body = rendered(VARIANTS[name]), stateful_set(VARIANTS[name])
+    services = {f"{s['metadata']['name']}.prod.svc": s["spec"] for s in bodies if s["kind"] == "Service"}
+    replicas = body["spec"]["replicas"]
+    hosts = certificate_hosts(cluster_of(VARIANTS[name]), replicas, [])
+    for ordinal in range(replicas):
+        for host, port in advertised(body, ordinal):
+            assert services[host]["selector"]["statefulset.kubernetes.io/pod-name"] == names.pod("events", ordinal)
+            assert services[host]["type"] == "ClusterIP", "its address stays when the pod restarts"
+            assert services[host]["publishNotReadyAddresses"], "brokers connect to each other before they are ready"
+            assert port in {each["port"] for each in services[host]["ports"]}
+            assert host in hosts
+    assert advertised(body, 0)
+    assert not {"*.prod.svc", "*.prod.svc.cluster.local"} & set(hosts), "these would match other Services"
+
+
+def test_brokers_advertise_their_pods_where_the_certificate_is_the_users() -> None:
+    given = {"source": "secret", "secretName": "given"}
+    listeners = [{"name": "clients", "port": 9093}, {"name": "plain", "port": 9094, "tls": False}]
+    spec = {"etcd": EXTERNAL, "listeners": listeners, "certificates": given}
+    assert advertised(stateful_set(spec), 1) == [
+        ("events-broker-1.events-brokers.prod.svc", 9093),
+        ("events-broker-1.prod.svc", 9094),
+        ("events-broker-1.prod.svc", 9091),
+    ]
 
 
 def test_the_settings_file_is_toml_that_the_broker_reads() -> None:

@@ -27,6 +27,7 @@ LANES = {
     "test_security": "two",
     "test_scaling": "three",
     "test_habits": "three",
+    "test_rolling": "three",
     "test_topics": "three",
 }
 

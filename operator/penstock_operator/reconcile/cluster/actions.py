@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock_operator.ports.brokers import ConfigPatch
-from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, KubeEvent, KubeResource, Object
+from penstock_operator.ports.kube import CONFIG_MAPS, SERVICES, STATEFUL_SETS, KubeEvent, KubeResource, Object
+from penstock_operator.specs import names
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,12 @@ ClusterAction = (
     | ReassignPartitions
 )
 
-Step = Literal["annotations", "certificates", "pods", "settings", "moves", "other"]
+Step = Literal["annotations", "certificates", "names", "pods", "settings", "moves", "other"]
+
+
+def is_broker_service(body: Object) -> bool:
+    """Whether an object is the Service whose name a broker advertises."""
+    return names.BROKER_SERVICE_LABEL in (body["metadata"].get("labels") or {})
 
 
 def step_of(action: ClusterAction) -> Step:
@@ -204,6 +210,8 @@ def step_of(action: ClusterAction) -> Step:
     match action:
         case ApplyObject(resource=resource) if resource == CONFIG_MAPS:
             return "annotations"
+        case ApplyObject(resource=resource, body=body) if resource == SERVICES and is_broker_service(body):
+            return "names"
         case CreateAuthority() | PromoteAuthority() | DropAuthority() | IssueCertificate():
             return "certificates"
         case ApplyObject(resource=resource) | DeleteObject(resource=resource) if resource == STATEFUL_SETS:
@@ -221,17 +229,18 @@ def step_of(action: ClusterAction) -> Step:
 def needs(action: ClusterAction) -> frozenset[Step]:
     """Return the steps that must not have failed earlier in the same plan. The ConfigMap holds the annotations, which
     are written before the operation that they announce, and the settings with which pods start. Throttle and failure
-    domains are set before replicas move. Services, the disruption budget and claims are independent."""
+    domains are set before replicas move. Pods start when the names that they advertise exist. External Services, the
+    disruption budget and claims are independent."""
     match action:
         case ReassignPartitions():
             return frozenset({"annotations", "settings", "moves"})
         case ChangeBrokers():
             return frozenset({"annotations"})
         case RestartPod():
-            return frozenset({"annotations", "certificates", "pods"})
+            return frozenset({"annotations", "certificates", "names", "pods"})
         case MovePod() | RemoveStoreMember() | AddStoreMember() | RestartStorePod():
             return frozenset({"annotations"})
         case _ if step_of(action) == "pods":
-            return frozenset({"annotations", "certificates", "pods"})
+            return frozenset({"annotations", "certificates", "names", "pods"})
         case _:
             return frozenset()

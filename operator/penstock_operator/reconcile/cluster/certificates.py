@@ -37,6 +37,7 @@ from penstock_operator.specs.certificates import (
     secret,
     text_of,
 )
+from penstock_operator.specs.hosts import broker_hosts
 from penstock_operator.specs.listeners import Transition, is_secured
 from penstock_operator.specs.security import distinguished_name, has_certificates
 
@@ -138,7 +139,7 @@ def plan_with_authority(draft: CertificateDraft, state: AuthorityState) -> Certi
     if draft.actions:
         return plan_of(draft, state, "Issuing", "issuing certificates")
     if reason := client_secret_problem(draft):
-        return plan_of(draft, state, *reason)
+        return plan_of(draft, state, *reason, requeue_after_s=PROBE_INTERVAL_S)
     if state.upcoming is not None:
         return plan_promotion(draft, state, state.upcoming)
     if state.previous is not None:
@@ -240,6 +241,8 @@ def client_secret_problem(draft: CertificateDraft) -> tuple[str, str] | None:
             return "SecretInvalid", f"{KEY} of Secret {name} is not the key of {CERTIFICATE}"
         if present.expires <= draft.now:
             return "Expired", f"the certificate in Secret {name} expired on {day(present.expires)}"
+        if missing := unissued_hosts(draft, present):
+            return "Issuing", f"Secret {name} has no certificate for {missing[0]} yet: waiting for cert-manager"
     if chosen.client_ca_secret is not None:
         try:
             read_certificates(text_of(draft.found.client_ca, CA))
@@ -247,6 +250,14 @@ def client_secret_problem(draft: CertificateDraft) -> tuple[str, str] | None:
             reason = "SecretMissing" if draft.found.client_ca is None else "SecretInvalid"
             return reason, f"Secret {chosen.client_ca_secret} has no CA certificate in {CA}"
     return None
+
+
+def unissued_hosts(draft: CertificateDraft, present: ReadCertificate) -> list[str]:
+    """Return the names that brokers advertise and cert-manager has not issued a certificate for. Certificates of the
+    user need none: see `advertises_pod`."""
+    if draft.cluster.spec.certificates.issuer_ref is None:
+        return []
+    return sorted(frozenset(broker_hosts(draft.cluster, draft.brokers)) - present.hosts)
 
 
 def plan_promotion(draft: CertificateDraft, state: AuthorityState, upcoming: ReadCertificate) -> CertificatePlan:
@@ -331,14 +342,20 @@ def plan_of(
 
 
 def are_mounts_ready(draft: CertificateDraft) -> bool:
-    """Whether the Secrets that pods mount exist; a pod without them does not start."""
+    """Whether the Secrets that pods mount exist, and cert-manager's has the names that they advertise; a pod without
+    them does not start, or clients reject it."""
     chosen, is_in_use = draft.cluster.spec.certificates, is_secured(draft.cluster)
     if draft.cluster.spec.etcd.certificate is not None and draft.found.etcd is None:
         return False
     if not text_of(draft.found.issued.get(names.broker_tls(draft.name)), CERTIFICATE):
         return False
-    if is_in_use and chosen.source == "secret" and not text_of(draft.found.client, CERTIFICATE):
-        return False
+    if is_in_use and chosen.source == "secret":
+        try:
+            present = read_certificate(text_of(draft.found.client, CERTIFICATE))
+        except InvalidCertificate:
+            return bool(text_of(draft.found.client, CERTIFICATE))
+        if unissued_hosts(draft, present):
+            return False
     return not (is_in_use and chosen.client_ca_secret is not None and not text_of(draft.found.client_ca, CA))
 
 

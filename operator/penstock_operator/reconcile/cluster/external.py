@@ -41,10 +41,11 @@ def plan_external(
     services = {n: body for (resource, n), body in observed.live.items() if resource == SERVICES}
     name = cluster.metadata.name
     kept = {listener.service(name, ordinal) for listener in listeners for ordinal in range(pods)}
+    kept |= {names.pod(name, ordinal) for ordinal in range(pods)}
     unwanted = tuple(
         DeleteObject(SERVICES, n, body["metadata"]["uid"])
         for n, body in sorted(services.items())
-        if names.ORDINAL_LABEL in (body["metadata"].get("labels") or {}) and n not in kept and is_own(cluster, body)
+        if is_of_broker(body) and n not in kept and is_own(cluster, body)
     )
     addresses, unknown_to, is_held = dict[str, str](), dict[int, str](), False
     published, there = published_addresses(observed), {pod.ordinal: pod.uid for pod in observed.pods}
@@ -61,6 +62,12 @@ def plan_external(
             else:
                 unknown_to.setdefault(ordinal, recorded.get(ordinal, ""))
     return ExternalListeners(addresses, unknown_to, is_held, unwanted)
+
+
+def is_of_broker(service: Object) -> bool:
+    """Whether a Service has the label of a single broker's Services."""
+    labels = service["metadata"].get("labels") or {}
+    return names.ORDINAL_LABEL in labels or names.BROKER_SERVICE_LABEL in labels
 
 
 def is_own(cluster: Cluster, body: Object) -> bool:

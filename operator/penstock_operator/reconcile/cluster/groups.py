@@ -29,7 +29,7 @@ def spread_groups(
     """Return the groups whose pods ask the scheduler to spread them: etcd first, because brokers need it.
     `is_changing`: whether another operation on the brokers is in progress."""
     brokers = broker_group(cluster, observed, scale, roll, store, is_changing=is_changing)
-    etcd = etcd_group(cluster, observed, store, brokers_wait=not_serving(observed, scale.pods))
+    etcd = etcd_group(cluster, observed, store, brokers_wait=not_serving(cluster, observed, scale.pods))
     groups = [group for group in (etcd, brokers) if group is not None and len(group.pods) > 1]
     return [group for group in groups if all(pod.requirements.prefers_apart for pod in group.pods)]
 
@@ -78,7 +78,7 @@ def broker_group(
     elif store.is_healthy is False:
         blocker = "etcd is not healthy"
     else:
-        blocker = not_serving(observed, scale.pods)
+        blocker = not_serving(cluster, observed, scale.pods)
     placed = tuple(
         PlacedPod(
             pod.name, pod.uid, pod.node, pod.requirements,
@@ -90,9 +90,9 @@ def broker_group(
     return PodGroup(BROKER_GROUP, f"brokers of {cluster.metadata.name}", placed, scale.pods, blocker)
 
 
-def not_serving(observed: ObservedCluster, pods: int) -> str:
+def not_serving(cluster: Cluster, observed: ObservedCluster, pods: int) -> str:
     """Return why not all brokers serve with all replicas in sync, or ""."""
-    if waits := roll_blocker([pod for pod in observed.pods if pod.ordinal < pods], observed, pods):
+    if waits := roll_blocker(cluster, [pod for pod in observed.pods if pod.ordinal < pods], observed, pods):
         return waits
     assert observed.reported is not None, "roll_blocker requires a broker report"
     out_of_sync = sorted(broker for broker, count in observed.reported.partitions.out_of_sync.items() if count)

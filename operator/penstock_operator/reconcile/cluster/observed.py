@@ -45,6 +45,8 @@ class ObservedPod:
     inter_broker: str = PLAINTEXT
     """Listener by which the broker connects to others."""
     requirements: NodeRequirements = field(default_factory=NodeRequirements)
+    ports: frozenset[int] = frozenset()
+    """Ports of the broker container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,14 @@ def read_pod(cluster: str, body: Object) -> ObservedPod | None:
         listeners=frozenset(listeners.split(",")),
         inter_broker=str(annotations.get(names.INTER_BROKER) or PLAINTEXT),
         requirements=read_requirements(spec),
+        ports=ports_of(spec),
     )
+
+
+def ports_of(pod_spec: Mapping[str, Any]) -> frozenset[int]:
+    """Return the ports of the broker container."""
+    containers = [each for each in pod_spec.get("containers") or () if each.get("name") == BROKER_CONTAINER]
+    return frozenset(int(port["containerPort"]) for each in containers for port in each.get("ports") or ())
 
 
 def _problem(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> str:

@@ -67,7 +67,7 @@ def reconcile(
     storage = plan_storage(cluster, observed)
     transition = plan_transition(cluster, observed.pods)
     external = plan_external(cluster, observed, scale.pods, recorded.external_unknown_to)
-    hosts = certificate_hosts(cluster, external_hosts(cluster, observed, external.addresses))
+    hosts = certificate_hosts(cluster, scale.pods, external_hosts(cluster, observed, external.addresses))
     certificates = plan_certificates(cluster, observed, hosts, scale.pods, transition)
     recorded = replace(
         recorded,
@@ -101,9 +101,10 @@ def reconcile(
         hosts=hosts,
         data_size=storage.sizes.get(names.DATA_CLAIM),
         etcd_size=storage.sizes.get(names.ETCD_CLAIM),
+        ports={pod.ordinal: pod.ports for pod in observed.pods},
         restarted_at=requested_restart(observed),
         is_founded=is_founded(cluster, observed),
-        may_evict=may_evict(observed, scale.pods),
+        may_evict=may_evict(cluster, observed, scale.pods),
         # Without etcd no broker is ready although all serve; then unready brokers need protection, too.
         may_evict_unready=any(pod.is_ready for pod in observed.pods),
     )

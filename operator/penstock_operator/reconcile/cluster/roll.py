@@ -18,9 +18,13 @@ from penstock_operator.reconcile.cluster.founded import is_founded
 from penstock_operator.reconcile.cluster.observed import ObservedCluster, ObservedPod, seconds_between
 from penstock_operator.specs import names
 from penstock_operator.specs.cluster_annotations import ClusterAnnotations
+from penstock_operator.specs.listeners import advertises_pod, client_listeners
 
 SETTLE_S = 5.0
-"""Time for which a pod must be ready before the next restart: broker state propagates with a delay."""
+"""Time for which a pod must be ready before the next restart: broker state and endpoints of Services propagate with a
+delay."""
+CACHED_NAME_S = 30.0
+"""Time for which DNS servers return the former address of a pod, or none: the default of CoreDNS."""
 RESTART_S = 60.0
 """Expected duration of a restart and of catching up, before a waiting roll counts as blocked."""
 MAX_RESTARTED_AT_CHARS = 40
@@ -80,7 +84,7 @@ def plan_roll(
             continue
         if is_safe_to_restart(pod, observed, quorum):
             return RollingRestart(numbers, restart_action(pod, desired, annotations), reason="Rolling")
-    if waits := roll_blocker(there, observed, pods):
+    if waits := roll_blocker(cluster, there, observed, pods):
         return RollingRestart(numbers, None, waits, waiting(there, observed, pods), 5.0)
     assert observed.reported is not None, "roll_blocker requires a broker report"
     controller = observed.reported.snapshot.controller_id
@@ -101,7 +105,7 @@ def await_last_restart(
         return RollingRestart()
     by_ordinal = {pod.ordinal: pod for pod in there}
     away = [n for n in range(pods) if not (pod := by_ordinal.get(n)) or pod.is_terminating or not pod.is_ready]
-    waits = roll_blocker(there, observed, pods)
+    waits = roll_blocker(cluster, there, observed, pods)
     if not waits and observed.reported is not None:
         out_of_sync = observed.reported.partitions.out_of_sync
         away = sorted(number for number, count in out_of_sync.items() if count and number < pods)
@@ -112,17 +116,23 @@ def await_last_restart(
     return RollingRestart(numbers, None, waits, waiting(there, observed, pods), SETTLE_S, must_restart=False)
 
 
-def may_evict(observed: ObservedCluster, pods: int) -> bool:
-    """Whether a node drain may evict a ready broker: all pods have been ready for `SETTLE_S` and all their replicas are
-    in sync. Replicas of brokers without a pod and offline partitions do not block: waiting does not fix them. If
-    brokers do not answer, readiness decides, so that node drains do not hang."""
-    by_ordinal = observed.by_ordinal
+def settle_time_s(cluster: Cluster) -> float:
+    """Return the time in seconds for which a pod must be ready before the next one stops: until clients reach it."""
+    has_pod_names = any(advertises_pod(cluster, listener) for listener in client_listeners(cluster))
+    return SETTLE_S + CACHED_NAME_S if has_pod_names else SETTLE_S
+
+
+def may_evict(cluster: Cluster, observed: ObservedCluster, pods: int) -> bool:
+    """Whether a node drain may evict a ready broker: all pods have been ready for `settle_time_s`, and all their
+    replicas are in sync. Replicas of brokers without a pod and offline partitions do not block: waiting does not fix
+    them. If brokers do not answer, readiness decides, so that node drains do not hang."""
+    by_ordinal, settle_s = observed.by_ordinal, settle_time_s(cluster)
     for ordinal in range(pods):
         pod = by_ordinal.get(ordinal)
         if pod is None or not pod.is_ready or pod.is_terminating:
             return False
         since = seconds_between(pod.ready_since, observed.now)
-        if since is not None and since < SETTLE_S:
+        if since is not None and since < settle_s:
             return False
     out_of_sync = observed.reported.partitions.out_of_sync if observed.reported is not None else {}
     return not any(out_of_sync.get(ordinal) for ordinal in range(pods))
@@ -191,8 +201,9 @@ def is_safe_to_restart(pod: ObservedPod, observed: ObservedCluster, members: int
     return not observed.reported.partitions.in_sync.get(pod.ordinal)
 
 
-def roll_blocker(there: Sequence[ObservedPod], observed: ObservedCluster, pods: int) -> str:
+def roll_blocker(cluster: Cluster, there: Sequence[ObservedPod], observed: ObservedCluster, pods: int) -> str:
     """Return why no serving pod may restart, or ""."""
+    settle_s = settle_time_s(cluster)
     by_ordinal = {pod.ordinal: pod for pod in there}
     for ordinal in range(pods):
         pod = by_ordinal.get(ordinal)
@@ -209,8 +220,8 @@ def roll_blocker(there: Sequence[ObservedPod], observed: ObservedCluster, pods: 
         if pod.ordinal not in registered:
             return f"broker {pod.ordinal} is not registered in the cluster"
         since = seconds_between(pod.ready_since, observed.now)
-        if since is not None and since < SETTLE_S:
-            return f"broker {pod.ordinal} became ready less than {SETTLE_S:.0f} s ago"
+        if since is not None and since < settle_s:
+            return f"broker {pod.ordinal} became ready less than {settle_s:.0f} s ago"
     return ""
 
 

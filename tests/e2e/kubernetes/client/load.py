@@ -128,6 +128,7 @@ def produce(connection: Connection, topic: str, rate: float, run: str) -> int:
         "unanswered": left,
         "failures": failures[:20],
         "longest_pause_s": round(max(longest_pause_s.values(), default=0.0), 2),
+        "pauses_s": {partition: round(pause, 2) for partition, pause in sorted(longest_pause_s.items())},
         "polls": watch.polls,
         "leaderless": watch.leaderless[:20],
     }
