@@ -236,9 +236,9 @@ def needs(action: ClusterAction) -> frozenset[Step]:
             return frozenset({"annotations", "settings", "moves"})
         case ChangeBrokers():
             return frozenset({"annotations"})
-        case RestartPod():
+        case RestartPod() | MovePod():
             return frozenset({"annotations", "certificates", "names", "pods"})
-        case MovePod() | RemoveStoreMember() | AddStoreMember() | RestartStorePod():
+        case RemoveStoreMember() | AddStoreMember() | RestartStorePod():
             return frozenset({"annotations"})
         case _ if step_of(action) == "pods":
             return frozenset({"annotations", "certificates", "names", "pods"})
