@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import socket
 import sys
@@ -63,22 +64,33 @@ NULL_DEVICE = _open_null_device() if ON_LINUX else None
 LOADED_AT_ONCE_BYTES = 1 << 20
 
 
-def load(fd: int, offset: int, size: int) -> None:
-    """Read a range into the page cache and wait for it; returns early at the end of the file.
+NO_SENDFILE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""Errors of file systems and sandboxes without sendfile."""
+
+
+def load(fd: int, offset: int, size: int, null_device: int | None = NULL_DEVICE) -> None:
+    """Read a range into the page cache and wait for it; returns early at the end of the file. Raises OSError."""
+    end = offset + size
+    while offset < end:
+        loaded_bytes = _load_once(fd, offset, min(end - offset, LOADED_AT_ONCE_BYTES), null_device)
+        if not loaded_bytes:
+            return
+        offset += loaded_bytes
+
+
+def _load_once(fd: int, offset: int, size: int, null_device: int | None) -> int:
+    """Load the start of a range; return the number of bytes.
 
     sendfile to the null device copies nothing. A copy would cost processor time, above all for pages that a
     hypervisor has to provide when the processor first touches them.
     """
-    end = offset + size
-    while offset < end:
-        chunk_bytes = min(end - offset, LOADED_AT_ONCE_BYTES)
-        if NULL_DEVICE is not None:
-            loaded_bytes = os.sendfile(NULL_DEVICE, fd, offset, chunk_bytes)
-        else:
-            loaded_bytes = len(os.pread(fd, chunk_bytes, offset))
-        if not loaded_bytes:
-            return
-        offset += loaded_bytes
+    if null_device is not None:
+        try:
+            return os.sendfile(null_device, fd, offset, size)
+        except OSError as e:
+            if e.errno not in NO_SENDFILE:
+                raise
+    return len(os.pread(fd, size, offset))
 
 
 def _find_sync_file_range() -> Callable[[int, int, int], None]:

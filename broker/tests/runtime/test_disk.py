@@ -88,6 +88,18 @@ def test_what_was_just_written_is_cached_and_hints_do_no_harm(tmp_path: Path) ->
     file.close()
 
 
+def test_a_range_is_loaded_where_sendfile_is_not_supported(tmp_path: Path) -> None:
+    file = OsFiles().open(str(tmp_path / "f"), create=True)
+    file.append(bytes(1 << 20))
+    refusing = os.open(tmp_path / "appended", os.O_WRONLY | os.O_CREAT | os.O_APPEND)  # sendfile returns EINVAL
+    linux.load(file.fileno(), 0, 1 << 20, refusing)
+    assert os.fstat(refusing).st_size == 0
+    os.close(refusing)
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        linux.load(file.fileno(), 0, 1 << 20)
+
+
 @pytest.mark.parametrize(
     ("size", "probed"),
     [
