@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from penstock.api.authentication_stats import AuthenticationStats
 from penstock.api.log_dirs import LogDirState
 from penstock.replica.health import ReplicaHealth
+from penstock.replica.partition import PartitionDelivery
 from penstock.runtime.clock import Clock
 from penstock.runtime.stats import Histogram, RequestStats
 from penstock.security.audit import Denials
@@ -28,22 +29,6 @@ class LogSource(Protocol):
         """Return the largest timestamps of the batches at `offsets`, in ms since 1970. Called in a thread."""
 
 
-class DeliverySource(Protocol):
-    """`replica.delayed_delivery.LeaderDelivery` for metrics."""
-
-    @property
-    def delay_ms(self) -> int:
-        """The topic's `delivery.delay.ms`."""
-
-    @property
-    def waiting(self) -> int:
-        """Number of committed offsets that consumers cannot read yet."""
-
-    @property
-    def next_due_ms(self) -> int | None:
-        """When the next record becomes visible, in ms since 1970; None if none is known to wait."""
-
-
 class PartitionSource(Protocol):
     """`replica.Partition` for metrics."""
 
@@ -57,7 +42,7 @@ class PartitionSource(Protocol):
         """The high watermark, or the end offset of acknowledged records if larger; with a delay, the visible offset."""
 
     @property
-    def delivery(self) -> DeliverySource | None:
+    def delivery(self) -> PartitionDelivery | None:
         """The delayed delivery of a led partition, None without a delay."""
 
     @property
