@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from penstock.group.admission import is_group_id
 from penstock.group.offset_cache import OffsetCache
 from penstock.group.ownership import ShardOwnership
 from penstock.runtime.logging import get_logger
@@ -22,6 +23,9 @@ MAX_CONCURRENT_READS = 64
 """Concurrent store reads per request."""
 MAX_GROUPS = 10_000
 """Maximum number of groups per request."""
+MAX_EMPTY_GROUPS = 4_096
+"""Maximum number of groups without record of which this broker knows that they have no offsets; 4 KB each at most, for
+the id."""
 
 
 class OffsetReads:
@@ -35,8 +39,11 @@ class OffsetReads:
         exists: Callable[[str], bool],
     ) -> None:
         self._ownership, self._cache, self._error, self._exists = ownership, cache, error, exists
+        self.limit = MAX_EMPTY_GROUPS
         self._requests: Counter[str] = Counter()
         """Number of `prepare` calls in progress per group."""
+        self._empty: dict[str, None] = {}
+        """Groups without record, least recently requested first. Some may exist by now, or not be cached."""
 
     def may_read(self, group_id: str) -> bool:
         """Return whether the group's offsets can be read without `prepare`."""
@@ -62,12 +69,27 @@ class OffsetReads:
                 self._requests[group_id] -= 1
                 if not self._requests[group_id]:
                     del self._requests[group_id]
-                    self.forget(group_id)
+                    self._limit_empty_groups(group_id)
 
     def forget(self, group_id: str) -> None:
         """Forget that a group without record has no offsets, unless a request uses it."""
         if group_id not in self._requests and not self._exists(group_id):
             self._cache.forget_empty(group_id)
+
+    def _limit_empty_groups(self, newest: str) -> None:
+        """Remember that a group without record has no offsets, unless its id is invalid. Beyond the limit, forget the
+        group that has not been requested for longest: requests can name any number of unknown groups."""
+        if not is_group_id(newest):
+            self.forget(newest)
+            return
+        if self._exists(newest):
+            return
+        self._empty.pop(newest, None)
+        self._empty[newest] = None
+        if len(self._empty) > self.limit:
+            oldest = next(iter(self._empty))
+            del self._empty[oldest]
+            self.forget(oldest)
 
     async def _read(self, group_ids_to_read: Sequence[str], unreadable: ErrorCode) -> dict[str, ErrorCode]:
         """Load the groups, then confirm the ownership of all: a shard may be lost while another is being read."""

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from shards_kit import stable
 
+from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.group.offsets import OffsetCommit
 from penstock.group.reads import MAX_CONCURRENT_READS, MAX_GROUPS
 from penstock.group.request_queue import QUEUE_COUNT
@@ -169,6 +170,18 @@ def test_a_commit_for_a_group_that_is_being_read_is_not_overwritten_by_what_is_r
 # --- offsets without a group record
 
 
+def count_reads(broker):
+    """Return a list to which each later range that the broker reads appends its prefix."""
+    real, read = broker.line.range, []
+
+    async def counting(prefix, revision=0):
+        read.append(prefix)
+        return await real(prefix, revision)
+
+    broker.line.range = counting
+    return read
+
+
 async def no_record(store):
     """Delete the group's record, as if the last coordinator had only written a transaction's offsets."""
 
@@ -200,13 +213,7 @@ def test_a_new_group_is_read_once_however_much_it_commits(run_cluster):
     async def scene(cluster):
         t = await cluster.create_topic("t")
         (broker,) = cluster.brokers.values()
-        real, read = broker.line.range, []
-
-        async def counting(prefix, revision=0):
-            read.append(prefix)
-            return await real(prefix, revision)
-
-        broker.line.range = counting
+        read = count_reads(broker)
         names = [f"g{n}" for n in range(20)]
         for offset in range(50):
             errors = await asyncio.gather(*[broker.commit(name, t, offset) for name in names])
@@ -278,16 +285,60 @@ def test_when_a_shard_comes_back_what_another_broker_committed_there_is_told(run
     run_cluster(scene, brokers=1)
 
 
-def test_of_groups_that_are_not_there_nothing_is_kept_however_many_are_asked_for(run_cluster):
+def test_a_group_without_offsets_is_read_once_however_often_it_is_asked_for(run_cluster):
     async def scene(cluster):
         t = await cluster.create_topic("t")
         (broker,) = cluster.brokers.values()
+        read = count_reads(broker)
+        for _ in range(5):
+            assert await broker.offset("g", t) is None
+        assert read.count(keys.group_offsets("g")) == 1
+        assert await broker.commit("g", t, 7) is E.NONE
+        assert await broker.offset("g", t) == 7
+        assert read.count(keys.group_offsets("g")) == 1
+
+    run_cluster(scene, brokers=1)
+
+
+def test_of_groups_that_do_not_exist_the_last_ones_asked_for_are_kept(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        broker.groups.reads.limit = 10
         names = [f"g{n % 50}" for n in range(200)]
         assert await asyncio.gather(*(broker.offset(name, t) for name in names)) == [None] * 200
-        assert not [name for name in names if name in broker.groups.offsets.cache]
-        assert await broker.commit("g7", t, 7) is E.NONE
-        assert await broker.offset("g7", t) == 7
-        assert "g7" in broker.groups.offsets.cache
+        for name in [*names[:50], "g40"]:
+            assert await broker.offset(name, t) is None
+        cached = {name for name in names if name in broker.groups.offsets.cache}
+        assert cached == {f"g{n}" for n in range(40, 50)}
+        assert await broker.offset("new", t) is None
+        assert "g40" in broker.groups.offsets.cache
+        assert "g41" not in broker.groups.offsets.cache
+
+    run_cluster(scene, brokers=1)
+
+
+@pytest.mark.parametrize("name", ["", "g" * (MAX_GROUP_ID_CHARS + 1)], ids=["empty", "long"])
+def test_of_a_name_that_no_group_can_have_nothing_is_kept(run_cluster, name):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        assert await broker.offset(name, t) is None
+        assert name not in broker.groups.offsets.cache
+
+    run_cluster(scene, brokers=1)
+
+
+def test_a_group_that_was_asked_for_before_it_had_members_stays_in_memory(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        broker.groups.reads.limit = 2
+        assert await broker.offset("g", t) is None
+        await stable(broker, "g")
+        for n in range(5):
+            assert await broker.offset(f"h{n}", t) is None
+        assert "g" in broker.groups.offsets.cache
 
     run_cluster(scene, brokers=1)
 
