@@ -41,6 +41,8 @@ class SampleDelivery:
     delay_ms: int = 1
     waiting: int = 1
     next_due_ms: int | None = 1
+    visible_offset: int = 0
+    is_located: bool = True
 
 
 @dataclass
