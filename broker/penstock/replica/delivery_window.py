@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from penstock.log.append_times import BatchTime
 
 MAX_STEPS = 128
-"""Steps in memory per partition; each costs about 100 bytes."""
+"""Steps in memory per partition; each costs about 160 bytes."""
 REFILL_STEPS = MAX_STEPS // 2
 """Steps at which the next ones are read from the log."""
 
