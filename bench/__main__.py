@@ -34,6 +34,7 @@ from bench.suites import (
     failover,
     footprint,
     latency,
+    mixed,
     partitions,
     rf3,
     security,
@@ -49,6 +50,7 @@ ONE_BROKER: dict[str, tuple[Suite, float]] = {  # suites, with their approximate
     "produce": (throughput.produce, 4),
     "consume": (throughput.consume, 4),
     "catch-up": (catch_up.run, 15),
+    "mixed": (mixed.run, 8),
     "durable": (throughput.durable, 2),
     "small-batches": (throughput.small_batches, 5),
     "codecs": (codecs.run, 12),
@@ -72,6 +74,7 @@ SECURITY: dict[str, tuple[Suite, float]] = {
 THREE_BROKERS: dict[str, tuple[Suite, float]] = {
     "rf3": (rf3.throughput, 5),
     "rf3-latency": (rf3.latency, 5),
+    "cluster-mixed": (mixed.on_cluster, 8),
     "failover": (failover.run, 7),
     "cluster-partitions": (cluster_partitions.run, 6),
     "cluster-commits": (commits.on_cluster, 2),
@@ -80,8 +83,8 @@ SUITES = {**ONE_BROKER, **SECURITY, **THREE_BROKERS, **spark.SUITES}
 GROUPS = {"all": ONE_BROKER, "security": SECURITY, "cluster": THREE_BROKERS, "spark": spark.SUITES}
 
 SHARING = (  # one pair of brokers or clusters for all suites of a kind
-    *("produce", "consume", "catch-up", "durable", "small-batches", "codecs", "roundtrip", "latency"),
-    *("rf3", "rf3-latency"),
+    *("produce", "consume", "catch-up", "mixed", "durable", "small-batches", "codecs", "roundtrip", "latency"),
+    *("rf3", "rf3-latency", "cluster-mixed"),
 )
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)

@@ -98,6 +98,10 @@ def _dispatch(spec: specs.AnySpec) -> specs.Metrics:
         from bench.loads import share
 
         return share.run(spec)
+    if isinstance(spec, specs.Mixed):
+        from bench.loads import mixed
+
+        return mixed.run(spec)
     if isinstance(spec, specs.Failover):
         from bench.loads import failover
 

@@ -65,6 +65,7 @@ class Verdict:
 SIZES = {100: "100 B", 1024: "1 KiB", 10240: "10 KiB"}
 SHARE_RATE_PER_S = 100
 SHARE_LATENCY_CASES = {f"{SHARE_RATE_PER_S}/s, members: {members}": members for members in (1, 16)}
+MIXED_WARM, MIXED_COLD = "consumer behind, warm", "consumer behind, cold"
 CPU, RATE, MB = "cpu_s_per_million", "messages_per_s", "mb_per_s"
 AT_MOST, AT_LEAST = Bound.AT_MOST, Bound.AT_LEAST
 
@@ -107,6 +108,25 @@ def _catch_up() -> Iterator[Requirement]:
                 group, "catch-up", case, MB, AT_LEAST, 1.0, unless_client_limits=True, label=f"throughput, {case}"
             )
             yield Requirement(group, "catch-up", case, CPU, AT_MOST, 0.8, label=f"CPU per message, {case}")
+
+
+def _mixed(suite: str, group: str, cases: Iterable[str]) -> Iterator[Requirement]:
+    """Yield the minimum; the aim is half of Kafka's p99 and 1.3 of its throughput."""
+    for case in cases:
+        label = f"{case}: p99 at the tail"
+        yield Requirement(group, suite, case, "end_to_end_p99_ms", AT_MOST, 1.0, label=label)
+        label = f"{case}: its throughput"
+        yield Requirement(group, suite, case, "lagging_mb_per_s", AT_LEAST, 1.0, unless_client_limits=True, label=label)
+
+
+def _mixed_one_broker() -> Iterator[Requirement]:
+    group = "Consumers at the tail and far behind, producer at half of the maximum rate"
+    yield from _mixed("mixed", group, (MIXED_WARM, MIXED_COLD))
+
+
+def _mixed_cluster() -> Iterator[Requirement]:
+    group = "Three replicas: consumers at the tail and far behind, producer at half of the maximum rate"
+    yield from _mixed("cluster-mixed", group, (MIXED_WARM,))
 
 
 def _durable() -> Iterator[Requirement]:
@@ -319,10 +339,10 @@ def _spark() -> Iterator[Requirement]:
 
 
 ONE_BROKER = (
-    *(*_cpu(), *_throughput(), *_catch_up(), *_durable(), *_latency()),
+    *(*_cpu(), *_throughput(), *_catch_up(), *_mixed_one_broker(), *_durable(), *_latency()),
     *(*_footprint(), *_scale(), *_surge(), *_share()),
 )
-THREE_BROKERS = (*_cluster_work(), *_cluster_faults(), *_cluster_scale())
+THREE_BROKERS = (*_cluster_work(), *_mixed_cluster(), *_cluster_faults(), *_cluster_scale())
 SECURITY = tuple(_security())
 SPARK = tuple(_spark())
 ALL = (*ONE_BROKER, *SECURITY, *THREE_BROKERS, *SPARK)

@@ -29,6 +29,7 @@ COLUMNS = {
     "end_to_end_p50_ms": "end to end p50",
     "end_to_end_p99_ms": "p99 ",
     "end_to_end_p999_ms": "p99.9 ",
+    "lagging_mb_per_s": "MB/s behind",
     "batches_per_s": "batches/s",
     "seconds": "seconds",
     "median_s": "median s",

@@ -146,5 +146,19 @@ class Share(Spec, frozen=True, kw_only=True):
     max_records: int = 500
 
 
-AnySpec = Produce | Consume | OneByOne | Paced | Surge | Handshakes | Flood | Commits | Failover | Share
+class Mixed(Spec, frozen=True, kw_only=True):
+    """A producer at a fixed rate, a consumer at the tail of the partition, and one that reads it from its beginning.
+
+    The consumer behind reads the first `lagging_messages` messages once, and again until `seconds` are over; 0: there
+    is none. `rate_per_s` counts messages, sent in batches of `batch_messages`.
+    """
+
+    size_bytes: int
+    batch_messages: int
+    rate_per_s: int
+    seconds: float
+    lagging_messages: int
+
+
+AnySpec = Produce | Consume | OneByOne | Paced | Surge | Handshakes | Flood | Commits | Failover | Share | Mixed
 Metrics = dict[str, float]
