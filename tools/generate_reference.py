@@ -171,11 +171,19 @@ FindCoordinator returns 15 while no live broker owns the shard. A broker that is
 ListGroups. 0 is NONE, 6 NOT_LEADER_OR_FOLLOWER, 14 COORDINATOR_LOAD_IN_PROGRESS, 15 COORDINATOR_NOT_AVAILABLE,
 16 NOT_COORDINATOR, 27 REBALANCE_IN_PROGRESS.
 
+In a topic with `delivery.delay.ms`, the high watermark of Fetch and the latest offset of ListOffsets end before the
+first batch whose delay has not passed; OffsetForLeaderEpoch does not depend on the delay. A new leader returns
+OFFSET_NOT_AVAILABLE to ListOffsets until it has found that batch. Followers return NOT_LEADER_OR_FOLLOWER to consumers
+([decision 0048](../decisions/0048-delayed-delivery.md)).
+
 Between brokers, Fetch carries a field of Penstock's own: tag 10001 of a partition in the request (versions 15 to 18,
 int64) is the follower's flushed offset. Tags from 10001 are Penstock's (`tools/own_fields.toml`). WriteTxnMarkers and
-AddPartitionsToTxn carry the transaction number, topic ids and leader epochs (docs/decisions/0014).
+AddPartitionsToTxn carry the transaction number, topic ids and leader epochs
+([decision 0014](../decisions/0014-transactions.md)).
 
-Clients may use the following fields; other clients can ignore them (docs/decisions/0022 and 0045):
+Clients may use the following fields; other clients can ignore them (decisions
+[0022](../decisions/0022-notes-of-owners.md), [0045](../decisions/0045-redelivery-of-share-groups.md) and
+[0048](../decisions/0048-delayed-delivery.md)):
 
 | API | location | tag | type | meaning |
 |---|---|---|---|---|
