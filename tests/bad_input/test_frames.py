@@ -138,6 +138,6 @@ def test_some_thousand_mutated_requests_of_every_api_do_no_harm(broker: Broker, 
     print("PENSTOCK_FUZZ_SEED", seed)
     outcome = attack(broker.host, broker.port, 6000, seed, lambda _: None)
     assert outcome.requests == 6000
-    assert 1000 < outcome.closed_by_broker < 5000
+    assert 500 < outcome.closed_by_broker < 5000, "the broker closes connections for some of the requests, not for most"
     log = broker.log.read_text(errors="replace")
     assert "Traceback" not in log, broker.tail()
