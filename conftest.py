@@ -74,8 +74,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Seed `random` for the test, independent of earlier tests in this process."""
+    """Seed `random` and reset the log configuration, independent of earlier tests in this process."""
     random.seed(f"{item.config.option.seed} {item.nodeid.partition('@')[0]}")
+    if "structlog" in sys.modules:
+        sys.modules["structlog"].reset_defaults()
 
 
 @pytest.hookimpl(trylast=True)

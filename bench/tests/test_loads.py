@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
 from bench import admin, client
 from bench.loads import specs
-from bench.peers.broker import Broker, free_port
+from bench.peers.broker import Broker, Peer, free_port
 from bench.peers.mock import Mock
 
 CORE = min(os.sched_getaffinity(0))
@@ -17,13 +17,8 @@ MOCK_PARTITIONS = 4
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    running = Broker(Mock(), os.sched_getaffinity(0), tmp_path_factory.mktemp("mock"))
-    try:
-        running.start()
-        yield running
-    finally:
-        running.remove()
+def broker(start_broker: Callable[[Peer], Broker]) -> Broker:
+    return start_broker(Mock())
 
 
 @pytest.fixture

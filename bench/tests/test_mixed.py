@@ -8,7 +8,7 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ from bench.connection import Connection
 from bench.loads import specs
 from bench.loads.mixed import BatchProducer, LaggingConsumer, ResponseBuffer
 from bench.loads.stream import Stream
-from bench.peers.broker import Broker
+from bench.peers.broker import Broker, Peer
 from bench.peers.penstock import Penstock
 from bench.suites import mixed
 
@@ -174,13 +174,8 @@ def test_a_late_producer_sends_every_batch_and_counts_from_its_schedule(
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    running = Broker(Penstock(), os.sched_getaffinity(0), tmp_path_factory.mktemp("penstock"))
-    try:
-        running.start()
-        yield running
-    finally:
-        running.remove()
+def broker(start_broker: Callable[[Peer], Broker]) -> Broker:
+    return start_broker(Penstock())
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
 from bench import admin, client, procfs
 from bench.loads import specs
 from bench.loads.flood import DiscardedResponses
-from bench.peers.broker import Broker
+from bench.peers.broker import Broker, Peer
 from bench.peers.tls import Certificates, TlsListener, TlsPenstock, create_certificates
 
 pytestmark = pytest.mark.integration
@@ -32,13 +32,8 @@ def listener(certificates: Certificates) -> TlsListener:
 
 
 @pytest.fixture(scope="module")
-def broker(listener: TlsListener, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    running = Broker(TlsPenstock(listener), os.sched_getaffinity(0), tmp_path_factory.mktemp("broker"))
-    try:
-        running.start()
-        yield running
-    finally:
-        running.remove()
+def broker(listener: TlsListener, start_broker: Callable[[Peer], Broker]) -> Broker:
+    return start_broker(TlsPenstock(listener))
 
 
 def test_messages_travel_over_tls(broker: Broker, listener: TlsListener) -> None:

@@ -6,7 +6,7 @@ import importlib
 import io
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -21,7 +21,7 @@ from kio.serial import entity_reader, entity_writer
 
 from bench import admin, client, share_wire, wire
 from bench.loads import specs
-from bench.peers.broker import Broker
+from bench.peers.broker import Broker, Peer
 from bench.peers.penstock import Penstock
 from bench.share_wire import ShareMember
 
@@ -158,13 +158,8 @@ def test_a_failed_acknowledgement_is_an_error() -> None:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    running = Broker(Penstock(), os.sched_getaffinity(0), tmp_path_factory.mktemp("penstock"))
-    try:
-        running.start()
-        yield running
-    finally:
-        running.remove()
+def broker(start_broker: Callable[[Peer], Broker]) -> Broker:
+    return start_broker(Penstock())
 
 
 def _share(broker: Broker, topic: str, *, one_by_one: bool = False, rate_per_s: int = 0) -> specs.Metrics:

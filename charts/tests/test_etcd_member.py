@@ -241,7 +241,7 @@ def test_a_member_whose_volume_was_lost_is_replaced_by_the_operator(etcd: Statef
     after = member_ids(etcd, LOST)
     assert {name for name in after if after[name] != before[name]} == {NAMES[LOST]}
     assert etcd.ask(LOST, "kv/range", {"key": "QQ=="})["kvs"][0]["value"] == "QQ=="
-    assert etcd.environment()[companion.INITIAL_CLUSTER] == companion.NOBODY
+    assert etcd.environment()[companion.INITIAL_CLUSTER] == companion.NO_MEMBER
 
 
 @pytest.mark.timeout(300)

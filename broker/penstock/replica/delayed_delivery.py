@@ -48,6 +48,10 @@ class DelayedLeader(Protocol):
     ended: bool
     readers: dict[Reader, None]
 
+    @property
+    def last_stable_offset(self) -> int:
+        """The end for read_committed readers, if no record waits."""
+
 
 class DelayedDelivery:
     """The led partitions of delayed topics, by the time at which their next records become visible."""
@@ -147,7 +151,7 @@ class DelayedDelivery:
 class LeaderDelivery:
     """The delayed delivery of one partition in one leader epoch."""
 
-    __slots__ = ("awaits_retry", "host", "leader", "stopped", "window")
+    __slots__ = ("awaits_retry", "host", "leader", "stable_offset", "stopped", "window")
 
     def __init__(
         self, host: DelayedDelivery, leader: DelayedLeader, visible_offset: int, *, is_located: bool = False
@@ -155,6 +159,8 @@ class LeaderDelivery:
         self.host, self.leader, self.stopped = host, leader, False
         self.awaits_retry = False
         """Whether the log could not be read a short time ago."""
+        self.stable_offset = visible_offset
+        """The end for read_committed readers when readers were woken last."""
         end_offset = leader.log.end_offset
         self.window = DeliveryWindow(
             leader.config.delivery_delay_ms,
@@ -210,15 +216,19 @@ class LeaderDelivery:
         self.advance()
 
     def advance(self) -> None:
-        """Make visible what is due and committed, and wake readers if that is something."""
+        """Make visible what is due and committed, and wake readers if their end has moved. The end of a transaction moves
+        that of read_committed readers before its marker is due.
+        """
         if self.stopped:
             return
         leader = self.leader
         grown = self.window.advance(self.host.clock.wall_ms(), leader.high_watermark, leader.log.end_offset)
         self.read_if_needed()
         self.host.schedule(self)
-        if grown:
-            self.wake_readers(grown)
+        stable_offset = min(leader.last_stable_offset, self.visible_offset)
+        if grown or stable_offset > self.stable_offset:
+            self.stable_offset = stable_offset
+            self.wake_readers(grown or UNKNOWN_BYTES)
 
     def wake_readers(self, grown_bytes: int) -> None:
         """Let waiting readers read."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.config.modern_groups import ShareGroupConfig
 from penstock.log.types import LogError, LogSlice, OffsetOutOfRange
 from penstock.replica.leader import Leader
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
-from penstock.share.dead_letter_logs import DeadLetterLogs, LetterResult
+from penstock.share.dead_letter_logs import LetterResult
 from penstock.share.dead_letter_records import (
     Failure,
     LetterSource,
@@ -42,8 +42,6 @@ from penstock.wire.schema import MalformedMessage
 
 log = get_logger(__name__)
 
-MIN_RETRY_S = 1.0
-MAX_RETRY_S = 30.0
 MAX_READ_BYTES = 1 << 20
 """Bytes of one read, unless a batch is larger, and upper bound of a batch of letters."""
 MAX_DECOMPRESSED_BYTES = 64 << 20
@@ -52,15 +50,30 @@ OUT_OF_SEQUENCE = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.I
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
+class LetterLogs(Protocol):
+    """The logs to which letters are written: `dead_letter_logs.DeadLetterLogs`."""
+
+    async def append(self, target: DeadLetterTarget, batch: bytes) -> LetterResult:
+        """Append a batch at the leader of a partition. Does not raise."""
+
+
+class RetryDelays(NamedTuple):
+    """The delays before a failed step is repeated, in seconds; each is twice the previous one, up to the maximum."""
+
+    min_s: float = 1.0
+    max_s: float = 30.0
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetterServices:
     """What the writers of a broker share. `new_producer_id` raises StoreError or BadRecord."""
 
     topics: DeadLetterTopics
-    logs: DeadLetterLogs
+    logs: LetterLogs
     new_producer_id: Callable[[], Awaitable[int]]
     clock: Clock
     stats: ShareStats = field(default_factory=ShareStats)
+    retry: RetryDelays = field(default_factory=RetryDelays)
 
 
 class LettersHeldUp(Exception):
@@ -93,11 +106,12 @@ class DeadLetterWriter:
 
     async def run(self) -> None:
         """Write letters until no record awaits one, or this broker no longer leads the share-partition."""
-        retry_s = MIN_RETRY_S
+        delays = self._services.retry
+        retry_s = delays.min_s
         while not self._leader.is_fenced and self._letters.is_pending:
             try:
                 await self._write_batch()
-                retry_s = MIN_RETRY_S
+                retry_s = delays.min_s
             except (LettersHeldUp, UnusableTopic, StoreError, BadRecord) as e:
                 log.warning(
                     "cannot write dead letters",
@@ -108,7 +122,7 @@ class DeadLetterWriter:
                     retry_s=retry_s,
                 )
                 await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, MAX_RETRY_S)
+                retry_s = min(2 * retry_s, delays.max_s)
 
     async def _write_batch(self) -> None:
         """Take the steps of one batch. Raises if one of them failed."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,10 @@ from share_kit import (
 from penstock.config.modern_groups import COPY_DEAD_LETTERS, DEAD_LETTER_TOPIC
 from penstock.config.topic import DEAD_LETTERS_ENABLED
 from penstock.replica.leader import Leader
-from penstock.share import dead_letter_writer
-from penstock.share.dead_letter_logs import DeadLetterLogs, LetterResult
+from penstock.share.dead_letter_logs import LetterResult
 from penstock.share.dead_letter_records import EXHAUSTED, REJECTED
+from penstock.share.dead_letter_writer import LetterLogs, RetryDelays
+from penstock.share.dead_letters import DeadLetterTarget
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, encode
 from penstock.state.store import PutOp
@@ -44,11 +46,32 @@ pytestmark = pytest.mark.integration
 LETTERS = "dlq.g"
 
 
+class LossyLogs:
+    """Logs of letters whose answers can be lost. Implements `LetterLogs`."""
+
+    def __init__(self, logs: LetterLogs) -> None:
+        self.logs = logs
+        self.sent: list[bytes] = []
+        self.lost: Callable[[], E] = lambda: E.NONE
+        """Returns the error that stands for the answer of an append; NONE: the answer arrives."""
+        self.appends = True
+        """Whether the batches of lost answers are appended."""
+
+    async def append(self, target: DeadLetterTarget, batch: bytes) -> LetterResult:
+        self.sent.append(batch)
+        lost = self.lost()
+        if not lost:
+            return await self.logs.append(target, batch)
+        if self.appends:
+            await self.logs.append(target, batch)
+        return LetterResult(lost)
+
+
 @pytest.fixture
-async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AuthorizedBroker]:
-    monkeypatch.setattr(dead_letter_writer, "MIN_RETRY_S", 0.02)
-    monkeypatch.setattr(dead_letter_writer, "MAX_RETRY_S", 0.1)
+async def broker(tmp_path: Path) -> AsyncIterator[AuthorizedBroker]:
     async with opened_share_broker(tmp_path) as opened:
+        share = opened.services.share
+        share.letters = replace(share.letters, logs=LossyLogs(share.letters.logs), retry=RetryDelays(0.02, 0.1))
         yield opened
 
 
@@ -230,46 +253,33 @@ async def test_letters_that_wait_are_dropped_when_the_group_gives_up_its_topic(b
 
 
 @pytest.mark.parametrize("lost", [E.REQUEST_TIMED_OUT, E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, E.NETWORK_EXCEPTION])
-async def test_a_batch_whose_answer_is_lost_is_written_once(broker, monkeypatch, lost):
+async def test_a_batch_whose_answer_is_lost_is_written_once(broker, lost):
     await configure(broker)
     await create(broker)
     await append(broker, 3)
-    append_letters, sent = DeadLetterLogs.append, []
-
-    async def append_and_lose(logs, target, batch):
-        sent.append(batch)
-        result = await append_letters(logs, target, batch)
-        return LetterResult(lost) if len(sent) < 3 else result
-
-    monkeypatch.setattr(DeadLetterLogs, "append", append_and_lose)
+    logs = broker.services.share.letters.logs
+    logs.lost = lambda: lost if len(logs.sent) < 3 else E.NONE
     member = ShareMember(broker)
     await member.fetch("t")
     await reject(member, 0, 2)
     await until(lambda: not pending(broker))
-    assert len(sent) == 3
+    assert len(logs.sent) == 3
     assert offsets(broker) == [0, 1, 2]
 
 
-async def test_the_next_leader_repeats_the_batch_of_the_last_one_without_a_second_letter(broker, monkeypatch):
+async def test_the_next_leader_repeats_the_batch_of_the_last_one_without_a_second_letter(broker):
     await configure(broker)
     await create(broker)
     await append(broker, 3)
-    append_letters = DeadLetterLogs.append
-    lost: list[bytes] = []
-
-    async def append_and_lose(logs, target, batch):
-        lost.append(batch)
-        await append_letters(logs, target, batch)
-        return LetterResult(E.NETWORK_EXCEPTION)
-
-    monkeypatch.setattr(DeadLetterLogs, "append", append_and_lose)
+    logs = broker.services.share.letters.logs
+    logs.lost = lambda: E.NETWORK_EXCEPTION
     member = ShareMember(broker)
     await member.fetch("t")
     await reject(member, 0, 1)
-    await until(lambda: lost and len(letters(broker)) == 2)
+    await until(lambda: logs.sent and len(letters(broker)) == 2)
     share = broker.services.share
     share.remove(share.find("g", broker.topic_id("t"), 0))
-    monkeypatch.setattr(DeadLetterLogs, "append", append_letters)
+    logs.lost = lambda: E.NONE
     successor = ShareMember(broker, "m2")
     assert acquired(await successor.fetch("t")) == [(2, 2, 2)]
     await reject(successor, 2, 2)
@@ -277,16 +287,12 @@ async def test_the_next_leader_repeats_the_batch_of_the_last_one_without_a_secon
     assert offsets(broker) == [0, 1, 2]
 
 
-async def test_letters_of_a_deleted_topic_are_written_to_the_new_one(broker, monkeypatch):
+async def test_letters_of_a_deleted_topic_are_written_to_the_new_one(broker):
     await configure(broker)
     await create(broker)
     await append(broker, 1)
-    append_letters = DeadLetterLogs.append
-
-    async def lose(logs, target, batch):
-        return LetterResult(E.NETWORK_EXCEPTION)
-
-    monkeypatch.setattr(DeadLetterLogs, "append", lose)
+    logs = broker.services.share.letters.logs
+    logs.lost, logs.appends = lambda: E.NETWORK_EXCEPTION, False
     member = ShareMember(broker)
     await member.fetch("t")
     await reject(member, 0, 0)
@@ -295,7 +301,7 @@ async def test_letters_of_a_deleted_topic_are_written_to_the_new_one(broker, mon
     request = DeleteTopicsRequest(topic_names=[LETTERS], timeout_ms=10_000)
     answer = await broker.client(ROOT).ask(request, DeleteTopicsResponse, 5)
     assert not answer.responses[0].error_code
-    monkeypatch.setattr(DeadLetterLogs, "append", append_letters)
+    logs.lost = lambda: E.NONE
     await create(broker)
     await until(lambda: offsets(broker) == [0])
     await until(lambda: not pending(broker))

@@ -6,7 +6,7 @@ import asyncio
 import selectors
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from penstock.group.offset_loading import EagerOffsetLoader
 from penstock.group.ownership import LocalShardOwnership
 from penstock.group.state_machine import ClassicGroup
 from penstock.state.embedded import EmbeddedStore
+from penstock.state.store import Compare, Operation, StoreUnavailable, TxnResult
 from penstock.state.view import BrokerEndpoint, BrokerView, ClusterView, PartitionView, TopicChange, TopicView
 from penstock.wire import codec
 from penstock.wire.errors import ErrorCode
@@ -255,6 +256,19 @@ class VirtualClock:
         return int(self.loop.now_s * 1000)
 
 
+class FailingStore(EmbeddedStore):
+    """A store whose writes raise `failure` while it is set."""
+
+    failure: StoreUnavailable | None = None
+
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        if self.failure is not None:
+            raise self.failure
+        return await super().txn(compares, then, otherwise)
+
+
 class World:
     """A coordinator with its store, view and clock."""
 
@@ -266,11 +280,11 @@ class World:
         self.config.group_initial_rebalance_delay_ms = 0
         self.view = ClusterView(cluster_id="test", controller_id=0, revision=1)
         self.view.brokers[0] = BrokerView(0, [BrokerEndpoint("MAIN", "broker.example", 9092)])
-        self.store: EmbeddedStore
+        self.store: FailingStore
         self.groups: GroupCoordinator
 
     async def start(self) -> GroupCoordinator:
-        self.store = EmbeddedStore(self.path)
+        self.store = FailingStore(self.path)
         self.loop.stores.append(self.store)
         self.view.listeners.clear()
         owned = LocalShardOwnership(self.store, 0)

@@ -63,19 +63,14 @@ def test_members_go_on_after_a_restart_with_their_epochs_and_partitions(run_worl
     run_world(scene)
 
 
-def test_a_failed_write_is_an_error_that_clients_retry_and_the_next_heartbeat_stores_it(run_world, monkeypatch):
+def test_a_failed_write_is_an_error_that_clients_retry_and_the_next_heartbeat_stores_it(run_world):
     async def scene(world):
         world.create_topic("t")
         await join(world, "a")
-        store_txn = world.store.txn
-
-        async def unavailable(*arguments):
-            raise StoreUnavailable("the disk is full")
-
-        monkeypatch.setattr(world.store, "txn", unavailable)
+        world.store.failure = StoreUnavailable("the disk is full")
         assert (await join(world, "b")).error is E.COORDINATOR_NOT_AVAILABLE
         assert (await beat(world, "a", 1)).error is E.COORDINATOR_NOT_AVAILABLE
-        monkeypatch.setattr(world.store, "txn", store_txn)
+        world.store.failure = None
         assert (await beat(world, "a", 1)).error is E.NONE
         assert sorted(await members_in_store(world)) == ["a", "b"]
 

@@ -5,204 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import aiohttp
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from http_kit import NOW_MS, Committed, FakePartition, TlsOfListener, WaitingRecords, at, running
 
-from penstock.api.authentication_stats import AuthenticationStats
 from penstock.api.log_dirs import LogDirState
 from penstock.http import metrics
 from penstock.http.app import HttpServer
-from penstock.http.lag import measure_lags
-from penstock.http.sources import PartitionName, RemoteOffsets, Sources
 from penstock.replica.health import ReplicaHealth
-from penstock.runtime.stats import Histogram, RequestStats
-from penstock.security.audit import Denials
-from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
 from penstock.server.listener import ListenError
-from penstock.server.stats import CloseReason, ServerStats
+from penstock.server.stats import CloseReason
 from penstock.share.partition import AckType
-from penstock.share.stats import ShareStats
-from penstock.state.view import ClusterView
 from penstock.wire.acl import AclOperation, ResourceType
 
 pytestmark = pytest.mark.integration
-
-NOW_MS = 1_700_000_000_000
-
-
-class FixedClock:
-    def wall_ms(self) -> int:
-        return NOW_MS
-
-    def boot_ms(self) -> int:
-        return 0
-
-
-class PartOfALog:
-    """A log with one batch per offset, each one second older than the next."""
-
-    def __init__(self, start_offset: int, end_offset: int) -> None:
-        self.start_offset, self.end_offset, self.size_bytes = start_offset, end_offset, 1000 + end_offset
-        self.readable = True
-        self.asked_in: list[int] = []
-
-    def batch_times(self, offsets: Sequence[int]) -> list[int | None]:
-        self.asked_in.append(threading.get_ident())
-        return [NOW_MS - (self.end_offset - 1 - offset) * 1000 if self.readable else None for offset in offsets]
-
-
-class WaitingRecords(NamedTuple):
-    """The delayed delivery of a partition."""
-
-    delay_ms: int
-    waiting: int
-    next_due_ms: int | None
-
-
-class FakePartition:
-    def __init__(self, name: str, index: int, start_offset: int, high_watermark: int) -> None:
-        self.name, self.index, self.high_watermark = name, index, high_watermark
-        self.acknowledged_end = high_watermark
-        self.delivery: WaitingRecords | None = None
-        self.messages_in = high_watermark
-        self.log = PartOfALog(start_offset, high_watermark + 1)
-
-
-class Committed(NamedTuple):
-    group_id: str
-    topic: str
-    partition: int
-    offset: int
-
-
-class Flusher:
-    rounds = 12
-    synced_files = 34
-
-
-class Partitions:
-    """A fake replica manager."""
-
-    def __init__(self, parts: list[FakePartition]) -> None:
-        self.parts = parts
-        self.broken: list[tuple[str, int]] = []
-        self.unserved = 0
-        self.replicas = ReplicaHealth()
-
-    def __iter__(self) -> Iterator[FakePartition]:
-        return iter(self.parts)
-
-    def find(self, topic: str, index: int) -> FakePartition | None:
-        return next((p for p in self.parts if (p.name, p.index) == (topic, index)), None)
-
-    def damaged(self) -> list[tuple[str, int]]:
-        return self.broken
-
-    def offline(self) -> int:
-        return self.unserved
-
-    def health(self) -> Callable[[], ReplicaHealth]:
-        return lambda: self.replicas
-
-
-class LedShare:
-    """The share-partitions of the broker."""
-
-    def __init__(self) -> None:
-        self.stats, self.in_flight, self.pending_letters = ShareStats(), 0, 0
-
-
-@dataclass
-class TlsOfListener:
-    listener: str
-    handshakes: int = 7
-    failed_handshakes: int = 3
-    reloads: int = 2
-    failed_reloads: int = 1
-    reload_error: str | None = None
-    expires_at: float = 0.0
-
-
-class Broker:
-    """An HTTP server and the state that it reports, set by the test."""
-
-    def __init__(self) -> None:
-        self.reason: str | None = None
-        self.frozen = False
-        self.partitions = Partitions([FakePartition("flights", 0, 0, 10), FakePartition("flights", 1, 5, 5)])
-        self.parts = self.partitions.parts
-        self.directories = [LogDirState("/data", False, 1000, 400)]
-        self.committed: list[Committed] = []
-        self.others: dict[PartitionName, RemoteOffsets] = {}
-        """Offsets reported by other leaders."""
-        self.asked: list[dict[PartitionName, list[int]]] = []
-        self.quotas = ClientQuotas(ClusterView(), QuotaWindows(), lambda: 0.0)
-        self.tls: list[TlsOfListener] = []
-        self.denials: Denials = Counter()
-        self.share = LedShare()
-        self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
-        self.authentications = AuthenticationStats()
-        self.sources = Sources(
-            version="1.2.3",
-            clock=FixedClock(),
-            requests=self.requests,
-            authentications=self.authentications,
-            server=self.server,
-            quotas=self.quotas,
-            tls=self.tls,
-            flusher=Flusher(),
-            flush_durations=self.flushes,
-            not_ready=lambda: self.reason,
-            is_frozen=lambda: self.frozen,
-            partitions=self.partitions,
-            directories=lambda: self.directories,
-            committed=lambda: self.committed,
-            query_remote=self.query_remote,
-            share=self.share,
-            denials=self.denials,
-        )
-        self.http = HttpServer(lambda: self.reason)
-        self.http.sources = self.sources
-
-    async def query_remote(
-        self, offsets: Mapping[PartitionName, Collection[int]]
-    ) -> Mapping[PartitionName, RemoteOffsets]:
-        self.asked.append({place: sorted(those) for place, those in offsets.items()})
-        return self.others
-
-    async def get(self, path: str) -> tuple[int, str]:
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{self.port}{path}") as response:
-            return response.status, await response.text()
-
-    async def metrics(self) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-        status, text = await self.get("/metrics")
-        assert status == 200
-        found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                at = tuple(sorted(sample.labels.items()))
-                assert at not in found.setdefault(sample.name, {}), "each series once"
-                found[sample.name][at] = sample.value
-        return found
-
-    port = 0
-
-
-@asynccontextmanager
-async def running() -> AsyncIterator[Broker]:
-    broker = Broker()
-    broker.port = await broker.http.start("127.0.0.1", 0)
-    try:
-        yield broker
-    finally:
-        await broker.http.close()
 
 
 async def test_a_broker_whose_loop_turns_is_alive() -> None:
@@ -363,39 +180,6 @@ async def test_partitions_that_are_short_of_replicas_or_leaders_are_told() -> No
         assert [found[f"penstock_partitions_{name}"] for name in names] == [{(): 4}, {(): 3}, {(): 1}, {(): 2}]
 
 
-def at(group: str, partition: int) -> tuple[tuple[str, str], ...]:
-    return ("group", group), ("partition", str(partition)), ("topic", "flights")
-
-
-async def test_lag_is_told_in_records_and_in_seconds() -> None:
-    async with running() as broker:
-        broker.committed = [
-            Committed("behind", "flights", 0, 3),
-            Committed("done", "flights", 0, 10),
-            Committed("done", "flights", 1, 5),
-            Committed("ahead", "flights", 0, 12),
-        ]
-        found = await broker.metrics()
-        assert not broker.asked, "all of it is here"
-        assert found["penstock_group_lag_records"][at("behind", 0)] == 7
-        assert found["penstock_group_lag_seconds"][at("behind", 0)] == 7
-        assert found["penstock_group_offset"][at("behind", 0)] == 3
-        for key in (at("done", 0), at("done", 1), at("ahead", 0)):
-            assert found["penstock_group_lag_records"][key] == 0
-            assert found["penstock_group_lag_seconds"][key] == 0
-        assert threading.get_ident() not in broker.parts[0].log.asked_in, "the loop does not wait for the disk"
-
-
-async def test_lag_in_a_delayed_topic_counts_from_the_delivery() -> None:
-    async with running() as broker:
-        part = broker.parts[0]
-        part.acknowledged_end, part.delivery = 8, WaitingRecords(2_000, 2, NOW_MS + 1_500)
-        broker.committed = [Committed("behind", "flights", 0, 3)]
-        found = await broker.metrics()
-        assert found["penstock_group_lag_records"][at("behind", 0)] == 5
-        assert found["penstock_group_lag_seconds"][at("behind", 0)] == 5
-
-
 async def test_what_waits_for_its_delivery_is_told_by_topic() -> None:
     async with running() as broker:
         found = await broker.metrics()
@@ -409,45 +193,6 @@ async def test_what_waits_for_its_delivery_is_told_by_topic() -> None:
         found = await broker.metrics()
         assert found["penstock_topic_undelivered_records"] == {(("topic", "flights"),): 0}
         assert "penstock_topic_next_delivery_seconds" not in found
-
-
-async def test_a_group_before_the_logs_start_lags_by_what_is_there() -> None:
-    async with running() as broker:
-        broker.parts[0].log.start_offset = 6
-        broker.committed = [Committed("late", "flights", 0, 1)]
-        found = await broker.metrics()
-        assert found["penstock_group_lag_records"][at("late", 0)] == 4
-        assert found["penstock_group_lag_seconds"][at("late", 0)] == 4
-
-
-async def test_lag_in_partitions_that_another_broker_leads_is_as_that_one_tells_it() -> None:
-    async with running() as broker:
-        offsets = {"behind": 3, "done": 10, "early": 0, "unknown": 4}
-        broker.committed = [Committed(group, "flights", 7, offset) for group, offset in offsets.items()]
-        broker.others = {("flights", 7): RemoteOffsets(2, 10, {3: 1500, 0: 2500})}
-        found = await broker.metrics()
-        assert broker.asked == [{("flights", 7): [0, 3, 4, 10]}]
-        lags = {"behind": 7, "done": 0, "early": 8, "unknown": 6}
-        assert found["penstock_group_lag_records"] == {at(group, 7): lag for group, lag in lags.items()}
-        assert found["penstock_group_lag_seconds"] == {at("behind", 7): 1.5, at("done", 7): 0, at("early", 7): 2.5}
-
-
-async def test_a_lag_that_nobody_can_tell_is_left_out_and_not_zero() -> None:
-    async with running() as broker:
-        broker.committed = [Committed("behind", "flights", 7, 3), Committed("behind", "flights", 0, 3)]
-        found = await broker.metrics()
-        assert found["penstock_group_offset"] == {at("behind", 7): 3, at("behind", 0): 3}
-        assert found["penstock_group_lag_records"] == {at("behind", 0): 7}
-        assert found["penstock_group_lag_seconds"] == {at("behind", 0): 7}
-
-
-async def test_an_age_that_cannot_be_read_is_left_out() -> None:
-    async with running() as broker:
-        broker.parts[0].log.readable = False
-        broker.committed = [Committed("behind", "flights", 0, 3)]
-        found = await broker.metrics()
-        assert found["penstock_group_lag_records"] == {at("behind", 0): 7}
-        assert "penstock_group_lag_seconds" not in found
 
 
 async def test_scrapers_that_pile_up_or_leave_share_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,24 +223,6 @@ async def test_scrapers_that_pile_up_or_leave_share_one_rendering(monkeypatch: p
         count = len(rendered)
         await broker.metrics()
         assert len(rendered) == count + 1, "a later scrape gets the current values"
-
-
-async def test_the_loop_serves_others_while_many_offsets_are_looked_at() -> None:
-    async with running() as broker:
-        broker.committed = [Committed(f"g{i}", "flights", 0, 10) for i in range(20_000)]
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        busy = asyncio.create_task(others())
-        found = await measure_lags(broker.sources)
-        busy.cancel()
-        assert len(found) == 20_000
-        assert turns >= 20
 
 
 async def test_names_that_need_quoting_survive() -> None:

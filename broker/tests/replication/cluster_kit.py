@@ -266,6 +266,13 @@ class Cluster:
         self.brokers[broker_id] = broker
         return broker
 
+    async def restart_all(self, **settings: str) -> None:
+        """Restart the brokers with further settings, whose names have underscores instead of dots."""
+        self.settings |= {name.replace("_", "."): text for name, text in settings.items()}
+        for broker_id in list(self.brokers):
+            await self.kill(broker_id)
+            await self.start(broker_id)
+
     async def register(self, broker_id: int, *, draining: bool = False) -> int:
         record = BrokerRecord(
             broker_id=broker_id,

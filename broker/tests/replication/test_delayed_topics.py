@@ -66,11 +66,8 @@ async def test_a_leader_whose_clock_is_ahead_delays_no_record_longer_than_its_su
 
 
 async def test_consumers_are_not_sent_to_a_follower_and_are_refused_there(cluster: Cluster) -> None:
-    cluster.settings["replica.selector.class"] = "RackAwareReplicaSelector"
     cluster.racks = {1: "a", 2: "b", 3: "c"}
-    for broker_id in (1, 2, 3):
-        await cluster.kill(broker_id)
-        await cluster.start(broker_id)
+    await cluster.restart_all(replica_selector_class="RackAwareReplicaSelector")
     await cluster.create(replicas=(1, 2), delivery_delay_ms=str(DELAY_MS))
     await cluster.acknowledged(1)
     await cluster.caught_up(1, 2)
@@ -83,10 +80,7 @@ async def test_consumers_are_not_sent_to_a_follower_and_are_refused_there(cluste
 
 
 async def test_a_consumer_that_waits_at_a_follower_is_sent_away_once_the_topic_has_a_delay(cluster: Cluster) -> None:
-    cluster.settings["replica.selector.class"] = "RackAwareReplicaSelector"
-    for broker_id in (1, 2, 3):
-        await cluster.kill(broker_id)
-        await cluster.start(broker_id)
+    await cluster.restart_all(replica_selector_class="RackAwareReplicaSelector")
     topic_id = await cluster.create()
     waiting = asyncio.ensure_future(fetch_first(cluster, 2, 0, max_wait_ms=60_000))
     await until(lambda: (found := cluster[2].replicas.find_follower("t", 0)) is not None and found.readers)

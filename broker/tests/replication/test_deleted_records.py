@@ -90,10 +90,7 @@ async def test_the_answer_waits_for_all_in_sync_replicas(cluster: Cluster) -> No
 
 
 async def test_a_request_that_hangs_for_want_of_news_delays_nothing(cluster: Cluster) -> None:
-    cluster.settings["replica.fetch.wait.max.ms"] = "60000"
-    for broker_id in (1, 2):
-        await cluster.kill(broker_id)
-        await cluster.start(broker_id)
+    await cluster.restart_all(replica_fetch_wait_max_ms="60000")
     await written(cluster, 1, 2)
     async with asyncio.timeout(60):
         assert await deleted(cluster, 5) == (0, 5)

@@ -127,11 +127,8 @@ async def test_a_partition_that_is_named_often_is_asked_for_once(cluster: Cluste
 
 async def test_a_follower_that_is_taken_for_the_leader_calls_nothing_out_of_range(cluster: Cluster) -> None:
     """A client that sends its rack expects to read from followers, and goes to the leader when redirected."""
-    cluster.settings["replica.selector.class"] = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
     cluster.racks = {1: "a", 2: "b"}
-    for broker_id in (1, 2):
-        await cluster.kill(broker_id)
-        await cluster.start(broker_id)
+    await cluster.restart_all(replica_selector_class="org.apache.kafka.common.replica.RackAwareReplicaSelector")
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1)
     await cluster.caught_up(1, 2)

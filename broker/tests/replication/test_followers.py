@@ -119,10 +119,7 @@ async def test_a_session_that_the_leader_has_forgotten_is_made_again(cluster: Cl
 
 
 async def test_a_new_partition_is_fetched_at_once_though_a_request_hangs(cluster: Cluster) -> None:
-    cluster.settings["replica.fetch.wait.max.ms"] = "60000"
-    for broker_id in (1, 2, 3):
-        await cluster.kill(broker_id)
-        await cluster.start(broker_id)
+    await cluster.restart_all(replica_fetch_wait_max_ms="60000")
     await cluster.create("a")
     await cluster.acknowledged(1, name="a")
     await cluster.create("b")
@@ -226,11 +223,8 @@ async def test_consumers_see_only_what_counts_while_followers_get_all(cluster: C
 
 
 async def test_a_consumer_is_sent_to_the_in_sync_replica_in_its_rack(cluster: Cluster) -> None:
-    cluster.settings["replica.selector.class"] = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
     cluster.racks = {1: "a", 2: "b", 3: "c"}
-    for broker_id in (1, 2, 3):
-        await cluster.kill(broker_id)
-        await cluster.start(broker_id)
+    await cluster.restart_all(replica_selector_class="org.apache.kafka.common.replica.RackAwareReplicaSelector")
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1)
     away = await fetch_first(cluster, 1, 0, rack_id="b", max_wait_ms=60_000)
@@ -250,10 +244,7 @@ async def test_a_consumer_is_sent_to_the_in_sync_replica_in_its_rack(cluster: Cl
 async def test_a_consumer_that_waits_at_a_follower_is_answered_when_it_hears_that_records_count(
     cluster: Cluster,
 ) -> None:
-    cluster.settings["replica.selector.class"] = "RackAwareReplicaSelector"
-    for broker_id in (1, 2, 3):
-        await cluster.kill(broker_id)
-        await cluster.start(broker_id)
+    await cluster.restart_all(replica_selector_class="RackAwareReplicaSelector")
     await cluster.create()
     waiting = asyncio.ensure_future(fetch_first(cluster, 2, 0, max_wait_ms=60_000))
     await cluster.acknowledged(1)

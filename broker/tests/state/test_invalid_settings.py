@@ -29,12 +29,9 @@ async def followed() -> AsyncIterator[Followed]:
 
 @pytest.fixture
 def events() -> Iterator[list[Event]]:
-    """Yield the log events, whichever log configuration another test has left."""
-    before = structlog.get_config()
-    structlog.reset_defaults()
+    """Yield the log events."""
     with structlog.testing.capture_logs() as captured:
         yield captured
-    structlog.configure(**before)
 
 
 def invalid_settings(events: list[Event]) -> list[Event]:

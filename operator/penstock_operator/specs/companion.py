@@ -21,7 +21,7 @@ NO_DATA = "couldn't find local name"
 """Part of etcd's error if it has no data and the member list lacks its name."""
 PEER_PORT = 2380
 INITIAL_CLUSTER, INITIAL_STATE = "ETCD_INITIAL_CLUSTER", "ETCD_INITIAL_CLUSTER_STATE"
-NOBODY = "no-data=http://no-data.invalid:2380"
+NO_MEMBER = "no-data=http://no-data.invalid:2380"
 """A member list without any member of the cluster."""
 MAX_ORDINAL_DIGITS = 2
 
@@ -60,7 +60,7 @@ def peer_url(endpoint: str) -> str:
 
 def bootstrap_data(stateful_set: str, endpoints: Mapping[int, str], joining: int | None) -> dict[str, str]:
     """Return the environment of members without data: that of the member `joining`, which others reject."""
-    members = NOBODY
+    members = NO_MEMBER
     if joining is not None:
         members = ",".join(
             f"{stateful_set if ordinal == joining else 'other'}-{ordinal}={peer_url(endpoint)}"

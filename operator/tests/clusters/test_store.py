@@ -40,7 +40,7 @@ async def test_a_member_that_lost_its_volume_is_replaced_and_each_step_is_told()
     steps = ["StoreMemberRemoved", "StoreMemberAdded", "StoreMemberRestarted"]
     assert [reason for reason in told if reason in steps] == steps
     assert {"StateStoreReplacing", "StateStoreHealthy"} <= set(told)
-    assert joining(world) == companion.NOBODY, "the next loss is one again"
+    assert joining(world) == companion.NO_MEMBER, "the next loss is one again"
     assert set(world.gone) == {1}
     writes = world.kube.writes
     await world.run(120)
