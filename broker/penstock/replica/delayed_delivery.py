@@ -216,8 +216,9 @@ class LeaderDelivery:
         self.advance()
 
     def advance(self) -> None:
-        """Make visible what is due and committed, and wake readers if their end has moved. The end of a transaction moves
-        that of read_committed readers before its marker is due.
+        """Make visible what is due and committed, and wake readers if their end has moved.
+
+        The end of a transaction moves that of read_committed readers before its marker is due.
         """
         if self.stopped:
             return
