@@ -18,7 +18,7 @@ NUMBERS = (-128, -1, 16, 127)
 UNKNOWN = "an enumeration is UNKNOWN"
 NO_MEMBER = "a number that the enumeration does not have"
 INVALID_HOST = "a host that is neither * nor an address nor a network"
-NO_TYPE = "a principal without a type"
+INCOMPLETE_PRINCIPAL = "a principal without a type or without a name"
 """Features of requests."""
 HOSTS = (WILDCARD, "127.0.0.1", "10.9.8.7", "10.0.0.0/8", "::1", "2001:db8::/32")
 UNUSUAL_HOSTS = ("::ffff:10.0.0.1", "2001:DB8::1", "10.9.8.7/32")
@@ -136,8 +136,9 @@ def features_of(parts: Sequence[Tree]) -> Iterator[str]:
             yield NO_MEMBER
         if part.get("host") in INVALID_HOSTS:
             yield INVALID_HOST
-        if str(part.get("principal", "")).startswith(":"):
-            yield NO_TYPE
+        kind, colon, name = str(part.get("principal", "")).partition(":")
+        if colon and not (kind and name):
+            yield INCOMPLETE_PRINCIPAL
 
 
 @family(CREATE, DESCRIBE, DELETE, has_authorizer=True)
