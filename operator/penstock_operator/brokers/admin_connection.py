@@ -12,7 +12,7 @@ from typing import TypeVar
 from penstock.client import Admin, ClientError, Security
 from penstock_operator.brokers.certificate_files import CertificateFiles
 from penstock_operator.brokers.errors import from_client
-from penstock_operator.ports.brokers import BrokersError, ClientCertificate
+from penstock_operator.ports.brokers import HIBERNATED, BrokersError, ClientCertificate
 
 T = TypeVar("T")
 
@@ -25,19 +25,20 @@ CALL_TIMEOUT_S = 120.0
 class AdminConnection:
     """Lazily connected admin client. It does not resolve `bootstrap` before `has_service` returns True: a lookup that
     is too early makes name servers cache a negative answer. With `certificate` it uses mutual TLS; without `is_known`
-    it does not connect at all."""
+    it does not connect at all. While `hibernated` returns a message, all calls fail with it."""
 
     def __init__(
         self,
         bootstrap: str,
         *,
         has_service: Callable[[], bool] = lambda: True,
+        hibernated: Callable[[], str] = lambda: "",
         certificate: ClientCertificate | None = None,
         is_known: bool = True,
         request_timeout_ms: float = REQUEST_TIMEOUT_MS,
     ) -> None:
         self.bootstrap, self._has_service, self._request_timeout_ms = bootstrap, has_service, request_timeout_ms
-        self._certificate, self._is_known = certificate, is_known
+        self._certificate, self._is_known, self._hibernated = certificate, is_known, hibernated
         self._files: CertificateFiles | None = None
         self._admin: Admin | None = None
         self._starting = asyncio.Lock()
@@ -45,6 +46,8 @@ class AdminConnection:
 
     async def call(self, what: str, query: Callable[[Admin], Awaitable[T]], *, timeout_s: float = CALL_TIMEOUT_S) -> T:
         """Call `query` with the connected client. Raises `BrokersError`, whose message starts with `what`."""
+        if message := self._hibernated():
+            raise BrokersError(message, code=HIBERNATED)
         try:
             async with asyncio.timeout(timeout_s):
                 return await query(await self._connected())

@@ -19,6 +19,8 @@ from penstock_operator.ports.kube import Object
 OVERRIDE = "PENSTOCK_BOOTSTRAP_OVERRIDE"
 """Environment variable: `host:port` for all clusters, or `namespace/name=host:port;...` for individual ones."""
 DEFAULT_PORT = 9092
+STOPPED = ("Hibernating", "Hibernated")
+"""Reasons of condition Hibernated while the brokers are stopped."""
 
 
 class GatewayIdentity(NamedTuple):
@@ -71,8 +73,17 @@ class BrokerConnections:
         def has_service() -> bool:
             return bool(override) or self._find_service(namespace, cluster) is not None
 
+        def hibernated() -> str:
+            return hibernation_message(self._find(namespace, cluster) or {})
+
         made = Gateway(
-            AdminConnection(identity.address, has_service=has_service, certificate=certificate, is_known=is_known)
+            AdminConnection(
+                identity.address,
+                has_service=has_service,
+                hibernated=hibernated,
+                certificate=certificate,
+                is_known=is_known,
+            )
         )
         self._gateways[key] = (identity, made)
         return made
@@ -94,6 +105,15 @@ class BrokerConnections:
             task = asyncio.get_running_loop().create_task(known[1].close(), name=f"close brokers of {key[1]}")
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+
+def hibernation_message(cluster: Object) -> str:
+    """Return why a Cluster object's brokers do not run, or ""."""
+    conditions = (cluster.get("status") or {}).get("conditions") or ()
+    if not any(c.get("type") == "Hibernated" and c.get("reason") in STOPPED for c in conditions):
+        return ""
+    name = cluster["metadata"]["name"]
+    return f'Cluster "{name}" is hibernated: the status shows the last known state; see its condition Hibernated'
 
 
 def parse_override(text: str) -> dict[tuple[str, str] | None, str]:

@@ -31,6 +31,7 @@ from penstock_operator.reconcile.cluster.actions import (
     RestartPod,
     RestartStorePod,
     ScaleDownStatefulSet,
+    ScaleStore,
     Step,
     needs,
     step_of,
@@ -121,7 +122,7 @@ class ActionRunner:
                 if await self._kube.delete(PODS, namespace, name, uid):
                     why = f"it shares node {node} although another node has fewer"
                     events.append(KubeEvent("Normal", "PodMoved", f"restarting pod {name}: {why}"))
-            case RemoveStoreMember() | AddStoreMember() | RestartStorePod():
+            case RemoveStoreMember() | AddStoreMember() | RestartStorePod() | ScaleStore():
                 events += await self._store.run(cluster, action)
             case (
                 CreateAuthority() | PromoteAuthority() | DropAuthority() | IssueCertificate() | CreateEtcdCertificate()

@@ -30,11 +30,14 @@ from penstock_operator.reconcile.cluster.actions import (
     RestartPod,
     RestartStorePod,
     ScaleDownStatefulSet,
+    ScaleStore,
 )
 from penstock_operator.reconcile.cluster.reconcile import Reconciled, reconcile
 from penstock_operator.reconcile.plan import ReconcilePlan
 
-NEED_FRESH_DATA = (RestartPod, MovePod, ScaleDownStatefulSet, RemoveStoreMember, AddStoreMember, RestartStorePod)
+NEED_FRESH_DATA = (
+    RestartPod, MovePod, ScaleDownStatefulSet, RemoveStoreMember, AddStoreMember, RestartStorePod, ScaleStore,
+)  # fmt: skip
 
 log = get_logger("penstock.operator.clusters")
 

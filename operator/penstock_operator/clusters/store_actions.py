@@ -5,12 +5,13 @@ from __future__ import annotations
 from penstock.runtime.logging import get_logger
 from penstock_operator.clusters.store_access import store_access
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.ports.kube import PODS, Kube, KubeEvent
+from penstock_operator.ports.kube import PODS, STATEFUL_SETS, Kube, KubeEvent
 from penstock_operator.ports.state_store import StateStoreClient, StateStoreError
 from penstock_operator.reconcile.cluster.actions import (
     AddStoreMember,
     RemoveStoreMember,
     RestartStorePod,
+    ScaleStore,
     StoreAction,
 )
 
@@ -47,4 +48,9 @@ class StoreActionRunner:
             case RestartStorePod(name, uid, why):
                 if await self._kube.delete(PODS, cluster.metadata.namespace, name, uid):
                     return [KubeEvent("Normal", "StoreMemberRestarted", f"restarting pod {name}: {why}")]
+            case ScaleStore(name, replicas):
+                await self._kube.patch(
+                    STATEFUL_SETS, cluster.metadata.namespace, name, {"spec": {"replicas": replicas}}
+                )
+                log.info("scaled etcd", cluster=cluster.metadata.name, stateful_set=name, replicas=replicas)
         return []

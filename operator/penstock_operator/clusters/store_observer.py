@@ -8,7 +8,7 @@ from dataclasses import replace
 from penstock_operator.clusters.store_access import store_access
 from penstock_operator.engine.ports import Objects
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.ports.kube import CONFIG_MAPS, PODS, Kube, Object
+from penstock_operator.ports.kube import CONFIG_MAPS, PODS, STATEFUL_SETS, Kube, KubeError, Object
 from penstock_operator.ports.state_store import StateStoreClient, StateStoreError
 from penstock_operator.reconcile.cluster.observed_store import ObservedStore, ObservedStorePod, read_store_pod
 from penstock_operator.specs import companion, names
@@ -32,7 +32,7 @@ class StoreObserver:
             report = await self._store.observe(cluster.spec.etcd.endpoints, access)
         except StateStoreError as e:
             error = str(e)
-        found = self.refresh(cluster, ObservedStore(report, error))
+        found = self.refresh(cluster, ObservedStore(report, error, replicas=await self._replicas(cluster)))
         stateful_set = cluster.spec.etcd.stateful_set
         if not fresh or stateful_set is None:
             return found
@@ -41,6 +41,26 @@ class StoreObserver:
             pods=store_pods(cluster, await self._kube.list(PODS, namespace, {names.CLUSTER_LABEL: name})),
             bootstrap=await self._kube.get(CONFIG_MAPS, namespace, companion.bootstrap_name(stateful_set)),
         )
+
+    async def _replicas(self, cluster: Cluster) -> int | None:
+        """Return the replicas of the companion etcd if the cluster is or was hibernated. A StatefulSet whose pods are
+        not those of the Cluster does not count: the operator may have more rights than the author of the Cluster."""
+        namespace, stateful_set = cluster.metadata.namespace, cluster.spec.etcd.stateful_set
+        if stateful_set is None:
+            return None
+        pods = self._objects.in_cluster(PODS, namespace, cluster.metadata.name)
+        is_complete = len(store_pods(cluster, pods)) >= len(cluster.spec.etcd.endpoints)
+        if is_complete and names.HIBERNATE not in cluster.metadata.annotations:
+            return None
+        try:
+            body = await self._kube.get(STATEFUL_SETS, namespace, stateful_set)
+        except KubeError:
+            return None
+        spec = (body or {}).get("spec") or {}
+        labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+        replicas = spec.get("replicas", 1)
+        is_own = labels.get(names.CLUSTER_LABEL) == cluster.metadata.name
+        return replicas if is_own and isinstance(replicas, int) else None
 
     def refresh(self, cluster: Cluster, found: ObservedStore) -> ObservedStore:
         """Return the observed state with pods and ConfigMap from the cache."""

@@ -101,7 +101,7 @@ class GroupController:
             try:
                 states = await self._states(cluster_key, brokers, entries)
             except BrokersError as error:
-                unreachable = ObservedGroup(error=str(error))
+                unreachable = ObservedGroup(error=str(error), is_hibernated=error.is_hibernated)
                 done = [self._apply_plan(*entry, None, unreachable) for entry in entries]
             else:
                 winners = self._views.winners(*cluster_key)
@@ -144,7 +144,8 @@ class GroupController:
         try:
             observed = await self._observe(brokers, group, state)
         except BrokersError as error:
-            return await self._apply_plan(*entry, brokers, ObservedGroup(error=str(error)))
+            unreachable = ObservedGroup(error=str(error), is_hibernated=error.is_hibernated)
+            return await self._apply_plan(*entry, brokers, unreachable)
         except ValueError as error:  # An invalid timestamp that the schema does not reject.
             return ReconcileResult(error=f"spec.reset: {error}")
         return await self._apply_plan(*entry, brokers, observed)
@@ -183,6 +184,8 @@ class GroupController:
             return ReconcileResult(error=str(error))
         if status is not plan.status:
             return ReconcileResult(requeue_after_s=REJECTED_RETRY_S)
+        if observed.is_hibernated:
+            return ReconcileResult()
         if observed.error is not None:
             return ReconcileResult(
                 requeue_after_s=UNREACHABLE_RETRY_S

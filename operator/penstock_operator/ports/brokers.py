@@ -16,6 +16,8 @@ RESET_ID = "penstock.reset.id"
 """Group setting: id of the newest completed reset."""
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 """Group setting: topic of a share group's dead letters (KIP-1191)."""
+HIBERNATED = "ClusterHibernated"
+"""Code of the error of each request to a hibernated cluster, and reason of the conditions that follow from it."""
 CLASSIC, SHARE = "classic", "share"
 """Types of groups, beside `consumer`."""
 
@@ -26,6 +28,11 @@ class BrokersError(Exception):
     def __init__(self, message: str, *, code: str = "", is_passing: bool = True) -> None:
         super().__init__(message)
         self.code, self.is_passing = code, is_passing
+
+    @property
+    def is_hibernated(self) -> bool:
+        """Whether the cluster is hibernated, and no retry is needed before it wakes."""
+        return self.code == HIBERNATED
 
 
 @dataclass(frozen=True, slots=True)

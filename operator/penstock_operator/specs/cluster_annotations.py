@@ -23,8 +23,10 @@ SETTINGS = "penstock.io/settings"
 MEMBERS = "penstock.io/etcd-members"
 EXTERNAL = "penstock.io/external-unknown-to"
 SPREAD = "penstock.io/spread-moves"
+HIBERNATION = "penstock.io/hibernation"
 ETCD_GROUP, BROKER_GROUP = "etcd", "brokers"
 MAX_ATTEMPTS = 1_000
+HIBERNATED = "hibernated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class ClusterAnnotations:
     there was none. UIDs instead of times, because the clocks of operator and node may differ."""
     spread_moves: Mapping[str, SpreadMove] = field(default_factory=dict)
     """By group of pods: `ETCD_GROUP` or `BROKER_GROUP`."""
+    hibernation: str = ""
+    """`HIBERNATED` once the operator stops the pods; while the cluster wakes, since when (RFC 3339); else empty."""
 
 
 def read(annotations: Mapping[str, str]) -> ClusterAnnotations:
@@ -65,6 +69,7 @@ def read(annotations: Mapping[str, str]) -> ClusterAnnotations:
         etcd_members=next((n for n in etcd.MEMBERS if annotations.get(MEMBERS) == str(n)), 0),
         external_unknown_to=_by_number(annotations.get(EXTERNAL, "")),
         spread_moves=_moves(annotations.get(SPREAD, "")),
+        hibernation=annotations.get(HIBERNATION, ""),
     )
 
 
@@ -81,6 +86,7 @@ def written(notes: ClusterAnnotations) -> dict[str, str]:
         SPREAD: json.dumps({group: [move.pod, move.at, move.attempts] for group, move in notes.spread_moves.items()})
         if notes.spread_moves
         else "",
+        HIBERNATION: notes.hibernation,
     }
     return {name: text for name, text in texts.items() if text}
 

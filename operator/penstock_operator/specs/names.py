@@ -36,6 +36,8 @@ RESTART = "penstock.io/restart"
 """Annotation of a pod: the hash of its configuration. On a `Cluster`: any text; changing it restarts all brokers."""
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
 """Annotation of a pod template and its pods, written by `kubectl rollout restart`."""
+HIBERNATE = "penstock.io/hibernate"
+"""Annotation of a `Cluster`: "true" stops all brokers and the companion etcd, and keeps all data."""
 REPLICAS = "penstock.io/replicas"
 """Annotation of the StatefulSet: the replicas that the operator applied, which reveals that another client scaled."""
 

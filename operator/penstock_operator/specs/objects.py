@@ -45,6 +45,8 @@ class ClusterFacts:
     restarted_at: str = ""
     """Annotation `names.RESTARTED_AT` of the pod template; empty: none."""
     is_founded: bool = False
+    is_stopped: bool = False
+    """Whether no pod runs although there are `replicas` brokers: the cluster is hibernated."""
     may_evict: bool = True
     """Whether a node drain may evict a ready broker."""
     may_evict_unready: bool = True
@@ -198,7 +200,7 @@ def stateful_set(cluster: Cluster, facts: ClusterFacts) -> Object:
     made["metadata"]["annotations"] = {names.REPLICAS: str(facts.replicas)}
     return made | {
         "spec": {
-            "replicas": facts.replicas,
+            "replicas": 0 if facts.is_stopped else facts.replicas,
             "serviceName": names.headless(name),
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},

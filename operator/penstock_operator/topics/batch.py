@@ -95,6 +95,9 @@ class TopicBatch:
         try:
             await self._rounds(brokers, observations)
         except BrokersError as e:
+            if e.is_hibernated:
+                self._plan_hibernated(observations, str(e))
+                return
             self._problems.failed(self._cluster, str(e))
             self._plan_unreachable(observations)
 
@@ -118,6 +121,12 @@ class TopicBatch:
                 not lasting and observation.desired is not None and bool(observation.desired.status.conditions)
             )
             observation.requeue_after_s = UNREACHABLE_RETRY_S if lasting else PROBLEM_RETRY_S
+
+    def _plan_hibernated(self, observations: list[TopicObservation], message: str) -> None:
+        """Plan topics of a hibernated cluster: the change of the Cluster's readiness queues them again."""
+        for observation in observations:
+            self._plan_one(observation, None, message, is_hibernated=True)
+            observation.requeue_after_s = UNREACHABLE_RETRY_S if observation.desired is None else None
 
     async def _rounds(self, brokers: BrokerGateway, observations: list[TopicObservation]) -> None:
         recent = self._problems.message(self._cluster)
@@ -201,8 +210,15 @@ class TopicBatch:
                 observation.error = f'topic "{observation.name}": the brokers do not report the change yet'
                 observation.plan = replace(observation.plan, actions=())
 
-    def _plan_one(self, observation: TopicObservation, found: ObservedTopicState | None, problem: str | None) -> None:
-        observed = self._observed(observation, found, problem)
+    def _plan_one(
+        self,
+        observation: TopicObservation,
+        found: ObservedTopicState | None,
+        problem: str | None,
+        *,
+        is_hibernated: bool = False,
+    ) -> None:
+        observed = replace(self._observed(observation, found, problem), is_hibernated=is_hibernated)
         plan = reconcile(observation.desired, observed)
         for action in plan.actions:
             if isinstance(action, ReassignTopic) and found is not None:

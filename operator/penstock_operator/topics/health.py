@@ -109,7 +109,8 @@ class TopicHealth:
         try:
             return await brokers.topics(settings=False)
         except BrokersError as e:
-            self._problems.failed(cluster, str(e))
+            if not e.is_hibernated:
+                self._problems.failed(cluster, str(e))
             return None
 
 

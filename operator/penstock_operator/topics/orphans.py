@@ -91,7 +91,8 @@ class OrphanedTopics:
         try:
             topics = await brokers.topics(settings=(OWNER, DELETION_POLICY))
         except BrokersError as e:
-            log.warning("cannot list topics", namespace=cluster[0], cluster=cluster[1], error=str(e))
+            if not e.is_hibernated:
+                log.warning("cannot list topics", namespace=cluster[0], cluster=cluster[1], error=str(e))
             return {}
         known = desired_topics(self._objects, cluster)
         found: dict[str, ObservedTopicState] = {}

@@ -126,20 +126,24 @@ class UserBatch:
             self._deletion_check_error = f"cannot check whether the namespace or the CRD is being deleted: {error}"
 
     def _plan_unreachable(self, observations: list[UserObservation], error: BrokersError) -> None:
-        is_lasting = self._context.outages.record_failure(self._cluster) or not error.is_passing
+        is_hibernated = error.is_hibernated
+        is_lasting = is_hibernated or self._context.outages.record_failure(self._cluster) or not error.is_passing
         what = "no broker" if error.is_passing else f"{error}: no broker"
         message = f'{what} of Cluster "{self._cluster[1]}" reports its users; the status shows the last known state'
+        message = str(error) if is_hibernated else message
         for observation in observations:
             if observation.desired is None:
-                observation.error = str(error)
+                observation.error = None if is_hibernated else str(error)
+                observation.requeue_after_s = UNREACHABLE_RETRY_S if is_hibernated else observation.requeue_after_s
                 continue
             observed = ObservedUser(
                 observation.principal, "", _NO_SECRETS, "", unreachable=message,
-                rivals=self._known.rivals(observation.desired),
+                is_hibernated=is_hibernated, rivals=self._known.rivals(observation.desired),
             )  # fmt: skip
             self._plan(observation, observed)
             observation.is_transient_problem = not is_lasting and bool(observation.desired.status.conditions)
-            observation.requeue_after_s = UNREACHABLE_RETRY_S if is_lasting else PROBLEM_RETRY_S
+            pause_s = UNREACHABLE_RETRY_S if is_lasting else PROBLEM_RETRY_S
+            observation.requeue_after_s = None if is_hibernated else pause_s
 
     async def _rounds(
         self, brokers: BrokerGateway, body: Object, records: OwnerRecords, observations: list[UserObservation]

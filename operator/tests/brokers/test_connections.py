@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock_operator.brokers.connections import BrokerConnections, parse_override
-from penstock_operator.ports.brokers import BrokerAccess, BrokersError, ClientCertificate
+from penstock_operator.ports.brokers import HIBERNATED, BrokerAccess, BrokersError, ClientCertificate
 
 
 def bodies(**more: Any) -> dict[tuple[str, str], dict[str, Any]]:
@@ -97,6 +97,20 @@ async def test_a_service_that_is_not_there_yet_is_not_looked_up() -> None:
     with pytest.raises(BrokersError) as unknown:
         await found.describe_cluster()
     assert unknown.value.code != "NoService"
+    await connections.close()
+
+
+@pytest.mark.parametrize(("reason", "code"), [("Hibernating", HIBERNATED), ("Hibernated", HIBERNATED), ("Waking", "")])
+async def test_brokers_of_a_hibernated_cluster_are_not_contacted(reason: str, code: str) -> None:
+    there = bodies(port=1)
+    connections = BrokerConnections(lambda ns, name: there.get((ns, name)), no_service)
+    found = connections.gateway_for("ns", "c")
+    assert found is not None
+    there["ns", "c"]["status"] = {"conditions": [{"type": "Hibernated", "reason": reason}]}
+    with pytest.raises(BrokersError) as refused:
+        await found.describe_cluster()
+    assert refused.value.code == (code or "NoService")
+    assert refused.value.is_hibernated == bool(code)
     await connections.close()
 
 

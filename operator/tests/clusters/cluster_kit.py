@@ -104,6 +104,15 @@ class World:
         at = EPOCH + self.time + self.kubelets_ahead_s
         return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
+    def annotate(self, **annotations: str | None) -> None:
+        """Set annotations of the Cluster with the prefix penstock.io/, or remove them (None)."""
+        body = self.kube.read(CLUSTERS, NS, NAME)
+        assert body is not None, "the Cluster is there"
+        there = body["metadata"].get("annotations") or {}
+        changed = there | {f"penstock.io/{name.replace('_', '-')}": text for name, text in annotations.items()}
+        body["metadata"]["annotations"] = {name: text for name, text in changed.items() if text is not None}
+        self.kube.put(CLUSTERS, body)
+
     def apply(self, **spec: Any) -> Object:
         """Apply the Cluster with this spec, and an external etcd by default."""
         spec = {"etcd": {"endpoints": ["http://etcd:2379"]}, **spec}
@@ -133,6 +142,8 @@ class World:
     def pods(self) -> None:
         """Simulate Kubernetes controllers and kubelets."""
         for body in self.kube.objects.list_objects(STATEFUL_SETS, NS):
+            if body["metadata"]["name"] != names.stateful_set(NAME):
+                continue
             for ordinal in range(body["spec"]["replicas"]):
                 if (PODS, NS, names.pod(NAME, ordinal)) not in self.kube.stored:
                     self._make(body, ordinal)

@@ -7,7 +7,7 @@ from typing import Any
 from clusters.cluster_kit import NS, World
 from doubles.state_store import InMemoryStateStore, peer_of
 
-from penstock_operator.ports.kube import CONFIG_MAPS, NODES, PODS, Object
+from penstock_operator.ports.kube import CONFIG_MAPS, NODES, PODS, STATEFUL_SETS, Object
 from penstock_operator.reconcile.cluster.observed_nodes import read_node, read_requirements
 from penstock_operator.specs import companion, names
 
@@ -35,7 +35,14 @@ class StoreWorld(World):
 
     def pods(self) -> None:
         super().pods()
+        there = self.kube.read(STATEFUL_SETS, NS, SET)
+        replicas = len(URLS) if there is None else there["spec"]["replicas"]
         for ordinal, url in enumerate(URLS):
+            if ordinal >= replicas:
+                if (PODS, NS, f"{SET}-{ordinal}") in self.kube.stored:
+                    self.kube.remove(PODS, NS, f"{SET}-{ordinal}")
+                self.store.down.add(url)
+                continue
             body = self.kube.read(PODS, NS, f"{SET}-{ordinal}")
             if body is None:
                 self._make_member(ordinal)
@@ -47,6 +54,18 @@ class StoreWorld(World):
             ):
                 self._start_member(ordinal, url, body)
         self.most_members_away = max(self.most_members_away, len(self.store.down))
+
+    def scale_etcd(self, replicas: int, cluster: str = "c") -> None:
+        """Create the StatefulSet of etcd, as the chart does. Its pods are those of a Cluster."""
+        template = {"metadata": {"labels": {names.CLUSTER_LABEL: cluster}}}
+        spec = {"replicas": replicas, "template": template}
+        self.kube.put(STATEFUL_SETS, {"metadata": {"name": SET, "namespace": NS}, "spec": spec})
+
+    @property
+    def etcd_replicas(self) -> int:
+        body = self.kube.read(STATEFUL_SETS, NS, SET)
+        assert body is not None
+        return int(body["spec"]["replicas"])
 
     def lose(self, ordinal: int) -> None:
         """Delete the claim and the pod of a member."""

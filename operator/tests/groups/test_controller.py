@@ -10,7 +10,7 @@ from doubles.broker_failures import refused
 from world import AT, World, committed, in_a_world, with_orders
 
 from penstock_operator.groups.controller import REJECTED_RETRY_S
-from penstock_operator.ports.brokers import RESET_ID, BrokersError
+from penstock_operator.ports.brokers import HIBERNATED, RESET_ID, BrokersError
 from penstock_operator.ports.kube import CONSUMER_GROUPS
 
 RESET = {"id": "one", "to": "earliest"}
@@ -323,6 +323,24 @@ async def test_brokers_that_are_away_make_it_unknown_and_nothing_hangs(world: Wo
     assert (ready["status"], ready["message"]) == ("Unknown", "no broker of c answers")
     assert world.status("billing")["lag"] == 13
     await asyncio.sleep(300)
+    assert world.status("billing")["conditions"][0]["status"] == "True"
+
+
+@in_a_world
+async def test_groups_of_a_hibernated_cluster_say_so_until_it_wakes(world: World) -> None:
+    with_orders(world)
+    world.apply("billing")
+    await asyncio.sleep(5)
+    world.c.unreachable = BrokersError('Cluster "c" is hibernated', code=HIBERNATED)
+    await asyncio.sleep(30)
+    ready = world.status("billing")["conditions"][0]
+    assert (ready["status"], ready["reason"]) == ("Unknown", "ClusterHibernated")
+    assert world.status("billing")["lag"] == 13
+    writes = world.kube.writes
+    await asyncio.sleep(600)
+    assert world.kube.writes == writes
+    world.c.mend()
+    await asyncio.sleep(10)
     assert world.status("billing")["conditions"][0]["status"] == "True"
 
 

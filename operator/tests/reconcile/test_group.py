@@ -123,6 +123,14 @@ def test_what_cannot_be_seen_keeps_its_numbers_and_says_so() -> None:
     assert conditions(after)["Ready"] == ("Unknown", "BrokersUnreachable")
 
 
+def test_a_group_of_a_hibernated_cluster_keeps_its_numbers_and_says_why() -> None:
+    before = reconcile(wanted(), ObservedGroup(state(*HERE)), AT).status
+    hibernated = ObservedGroup(error='Cluster "c" is hibernated', is_hibernated=True)
+    after = reconcile(wanted(before), hibernated, LATER).status
+    assert (after.lag, after.state) == (7, "Empty")
+    assert conditions(after)["Ready"] == ("Unknown", "ClusterHibernated")
+
+
 def test_nothing_new_is_the_same_status_to_the_last_field() -> None:
     seen = ObservedGroup(state(*HERE, members=1))
     first = reconcile(wanted(), seen, AT).status

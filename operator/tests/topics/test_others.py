@@ -5,7 +5,7 @@ from __future__ import annotations
 from doubles.brokers import InMemoryBrokers
 from topics.topic_kit import CLUSTER, NS, World, manifest
 
-from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, BrokersError
+from penstock_operator.ports.brokers import DELETION_POLICY, HIBERNATED, OWNER, BrokersError
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, KubeError
 from penstock_operator.topics.batch import MAX_MOVING
 
@@ -168,6 +168,23 @@ async def test_brokers_that_stay_away_make_ready_unknown_and_their_return_mends_
     world.queue.due.clear()
     await world.controller.health.check_clusters()  # detects that the brokers are back
     await world.settle()
+    assert world.condition("orders", "Ready") == READY
+
+
+async def test_a_topic_of_a_hibernated_cluster_keeps_its_figures_says_why_and_waits_for_the_cluster() -> None:
+    world = World()
+    world.apply("orders", partitions=2)
+    await world.settle()
+    await world.controller.health.check_clusters()
+    world.brokers.unreachable = BrokersError('Cluster "c" is hibernated', code=HIBERNATED)
+    await world.controller.health.check_clusters()
+    await world.resync()
+    assert world.condition("orders", "Ready") == ("Unknown", "ClusterHibernated")
+    assert world.topic("orders").status.partitions == 2
+    assert not world.errors
+    assert not [key for key in world.queue.due if key.kind == "Topic"], "the Cluster queues it when it wakes"
+    world.brokers.mend()
+    await world.resync()
     assert world.condition("orders", "Ready") == READY
 
 

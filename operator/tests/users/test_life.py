@@ -9,6 +9,7 @@ from users.user_kit import BILLS, CLUSTER, NS, ORDERS, READ_ORDERS, SCRAM, UserW
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.user import ROTATE_PASSWORD
 from penstock_operator.ports.access import AclEntry
+from penstock_operator.ports.brokers import HIBERNATED, BrokersError
 from penstock_operator.ports.kube import CLUSTERS, SECRETS, USERS, KubeError
 
 
@@ -332,6 +333,20 @@ async def test_a_short_outage_is_not_written_and_a_long_one_is() -> None:
     assert world.user().status.acls == 1
     world.brokers.mend()
     await world.run(30)
+    assert world.condition() == ("True", "Ready")
+
+
+async def test_a_user_of_a_hibernated_cluster_keeps_its_figures_and_says_why() -> None:
+    world = await ready(acls=[READ_ORDERS])
+    world.brokers.unreachable = BrokersError('Cluster "c" is hibernated', code=HIBERNATED)
+    await world.controller.resync()
+    await world.run(1)
+    assert world.condition() == ("Unknown", "ClusterHibernated")
+    assert "is hibernated" in world.message()
+    assert world.user().status.acls == 1
+    world.brokers.mend()
+    await world.controller.resync()
+    await world.run(1)
     assert world.condition() == ("True", "Ready")
 
 

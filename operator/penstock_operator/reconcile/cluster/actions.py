@@ -113,6 +113,14 @@ class RestartStorePod:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleStore:
+    """Scale the StatefulSet of the companion etcd, to 0 or back. Planned again from fresh data before execution."""
+
+    name: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScaleDownStatefulSet:
     """Apply the StatefulSet with fewer replicas. Planned again from fresh data before execution."""
 
@@ -181,7 +189,7 @@ class CreateEtcdCertificate:
 
 AuthorityAction = CreateAuthority | PromoteAuthority | DropAuthority | IssueCertificate | CreateEtcdCertificate
 CertificateAction = AuthorityAction | ApplyObject
-StoreAction = RemoveStoreMember | AddStoreMember | RestartStorePod
+StoreAction = RemoveStoreMember | AddStoreMember | RestartStorePod | ScaleStore
 
 ClusterAction = (
     ApplyObject
@@ -238,7 +246,7 @@ def needs(action: ClusterAction) -> frozenset[Step]:
             return frozenset({"annotations"})
         case RestartPod() | MovePod():
             return frozenset({"annotations", "certificates", "names", "pods"})
-        case RemoveStoreMember() | AddStoreMember() | RestartStorePod():
+        case RemoveStoreMember() | AddStoreMember() | RestartStorePod() | ScaleStore():
             return frozenset({"annotations"})
         case _ if step_of(action) == "pods":
             return frozenset({"annotations", "certificates", "names", "pods"})

@@ -42,6 +42,8 @@ class ObservedStore:
     """Pods of the companion etcd."""
     bootstrap: Object | None = None
     """ConfigMap with which members without data start."""
+    replicas: int | None = None
+    """Replicas of the companion etcd's StatefulSet; None: not observed, because it is only needed for hibernation."""
 
 
 def read_store_pod(stateful_set: str, body: Object) -> ObservedStorePod | None:

@@ -2,7 +2,8 @@
 
 The modules decide independently: `scale` the number of pods, `storage` volume sizes, `external` addresses,
 `certificates` keys and CA, `transition` the listener for brokers, `roll` restarts, `moves` replica moves, `settings`
-dynamic broker settings, `store` the etcd, `spread` pods that share a node. This module orders their actions:
+dynamic broker settings, `store` the etcd, `spread` pods that share a node, `hibernation` the stop of all pods, which
+suspends the others. This module orders their actions:
 annotations are written before the operation that they announce, throttle and failure domains are set before replicas
 move, and pods restart only when the StatefulSet is up to date.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from penstock_operator.model.cluster import Cluster, ClusterStatus
-from penstock_operator.ports.kube import NETWORK_POLICIES, STATEFUL_SETS, KubeResource, Object
+from penstock_operator.ports.kube import NETWORK_POLICIES, STATEFUL_SETS, KubeEvent, KubeResource, Object
 from penstock_operator.reconcile.cluster import moves as cluster_moves
 from penstock_operator.reconcile.cluster.actions import (
     AnnotateClaim,
@@ -27,15 +28,16 @@ from penstock_operator.reconcile.cluster.certificates import plan_certificates
 from penstock_operator.reconcile.cluster.external import external_hosts, is_own, listener_addresses, plan_external
 from penstock_operator.reconcile.cluster.founded import is_founded, members_of_claims
 from penstock_operator.reconcile.cluster.groups import spread_groups
+from penstock_operator.reconcile.cluster.hibernation import HibernationPlan, plan_hibernation
 from penstock_operator.reconcile.cluster.moves import PlannedMoves, ReplicaMoves
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
 from penstock_operator.reconcile.cluster.roll import RollingRestart, may_evict, plan_roll, requested_restart
 from penstock_operator.reconcile.cluster.scale import ScalePlan, current_pods, plan_scale, scale_revert_event
 from penstock_operator.reconcile.cluster.settings import domain_changes, running_changes
-from penstock_operator.reconcile.cluster.spread import plan_spread
+from penstock_operator.reconcile.cluster.spread import SpreadPlan, plan_spread
 from penstock_operator.reconcile.cluster.status import Findings, condition_events, status_of
 from penstock_operator.reconcile.cluster.storage import plan_storage
-from penstock_operator.reconcile.cluster.store import plan_store
+from penstock_operator.reconcile.cluster.store import StorePlan, plan_store
 from penstock_operator.reconcile.cluster.transition import plan_transition
 from penstock_operator.reconcile.plan import ReconcilePlan
 from penstock_operator.specs import cluster_annotations, compare, etcd, names, objects, pod
@@ -64,6 +66,8 @@ def reconcile(
     members = etcd_members(cluster, observed, recorded)
     has_sidecar = cluster.spec.etcd.sidecar is not None
     scale = plan_scale(cluster, observed, recorded, members if has_sidecar else 0)
+    hibernation = plan_hibernation(cluster, observed, recorded, scale)
+    was_stopped = bool(recorded.hibernation)
     storage = plan_storage(cluster, observed)
     transition = plan_transition(cluster, observed.pods)
     external = plan_external(cluster, observed, scale.pods, recorded.external_unknown_to)
@@ -74,18 +78,24 @@ def reconcile(
         draining=scale.draining,
         etcd_members=members if has_sidecar else 0,
         external_unknown_to=external.unknown_to,
+        hibernation=hibernation.record,
     )
     running, recorded = running_changes(cluster, observed, recorded)
-    broker_changes = (*running, *domain_changes(cluster, observed))
+    broker_changes = () if hibernation.is_stopping else (*running, *domain_changes(cluster, observed))
     template = pod.template(cluster, cluster.spec.image or image, members, transition)
     restart = template["metadata"]["annotations"][names.RESTART]
-    roll = plan_roll(cluster, observed, restart, scale.pods, members, recorded)
+    roll, moves, waits = RollingRestart(), None, ""
     moving = recorded.moving if scale.moving is None else scale.moving
-    moves, moving, waits = plan_moves(cluster, observed, scale, roll, bool(broker_changes), moving, planned)
-    store = plan_store(cluster, observed)
+    if not hibernation.is_active:
+        roll = plan_roll(cluster, observed, restart, scale.pods, members, recorded)
+        moves, moving, waits = plan_moves(cluster, observed, scale, roll, bool(broker_changes), moving, planned)
+    store = plan_store_of(cluster, observed, hibernation)
     is_changing = bool(broker_changes or moving or storage.actions)
     groups = spread_groups(cluster, observed, scale, roll, store, is_changing=is_changing)
-    spread = plan_spread(groups, observed.nodes, recorded.spread_moves, observed.now)
+    if hibernation.is_active:
+        spread = SpreadPlan(None, hibernation.phase, hibernation.message, moves=recorded.spread_moves)
+    else:
+        spread = plan_spread(groups, observed.nodes, recorded.spread_moves, observed.now)
     recorded = replace(recorded, moving=moving, spread_moves=spread.moves)
 
     there = current_pods(cluster, observed)
@@ -104,21 +114,23 @@ def reconcile(
         ports={pod.ordinal: pod.ports for pod in observed.pods},
         restarted_at=requested_restart(observed),
         is_founded=is_founded(cluster, observed),
+        is_stopped=hibernation.are_brokers_stopped,
         may_evict=may_evict(cluster, observed, scale.pods),
         # Without etcd no broker is ready although all serve; then unready brokers need protection, too.
         may_evict_unready=any(pod.is_ready for pod in observed.pods),
     )
     is_remade = any(isinstance(action, DeleteObject) for action in storage.actions)
     is_skipped = is_remade or (holds and not facts.replicas) or not certificates.is_ready
-    applied = plan_applies(cluster, observed, facts, scale, {STATEFUL_SETS} if is_skipped else set())
+    revert = None if was_stopped or hibernation.is_active else scale_revert_event(cluster, observed)
+    applied = plan_applies(cluster, observed, facts, scale, {STATEFUL_SETS} if is_skipped else set(), revert)
 
     actions: list[ClusterAction] = [*certificates.actions, *applied, *external.unwanted]
-    actions += [*unwanted_policies(cluster, observed), *storage.actions, *store.actions]
+    actions += [*unwanted_policies(cluster, observed), *storage.actions, *store.actions, *hibernation.actions]
     if has_sidecar and facts.is_founded:
         actions += annotate_claims(observed, members)
-    if broker_changes or scale.changes:
+    if (broker_changes or scale.changes) and not hibernation.is_stopping:
         actions.append(ChangeBrokers((*broker_changes, *scale.changes)))
-    if scale.cancels:
+    if scale.cancels and not hibernation.is_stopping:
         actions.append(ReassignPartitions(dict.fromkeys(scale.cancels)))
     if moves is not None and moves.begin:
         actions.append(ReassignPartitions(dict(moves.begin)))
@@ -132,7 +144,7 @@ def reconcile(
 
     found = Findings(
         scale, roll, storage, moves, moving, waits, certificates,
-        listener_addresses(cluster, observed, external.addresses), store, spread,
+        listener_addresses(cluster, observed, external.addresses), store, spread, hibernation,
     )  # fmt: skip
     status = status_of(cluster, observed, found)
     plan = ReconcilePlan(
@@ -142,6 +154,16 @@ def reconcile(
         requeue_after(cluster, observed, found, bool(actions), holds, facts.may_evict),
     )
     return Reconciled(plan, moves.planned if moves is not None else planned if moving else None)
+
+
+def plan_store_of(cluster: Cluster, observed: ObservedCluster, hibernation: HibernationPlan) -> StorePlan:
+    """Plan the etcd. An etcd that hibernation stopped is not unhealthy."""
+    if hibernation.is_store_stopped:
+        return StorePlan(None, hibernation.phase, hibernation.message)
+    store = plan_store(cluster, observed)
+    if hibernation.phase == "Waking" and store.reason and store.is_healthy is not True:
+        return replace(store, is_healthy=None, reason="Waking")
+    return store
 
 
 def etcd_members(cluster: Cluster, observed: ObservedCluster, recorded: cluster_annotations.ClusterAnnotations) -> int:
@@ -217,10 +239,11 @@ def plan_applies(
     facts: objects.ClusterFacts,
     scale: ScalePlan,
     skipped: set[KubeResource],
+    revert: KubeEvent | None,
 ) -> list[ApplyObject | ScaleDownStatefulSet]:
-    """Return the actions for objects that are missing or differ from the rendered ones."""
+    """Return the actions for objects that are missing or differ from the rendered ones. `revert`: see
+    `scale_revert_event`."""
     found: list[ApplyObject | ScaleDownStatefulSet] = []
-    revert = scale_revert_event(cluster, observed)
     for resource, body in objects.render(cluster, facts):
         name = body["metadata"]["name"]
         live = observed.live.get((resource, name))
@@ -285,7 +308,11 @@ def requeue_after(
     """Return the requeue interval in seconds; None if events and the resync suffice."""
     if cluster.spec.paused:
         return None
-    times = [found.scale.requeue_after_s, found.roll.requeue_after_s, found.storage.requeue_after_s]
+    if found.hibernation.is_stopping:  # the API server reports each change until the cluster is to wake
+        pauses = (found.hibernation.requeue_after_s, found.certificates.requeue_after_s, 1.0 if acts else None)
+        return min((time for time in pauses if time is not None), default=None)
+    times = [found.hibernation.requeue_after_s, found.scale.requeue_after_s]
+    times += [found.roll.requeue_after_s, found.storage.requeue_after_s]
     times += [found.certificates.requeue_after_s, found.store.requeue_after_s, found.spread.requeue_after_s]
     if acts or found.moving or found.roll.action is not None or found.scale.leaving:
         times.append(BUSY_INTERVAL_S)

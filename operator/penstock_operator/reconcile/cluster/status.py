@@ -10,6 +10,7 @@ from penstock_operator.model.cluster import BrokerStatus, Cluster, ClusterStatus
 from penstock_operator.model.common import Condition, with_conditions
 from penstock_operator.ports.kube import KubeEvent
 from penstock_operator.reconcile.cluster.certificates import CertificatePlan
+from penstock_operator.reconcile.cluster.hibernation import HibernationPlan
 from penstock_operator.reconcile.cluster.moves import ReplicaMoves
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
 from penstock_operator.reconcile.cluster.partitions import PartitionSummary
@@ -40,6 +41,7 @@ class Findings:
     """Bootstrap servers of the listeners in `spec.listeners`, by name."""
     store: StorePlan = field(default_factory=StorePlan)
     spread: SpreadPlan = field(default_factory=SpreadPlan)
+    hibernation: HibernationPlan = field(default_factory=HibernationPlan)
 
 
 def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> ClusterStatus:
@@ -62,6 +64,7 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
         conditions.append(("StateStore", found.store.is_healthy, found.store.reason, found.store.message))
     if found.spread.reason:
         conditions.append(("Spread", found.spread.is_spread, found.spread.reason, found.spread.message))
+    conditions = hibernated(conditions, found.hibernation)
     made = tuple(
         Condition(
             type=kind,
@@ -109,7 +112,7 @@ def broker_states(cluster: Cluster, observed: ObservedCluster, found: Findings) 
         if broker is not None and broker.is_draining:
             state = "Removable" if broker.is_removable else "Draining"
         elif pod is None and broker is None:
-            state = "Missing"
+            state = "Hibernated" if found.hibernation.is_active else "Missing"
         elif (pod is None or pod.is_ready) and (broker is not None or observed.reported is None):
             state = "Ready"
         else:
@@ -140,6 +143,27 @@ def _comparable(version: str) -> tuple[tuple[int, str], ...]:
 
 
 Finding = tuple[str, "bool | None", str, str]
+
+
+def hibernated(conditions: list[Finding], plan: HibernationPlan) -> list[Finding]:
+    """Return the conditions with condition Hibernated, if there is something to report. The state of pods that stop,
+    are stopped or start is no problem: Ready is False, and others whose state only running pods can show are
+    Unknown."""
+    if plan.phase == "Awake":
+        return conditions
+    own: Finding = ("Hibernated", plan.phase == "Hibernated", plan.phase, plan.message)
+    if not plan.is_active:
+        return [*conditions, own]
+    shown: dict[str, bool | None] = {
+        "Ready": False, "Healthy": None, "Progressing": plan.phase != "Hibernated", "Rolled": None,
+    }  # fmt: skip
+    found = []
+    for finding in conditions:
+        kind, is_true, reason, _ = finding
+        is_back = plan.phase == "Waking" and is_true is True and kind != "Progressing"
+        is_kept = kind not in shown or reason in ("Paused", "Failing") or is_back
+        found.append(finding if is_kept else (kind, shown[kind], plan.phase, plan.message))
+    return [*found, own]
 
 
 def ready(cluster: Cluster, observed: ObservedCluster, found: Findings) -> Finding:
@@ -265,7 +289,11 @@ WARNING_REASONS = {
     "SecretMissing", "SecretInvalid", "SecretUnreadable", "Expired", "MemberLost", "Replacing", "MemberNotReady",
     "QuorumLost", "NoSpace", "Corrupt", "UnknownMember", "Unreachable", "Crowded", "PlacedBack",
 }  # fmt: skip
-SILENT_REASONS = {"Serving", "Done", "Waiting", "Issuing", "StateStoreUnhealthy", "Moving", "Scheduling"}
+SILENT_REASONS = {
+    "Serving", "Done", "Waiting", "Issuing", "StateStoreUnhealthy", "Moving", "Scheduling",
+}  # fmt: skip
+HIBERNATION_REASONS = {"Hibernating", "Hibernated", "Waking"}
+"""Reasons for which only condition Hibernated gets an Event."""
 
 
 def condition_events(cluster: Cluster, status: ClusterStatus, *, is_rolling: bool) -> tuple[KubeEvent, ...]:
@@ -275,6 +303,12 @@ def condition_events(cluster: Cluster, status: ClusterStatus, *, is_rolling: boo
     events = []
     for condition in status.conditions:
         if before.get(condition.type) == condition.reason or condition.reason in SILENT_REASONS:
+            continue
+        if condition.type == "Hibernated":
+            events.append(KubeEvent("Normal", condition.type + condition.reason, condition.message))
+            continue
+        was_stopped = before.get(condition.type) in HIBERNATION_REASONS
+        if condition.reason in HIBERNATION_REASONS or (was_stopped and condition.status == "True"):
             continue
         if condition.type not in before and condition.status != "False":
             continue  # a new object whose condition is as it should be

@@ -12,6 +12,7 @@ from penstock_operator.model.common import Condition, with_conditions
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, GroupDeadLetters, ResetStatus, TopicLag
 from penstock_operator.ports.brokers import (
     DELETION_POLICY,
+    HIBERNATED,
     OWNER,
     RESET_ID,
     ObservedDeadLetters,
@@ -50,7 +51,8 @@ def reconcile(desired: ConsumerGroup, observed: ObservedGroup, at: str) -> Group
         why = f'Cluster "{desired.spec.cluster_ref.name}" does not exist in this namespace'
         return _unobserved(desired, "False", "ClusterNotFound", why, at)
     if observed.error is not None:
-        return _unobserved(desired, "Unknown", "BrokersUnreachable", observed.error, at)
+        reason = HIBERNATED if observed.is_hibernated else "BrokersUnreachable"
+        return _unobserved(desired, "Unknown", reason, observed.error, at)
     shown = shown_status(desired, observed.group)
     if observed.winner is not None:
         why = f"group {desired.group_id} belongs to ConsumerGroup {observed.winner}, which is older: delete one of them"

@@ -20,6 +20,8 @@ class ObservedGroup:
 
     group: ObservedGroupState | None = None
     error: str | None = None
+    is_hibernated: bool = False
+    """Whether the `error` is that the cluster is hibernated."""
     is_cluster_known: bool = True
     winner: str | None = None
     """Name of the object that owns the group, if it is another one."""

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock_operator.model.common import Condition
 from penstock_operator.model.topic import Topic, TopicStatus
-from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, ObservedTopicState, TopicCreation
+from penstock_operator.ports.brokers import DELETION_POLICY, HIBERNATED, OWNER, ObservedTopicState, TopicCreation
 from penstock_operator.ports.kube import KubeEvent
 from penstock_operator.reconcile.plan import ReconcilePlan
 from penstock_operator.reconcile.topic import deletion as deletion
@@ -51,7 +51,8 @@ def _planned(desired: Topic, observed: ObservedTopic) -> TopicPlan:
     if winner is not None:
         return _conflict(desired, winner, observed)
     if observed.unreachable is not None:
-        return ReconcilePlan(status.unknown(desired, "Unreachable", observed.unreachable))
+        reason = HIBERNATED if observed.is_hibernated else "Unreachable"
+        return ReconcilePlan(status.unknown(desired, reason, observed.unreachable))
     if observed.topic is None:
         return _create_missing(desired, observed)
     if _must_delete_first(observed):

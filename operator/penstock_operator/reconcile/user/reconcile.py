@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from penstock_operator.model.common import Condition
 from penstock_operator.model.user import User, UserStatus
+from penstock_operator.ports.brokers import HIBERNATED
 from penstock_operator.ports.kube import KubeEvent
 from penstock_operator.reconcile.plan import ReconcilePlan
 from penstock_operator.reconcile.user import deletion, rights, status
@@ -59,7 +60,8 @@ def _planned(user: User, observed: ObservedUser) -> UserPlan:
         )
         return ReconcilePlan(status.unobserved(user, "False", "Conflict", message))
     if observed.unreachable is not None:
-        return ReconcilePlan(status.unobserved(user, "Unknown", "Unreachable", observed.unreachable))
+        reason = HIBERNATED if observed.is_hibernated else "Unreachable"
+        return ReconcilePlan(status.unobserved(user, "Unknown", reason, observed.unreachable))
     return _plan_observed(user, observed)
 
 

@@ -109,6 +109,8 @@ class ObservedUser:
     absence: UserOwnerAbsence | None = None
     unreachable: str | None = None
     """Why the brokers could not be queried; the state is invalid then."""
+    is_hibernated: bool = False
+    """Whether they are `unreachable` because the cluster is hibernated."""
     has_cluster: bool = True
     failures: Mapping[Part, BrokersError] = field(default_factory=dict)
     """Errors of the last actions."""
