@@ -256,7 +256,7 @@ class BrokerStatus(Model, frozen=True, kw_only=True):
     """State of one broker."""
 
     id: Annotated[int, doc("Broker id: the ordinal of its pod.")]
-    state: Annotated[str, doc("Ready, NotReady, Draining, Removable or Missing.")]
+    state: Annotated[str, doc("Ready, NotReady, Draining, Removable, Hibernated or Missing.")]
     node: Annotated[str, doc("Node that runs the broker's pod.")] | None = None
     zone: Annotated[str, doc("Zone of the node.")] | None = None
     version: Annotated[str, doc("Release that the broker runs.")] | None = None
@@ -289,7 +289,8 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
             " desired one; otherwise the message states why. Rolled: all brokers run the desired configuration;"
             " otherwise the message states why. StateStore: all members of etcd are healthy. Spread: no pods share a"
             " node although another one is free. Certificates, with listeners: the brokers' certificates are valid; the"
-            " message states the step of a CA rollover.",
+            " message states the step of a CA rollover. Hibernated, with annotation penstock.io/hibernate: no pod runs; if"
+            " False, the message states what it waits for.",
             schema=keyed_by("type"),
         ),
     ] = ()
