@@ -232,6 +232,16 @@ class Gateway(GroupGateway):
         errors = {(tp.topic, tp.partition): from_client(error) for tp, error in refused.items()}
         return {at: errors.get(at) for at in targets}
 
+    async def replica_sizes(self) -> dict[tuple[str, int], int]:
+        """Return the bytes of the largest replica of each partition, with one request per broker. Raises
+        `BrokersError`."""
+        found: dict[tuple[str, int], int] = {}
+        for directory in await self._connection.call("sizes of replicas", lambda admin: admin.log_dirs()):
+            for partition, size in directory.partitions.items():
+                at = (partition.topic, partition.partition)
+                found[at] = max(found.get(at, 0), size)
+        return found
+
     async def elect_preferred(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
         """Elect the preferred leaders of `partitions`, or of all partitions. Raises `BrokersError`."""
         selected = None if partitions is None else [TopicPartition(*at) for at in partitions]

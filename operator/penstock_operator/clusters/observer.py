@@ -61,6 +61,9 @@ class ClusterMemory:
     """State of one cluster between reconciliations. It is a cache: losing it is safe."""
 
     planned: PlannedMoves | None = None
+    replica_sizes: Mapping[tuple[str, int], int] | None = None
+    measured: PlannedMoves | None = None
+    """Plan for which `replica_sizes` were queried."""
     failure: str = ""
     refused: dict[str, tuple[float, str]] = field(default_factory=dict)
     """Changes that the API server rejected, by action key: time until which they are not retried, and the error."""
@@ -137,6 +140,7 @@ class ClusterObserver:
             nodes=tuple(map(read_node, self._nodes())) if self._objects.is_listed(NODES) else None,
             store=store,
             reported=reported,
+            replica_sizes=await self._measure(cluster, memory) if reported is not None else None,
             brokers_error=error,
             failure=memory.failure,
             refused={key: why for key, (_, why) in memory.refused.items()},
@@ -216,6 +220,20 @@ class ClusterObserver:
         else:
             memory.reported_at, memory.brokers_error = now, ""
         return memory.reported, memory.brokers_error
+
+    async def _measure(self, cluster: Cluster, memory: ClusterMemory) -> Mapping[tuple[str, int], int] | None:
+        """Return the sizes of replicas if a plan waits for an approval, from one query per plan."""
+        if cluster.status.rebalance is None or memory.planned is None:
+            return None
+        brokers = self._connections.gateway_for(cluster.metadata.namespace, cluster.metadata.name)
+        if memory.measured is not memory.planned and brokers is not None:
+            try:
+                async with asyncio.timeout(BROKER_TIMEOUT_S):
+                    memory.replica_sizes = await brokers.replica_sizes()
+            except (BrokersError, TimeoutError):
+                return None
+            memory.measured = memory.planned
+        return memory.replica_sizes
 
     async def _query_promptly(self, cluster: Cluster, brokers: BrokerGateway, memory: ClusterMemory) -> ReportedState:
         """Return what the brokers report. Gives up early while no broker is ready, because the status of the pods must

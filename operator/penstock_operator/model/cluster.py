@@ -26,8 +26,8 @@ from penstock_operator.model.storage import SidecarStorageSpec, StorageSpec
 
 __all__ = [
     "BrokerStatus", "BrokersSpec", "Certificates", "Cluster", "ClusterListener", "ClusterSpec", "ClusterStatus",
-    "Etcd", "EtcdSidecar", "ExternalListener", "ListenerStatus", "Moving", "MovingStatus", "SidecarStorageSpec",
-    "StorageSpec",
+    "Etcd", "EtcdSidecar", "ExternalListener", "ListenerStatus", "Moving", "MovingStatus", "ProposedMove",
+    "RebalanceStatus", "SidecarStorageSpec", "StorageSpec",
 ]  # fmt: skip
 
 MAX_BROKERS = 1000
@@ -149,7 +149,13 @@ class Moving(Model, frozen=True, kw_only=True):
             ge=1024,
         ),
     ] = 50_000_000
-    automatic: Annotated[bool, doc("Whether the operator moves replicas to brokers that hold none.")] = True
+    automatic: Annotated[
+        bool,
+        doc(
+            "Whether the operator moves replicas to brokers that hold none. If false, the plan is in status.rebalance"
+            " and waits until annotation penstock.io/rebalance has its id."
+        ),
+    ] = True
 
 
 class ClusterSpec(Model, frozen=True, kw_only=True):
@@ -270,6 +276,36 @@ class MovingStatus(Model, frozen=True, kw_only=True):
     partitions_total: Annotated[int, doc("Total number of partitions of this move.")]
 
 
+class ProposedMove(Model, frozen=True, kw_only=True):
+    """The move of a partition in a plan."""
+
+    topic: Annotated[str, doc("Name of the topic.")]
+    partition: Annotated[int, doc("Number of the partition.")]
+    from_brokers: Annotated[tuple[int, ...], doc("Brokers that give up a replica.")] = ()
+    to_brokers: Annotated[
+        tuple[int, ...], doc("Brokers that get a replica. Empty if only the preferred leader changes.")
+    ] = ()
+    bytes: Annotated[int, doc("Bytes to copy.")] | None = None
+
+
+class RebalanceStatus(Model, frozen=True, kw_only=True):
+    """A plan of replica moves that waits for an approval."""
+
+    id: Annotated[
+        str,
+        doc(
+            "Id of the plan. Annotation `penstock.io/rebalance` with this value approves it. `none`: a plan was"
+            " requested, and no move is necessary."
+        ),
+    ]
+    reason: Annotated[str, doc("Why the plan was made.")]
+    partitions: Annotated[int, doc("Number of partitions that move.")]
+    bytes: (
+        Annotated[int, doc("Bytes to copy between brokers. Absent until the brokers have reported sizes.")] | None
+    ) = None
+    moves: Annotated[tuple[ProposedMove, ...], doc("The largest moves, at most 20.")] = ()
+
+
 class ListenerStatus(Model, frozen=True, kw_only=True):
     """Address of a listener."""
 
@@ -289,8 +325,8 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
             " desired one; otherwise the message states why. Rolled: all brokers run the desired configuration;"
             " otherwise the message states why. StateStore: all members of etcd are healthy. Spread: no pods share a"
             " node although another one is free. Certificates, with listeners: the brokers' certificates are valid; the"
-            " message states the step of a CA rollover. Hibernated, with annotation penstock.io/hibernate: no pod runs; if"
-            " False, the message states what it waits for.",
+            " message states the step of a CA rollover. Hibernated, with annotation penstock.io/hibernate: no pod runs;"
+            " if False, the message states what it waits for.",
             schema=keyed_by("type"),
         ),
     ] = ()
@@ -306,6 +342,10 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
     offline: Annotated[int, doc("Number of partitions without a leader.")] | None = None
     under_replicated: Annotated[int, doc("Number of partitions with replicas that are not in sync.")] | None = None
     moving: Annotated[MovingStatus, doc("Progress of replica moves. Absent if no replicas move.")] | None = None
+    rebalance: (
+        Annotated[RebalanceStatus, doc("Plan of replica moves that waits for an approval. Absent if there is none.")]
+        | None
+    ) = None
     bootstrap: Annotated[str, doc("Bootstrap servers for clients inside the Kubernetes cluster.")] | None = None
     listeners: Annotated[
         tuple[ListenerStatus, ...], doc("Addresses of the listeners in spec.listeners.", schema=keyed_by("name"))

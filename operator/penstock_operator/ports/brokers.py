@@ -202,6 +202,9 @@ class BrokerGateway(AccessGateway, Protocol):
     ) -> dict[tuple[str, int], BrokersError | None]:
         """Start reassignments: replicas by partition, the preferred leader first; None cancels one."""
 
+    async def replica_sizes(self) -> dict[tuple[str, int], int]:
+        """Return the bytes of the largest replica of each partition, with one request per broker."""
+
     async def elect_preferred(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
         """Elect the preferred leaders of `partitions`, or of all partitions."""
 

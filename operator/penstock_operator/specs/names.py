@@ -38,6 +38,8 @@ RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
 """Annotation of a pod template and its pods, written by `kubectl rollout restart`."""
 HIBERNATE = "penstock.io/hibernate"
 """Annotation of a `Cluster`: "true" stops all brokers and the companion etcd, and keeps all data."""
+REBALANCE = "penstock.io/rebalance"
+"""Annotation of a `Cluster`: "plan" requests a plan of replica moves; the id of the plan in the status approves it."""
 REPLICAS = "penstock.io/replicas"
 """Annotation of the StatefulSet: the replicas that the operator applied, which reveals that another client scaled."""
 

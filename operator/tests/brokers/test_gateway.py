@@ -193,6 +193,14 @@ async def test_a_failure_domain_is_set_and_seen(gateway: Gateway) -> None:
     assert await gateway.change_brokers([ConfigPatch("2", {DOMAIN: None})]) == {"2": None}
 
 
+async def test_sizes_are_those_of_the_largest_replica(gateway: Gateway, trio: object, name: str) -> None:
+    await created(gateway, name, 1, 3)
+    async with Producer(trio.bootstrap) as producer:  # type: ignore[attr-defined]
+        await producer.send(name, b"x" * 10_000)
+        await producer.flush()
+    assert (await gateway.replica_sizes())[name, 0] > 10_000
+
+
 async def test_groups_are_told_of_with_lag_and_settings(gateway: Gateway, trio: object, name: str) -> None:
     await created(gateway, name, 1, 1)
     bootstrap = trio.bootstrap  # type: ignore[attr-defined]

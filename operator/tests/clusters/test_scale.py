@@ -76,15 +76,6 @@ async def test_moves_begin_only_when_all_new_brokers_are_there_bounded_and_know_
     assert world.setting(4, "broker.failure.domain") == "b/node-4"
 
 
-async def test_replicas_stay_where_they_are_if_moving_is_not_automatic() -> None:
-    world = await with_topics()
-    world.apply(brokers={"replicas": 4}, moving={"automatic": False})
-    await world.run(60)
-    assert 3 not in replica_counts(world)
-    assert world.brokers.calls["reassign"] == 0
-    assert world.condition("Ready") == ("True", "Serving")
-
-
 async def test_fewer_brokers_are_drained_first_and_go_all_at_once() -> None:
     world = await with_topics(5)
     sizes = []

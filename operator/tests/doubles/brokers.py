@@ -66,6 +66,7 @@ class InMemoryBrokers(Groups):
         self.default_partitions = default_partitions
         self.default_replicas = default_replicas
         self.default_min_insync = 2
+        self.bytes_of_partitions = 1_000
         self.cluster_id = cluster_id
         self.moves_at_once = False
         """Whether replicas move without `progress`."""
@@ -203,6 +204,14 @@ class InMemoryBrokers(Groups):
         return {
             at: self._outcome("reassign", f"{at[0]}-{at[1]}", self._reassign, at, wanted)
             for at, wanted in targets.items()
+        }
+
+    async def replica_sizes(self) -> dict[tuple[str, int], int]:
+        self._called("replica_sizes")
+        return {
+            (name, index): self.bytes_of_partitions
+            for name, topic in self.topics_by_name.items()
+            for index in range(len(topic.partitions))
         }
 
     async def elect_preferred(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:

@@ -121,6 +121,8 @@ class ObservedCluster:
     store: ObservedStore | None = None
     """None if the operator does not observe the etcd."""
     reported: ReportedState | None = None
+    replica_sizes: Mapping[tuple[str, int], int] | None = None
+    """Bytes of one replica by partition; None: not queried, because no plan of moves waits for an approval."""
     brokers_error: str = ""
     """Why `reported` is None."""
     failure: str = ""

@@ -1,9 +1,9 @@
 """Plans a cluster. Pure and deterministic. Called by `clusters.controller`.
 
 The modules decide independently: `scale` the number of pods, `storage` volume sizes, `external` addresses,
-`certificates` keys and CA, `transition` the listener for brokers, `roll` restarts, `moves` replica moves, `settings`
-dynamic broker settings, `store` the etcd, `spread` pods that share a node, `hibernation` the stop of all pods, which
-suspends the others. This module orders their actions:
+`certificates` keys and CA, `transition` the listener for brokers, `roll` restarts, `rebalance` replica moves,
+`settings` dynamic broker settings, `store` the etcd, `spread` pods that share a node, `hibernation` the stop of all
+pods, which suspends the others. This module orders their actions:
 annotations are written before the operation that they announce, throttle and failure domains are set before replicas
 move, and pods restart only when the StatefulSet is up to date.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from penstock_operator.model.cluster import Cluster, ClusterStatus
 from penstock_operator.ports.kube import NETWORK_POLICIES, STATEFUL_SETS, KubeEvent, KubeResource, Object
-from penstock_operator.reconcile.cluster import moves as cluster_moves
 from penstock_operator.reconcile.cluster.actions import (
     AnnotateClaim,
     ApplyObject,
@@ -29,13 +28,14 @@ from penstock_operator.reconcile.cluster.external import external_hosts, is_own,
 from penstock_operator.reconcile.cluster.founded import is_founded, members_of_claims
 from penstock_operator.reconcile.cluster.groups import spread_groups
 from penstock_operator.reconcile.cluster.hibernation import HibernationPlan, plan_hibernation
-from penstock_operator.reconcile.cluster.moves import PlannedMoves, ReplicaMoves
+from penstock_operator.reconcile.cluster.moves import PlannedMoves
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
+from penstock_operator.reconcile.cluster.rebalance import RebalancePlan, plan_moves
 from penstock_operator.reconcile.cluster.roll import RollingRestart, may_evict, plan_roll, requested_restart
 from penstock_operator.reconcile.cluster.scale import ScalePlan, current_pods, plan_scale, scale_revert_event
 from penstock_operator.reconcile.cluster.settings import domain_changes, running_changes
 from penstock_operator.reconcile.cluster.spread import SpreadPlan, plan_spread
-from penstock_operator.reconcile.cluster.status import Findings, condition_events, status_of
+from penstock_operator.reconcile.cluster.status import Findings, condition_events, proposal_events, status_of
 from penstock_operator.reconcile.cluster.storage import plan_storage
 from penstock_operator.reconcile.cluster.store import StorePlan, plan_store
 from penstock_operator.reconcile.cluster.transition import plan_transition
@@ -84,11 +84,12 @@ def reconcile(
     broker_changes = () if hibernation.is_stopping else (*running, *domain_changes(cluster, observed))
     template = pod.template(cluster, cluster.spec.image or image, members, transition)
     restart = template["metadata"]["annotations"][names.RESTART]
-    roll, moves, waits = RollingRestart(), None, ""
     moving = recorded.moving if scale.moving is None else scale.moving
+    roll, move_plan = RollingRestart(), RebalancePlan(moving=moving, proposal=cluster.status.rebalance)
     if not hibernation.is_active:
         roll = plan_roll(cluster, observed, restart, scale.pods, members, recorded)
-        moves, moving, waits = plan_moves(cluster, observed, scale, roll, bool(broker_changes), moving, planned)
+        move_plan = plan_moves(cluster, observed, scale, roll, bool(broker_changes), moving, planned)
+    moves, moving = move_plan.moves, move_plan.moving
     store = plan_store_of(cluster, observed, hibernation)
     is_changing = bool(broker_changes or moving or storage.actions)
     groups = spread_groups(cluster, observed, scale, roll, store, is_changing=is_changing)
@@ -143,14 +144,14 @@ def reconcile(
         actions.append(stopped)
 
     found = Findings(
-        scale, roll, storage, moves, moving, waits, certificates,
+        scale, roll, storage, move_plan, certificates,
         listener_addresses(cluster, observed, external.addresses), store, spread, hibernation,
     )  # fmt: skip
     status = status_of(cluster, observed, found)
     plan = ReconcilePlan(
         status,
         () if cluster.spec.paused else tuple(actions),
-        condition_events(cluster, status, is_rolling=bool(roll.outdated)),
+        (*condition_events(cluster, status, is_rolling=bool(roll.outdated)), *proposal_events(cluster, status)),
         requeue_after(cluster, observed, found, bool(actions), holds, facts.may_evict),
     )
     return Reconciled(plan, moves.planned if moves is not None else planned if moving else None)
@@ -187,50 +188,6 @@ def annotate_claims(observed: ObservedCluster, members: int) -> list[AnnotateCla
         if claim.template == names.ETCD_CLAIM and claim.ordinal < members and not claim.members
         if not claim.is_terminating
     ]
-
-
-def plan_moves(
-    cluster: Cluster,
-    observed: ObservedCluster,
-    scale: ScalePlan,
-    roll: RollingRestart,
-    is_reconfiguring: bool,
-    moving: str,
-    planned: PlannedMoves | None,
-) -> tuple[ReplicaMoves | None, str, str]:
-    """Return the moves, the reason of ongoing moves to record, and why they wait."""
-    reported = observed.reported
-    if not cluster.spec.moving.automatic:
-        return None, "", ""
-    if not moving:
-        if reported is None or scale.leaving or not scale.ok or roll.outdated or is_reconfiguring:
-            return None, "", ""
-        idle = cluster_moves.empty_brokers(reported, scale.pods)
-        if not idle or cluster_moves.move_blocker(observed, scale.pods):
-            return None, "", ""
-        moves = cluster_moves.next_moves(observed, planned)
-        if not any(broker in after for after in moves.begin.values() for broker in idle):
-            return replace_begin(moves), "", ""
-        # The reason is recorded first; the moves start at the next reconciliation.
-        return replace_begin(moves), f"broker {', '.join(map(str, idle))} holds nothing", ""
-    waits = ""
-    if scale.changes or scale.reason == "ScalingUp":
-        waits = scale.message
-    elif roll.outdated:
-        waits = "brokers are being restarted"
-    elif is_reconfiguring:
-        waits = "broker settings are being changed"
-    else:
-        waits = cluster_moves.move_blocker(observed, scale.pods)
-    if waits:
-        return None, moving, waits
-    moves = cluster_moves.next_moves(observed, planned)
-    return moves, moving if moves.left else "", moves.blocker
-
-
-def replace_begin(moves: ReplicaMoves) -> ReplicaMoves | None:
-    """Return the moves without starting any; keeps the plan."""
-    return replace(moves, begin={}) if moves.planned is not None else None
 
 
 def plan_applies(
@@ -314,7 +271,8 @@ def requeue_after(
     times = [found.hibernation.requeue_after_s, found.scale.requeue_after_s]
     times += [found.roll.requeue_after_s, found.storage.requeue_after_s]
     times += [found.certificates.requeue_after_s, found.store.requeue_after_s, found.spread.requeue_after_s]
-    if acts or found.moving or found.roll.action is not None or found.scale.leaving:
+    is_unmeasured = found.move_plan.proposal is not None and found.move_plan.proposal.bytes is None
+    if acts or found.moving or is_unmeasured or found.roll.action is not None or found.scale.leaving:
         times.append(BUSY_INTERVAL_S)
     if holds:
         times.append(1.0)

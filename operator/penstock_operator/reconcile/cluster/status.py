@@ -14,6 +14,7 @@ from penstock_operator.reconcile.cluster.hibernation import HibernationPlan
 from penstock_operator.reconcile.cluster.moves import ReplicaMoves
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
 from penstock_operator.reconcile.cluster.partitions import PartitionSummary
+from penstock_operator.reconcile.cluster.rebalance import BALANCED, RebalancePlan
 from penstock_operator.reconcile.cluster.roll import RollingRestart
 from penstock_operator.reconcile.cluster.scale import ScalePlan, join_numbers
 from penstock_operator.reconcile.cluster.spread import SpreadPlan
@@ -32,16 +33,23 @@ class Findings:
     scale: ScalePlan
     roll: RollingRestart
     storage: StoragePlan
-    moves: ReplicaMoves | None
-    moving: str
-    """Why replicas move; empty if they do not."""
-    moves_wait: str = ""
+    move_plan: RebalancePlan = field(default_factory=RebalancePlan)
     certificates: CertificatePlan = field(default_factory=CertificatePlan)
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Bootstrap servers of the listeners in `spec.listeners`, by name."""
     store: StorePlan = field(default_factory=StorePlan)
     spread: SpreadPlan = field(default_factory=SpreadPlan)
     hibernation: HibernationPlan = field(default_factory=HibernationPlan)
+
+    @property
+    def moves(self) -> ReplicaMoves | None:
+        """Replica moves."""
+        return self.move_plan.moves
+
+    @property
+    def moving(self) -> str:
+        """Why replicas move; empty if they do not."""
+        return self.move_plan.moving
 
 
 def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> ClusterStatus:
@@ -91,6 +99,7 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
         offline=reported.partitions.offline if reported is not None else None,
         under_replicated=reported.partitions.under_replicated if reported is not None else None,
         moving=moving_status(cluster, found),
+        rebalance=found.move_plan.proposal,
         bootstrap=bootstrap(cluster),
         listeners=tuple(ListenerStatus(name=name, bootstrap=text) for name, text in found.addresses.items()),
     )
@@ -241,7 +250,7 @@ def progressing(cluster: Cluster, observed: ObservedCluster, found: Findings) ->
         return "Progressing", True, found.certificates.reason, found.certificates.message
     if found.moving:
         left = f", {found.moves.left:,} partitions left" if found.moves is not None else ""
-        waits = f"; waiting: {found.moves_wait}" if found.moves_wait else ""
+        waits = f"; waiting: {found.move_plan.waits}" if found.move_plan.waits else ""
         return "Progressing", True, "Moving", f"replicas move ({found.moving}){left}{waits}"
     if found.storage.reason == "Expanding":
         return "Progressing", True, "Expanding", found.storage.message
@@ -319,3 +328,18 @@ def condition_events(cluster: Cluster, status: ClusterStatus, *, is_rolling: boo
         kind: Literal["Warning", "Normal"] = "Warning" if condition.reason in WARNING_REASONS else "Normal"
         events.append(KubeEvent(kind, f"{condition.type}{condition.reason}", condition.message))
     return tuple(events)
+
+
+def proposal_events(cluster: Cluster, status: ClusterStatus) -> tuple[KubeEvent, ...]:
+    """Return the Event about a plan of moves that waits for an approval, once the bytes are known."""
+    before, plan = cluster.status.rebalance, status.rebalance
+    if plan is None or plan.bytes is None or plan.id == BALANCED:
+        return ()
+    if before is not None and (before.id, before.bytes is None) == (plan.id, False):
+        return ()
+    message = (
+        f"plan {plan.id} moves replicas of {plan.partitions:,} partitions, {plan.bytes:,} bytes ({plan.reason});"
+        f" to approve it, run `kubectl annotate --overwrite clusters.penstock.io/{cluster.metadata.name}"
+        f" {names.REBALANCE}={plan.id}`"
+    )
+    return (KubeEvent("Normal", "RebalanceProposed", message),)
