@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from penstock_simulation.checker import CHECKS, check
 from penstock_simulation.history import (
     Acknowledgement,
+    Assigned,
     Commit,
     CommittedRead,
     Content,
     Grant,
     HighWatermark,
     History,
+    Letter,
     Outcome,
     Replica,
     Seen,
@@ -44,8 +47,42 @@ def delivered(number: int, count: int = 1, sent_s: float = 1.0) -> ShareDelivery
     return ShareDelivery("m", P, number, value(number), count, sent_s)
 
 
-def acked(number: int, *, is_final: bool = True, outcome: Outcome = Outcome.OK, completed_s: float = 2.0) -> ShareAck:
-    return ShareAck("m", P, number, is_final, outcome, completed_s)
+def acked(
+    number: int,
+    *,
+    is_final: bool = True,
+    outcome: Outcome = Outcome.OK,
+    completed_s: float = 2.0,
+    is_rejected: bool = False,
+) -> ShareAck:
+    return ShareAck("m", P, number, is_final, outcome, completed_s, sent_s=1.5, is_rejected=is_rejected)
+
+
+def letter(number: int, at: int = 0, written: bytes | None = None) -> Letter:
+    """Return the dead letter of a record, with the value `written`, or else the record's."""
+    return Letter((("dlq", 0), at), P, number, value(number) if written is None else written)
+
+
+def failed(*letters: Letter, acks: Sequence[ShareAck] = (), count: int = 1, copies_letters: bool = True) -> History:
+    """Return the history of a share group that is done with a record and has these dead letters."""
+    return History(
+        writes=WRITES,
+        contents=[content(0, 1, 2)],
+        deliveries=[delivered(0, count)],
+        acks=list(acks),
+        delivery_limit=9,
+        queue_ends={P: 1},
+        letters=list(letters),
+        copies_letters=copies_letters,
+    )
+
+
+def moved(invoked_s: float, outcome: Outcome = Outcome.OK) -> History:
+    """Return the history of a partition that moved at 5 s, and of a commit that its first member sent at a time."""
+    return History(
+        assignments=[Assigned(G, P, 1, 1.0), Assigned(G, P, 2, 5.0)],
+        commits=[Commit(G, P, 4, invoked_s, outcome, invoked_s + 1, session=1)],
+    )
 
 
 def delayed(at_s: float) -> History:
@@ -56,6 +93,11 @@ def delayed(at_s: float) -> History:
         contents=[content(0)],
         delays_s={"t": 5.0},
     )
+
+
+def delayed_delivery(at_s: float) -> History:
+    """Return `delayed`, with a member of a share group in place of a reader."""
+    return replace(delayed(at_s), seen=[], deliveries=[replace(delivered(0), received_s=at_s)], delivery_limit=9)
 
 
 def queue_of_three(*acks: ShareAck) -> History:
@@ -71,7 +113,7 @@ def queue_of_three(*acks: ShareAck) -> History:
 
 
 def backed_off(received_s: float, outcome: Outcome = Outcome.OK) -> History:
-    """Return the history of a record that was released at 2 s and has a back-off of 1 s."""
+    """Return the history of a record that was released at 2 s, has a back-off of 1 s, and is received at a time."""
     again = delivered(0, count=2, sent_s=2.1)
     again.received_s = received_s
     released = ShareAck("m", P, 0, False, outcome, 2.1, 1, 2.0)
@@ -115,6 +157,7 @@ def read(offset: int, began: float, ended: float) -> CommittedRead:
 WRITES = [write(0, 0), write(1, 1), write(2, 2)]
 SENT = [write(i, -1, Outcome.UNKNOWN) for i in range(3)]
 FOREVER = float("inf")
+REJECTED = acked(0, is_rejected=True)
 
 BROKEN = {
     "lost": [
@@ -197,13 +240,33 @@ BROKEN = {
         queue_of_three(acked(0), acked(1, is_final=False), acked(2)),
         queue_of_three(acked(0), acked(1, outcome=Outcome.FAILED), acked(2)),
     ],
-    "early": [delayed(9.9)],
+    "early": [delayed(9.9), delayed_delivery(9.9)],
     "too early": [backed_off(2.9)],
+    "two owners": [moved(5.1)],
+    "no letter": [
+        failed(acks=[REJECTED]),
+        failed(count=9),
+        failed(acks=[acked(0, outcome=Outcome.FAILED)], count=9),
+        failed(acks=[replace(acked(0, outcome=Outcome.UNKNOWN), sent_s=FOREVER)], count=9),
+    ],
+    "two letters": [failed(letter(0), letter(0, 1), acks=[REJECTED])],
+    "wrong letter": [
+        failed(letter(0, written=b"other"), acks=[REJECTED]),
+        failed(letter(0), acks=[REJECTED], copies_letters=False),
+        failed(replace(letter(0), value=None), acks=[REJECTED]),
+        failed(replace(letter(0), offset=7, value=None), acks=[acked(0)]),
+    ],
+    "unfounded letter": [
+        failed(letter(0), acks=[acked(0)], count=9),
+        failed(letter(0), acks=[acked(0, is_final=False)]),
+        failed(letter(0), acks=[replace(REJECTED, outcome=Outcome.FAILED)]),
+    ],
     "overtaken": [
         keyed(2.0),
         keyed(2.0, replace(acked(0), sent_s=2.1)),
         keyed(2.0, replace(acked(0, is_final=False), sent_s=1.5)),
         keyed(2.0, replace(acked(0, outcome=Outcome.FAILED), sent_s=1.5)),
+        replace(keyed(2.0, count=8), letters=[]),
     ],
     "over the limit": [History(writes=WRITES, deliveries=[delivered(0, count=10)], delivery_limit=9)],
 }
@@ -305,6 +368,25 @@ LEGAL = {
         delivery_limit=9,
     ),
     "a record is read when its delay has passed": delayed(10.0),
+    "a member gets a record when its delay has passed": delayed_delivery(10.0),
+    "a record is delivered before an earlier delivery of it is released": backed_off(1.9),
+    "a member commits before its partition moves": moved(4.9),
+    "another partition moves": replace(moved(4.0), assignments=[Assigned(G, P, 1, 1.0), Assigned(G, ("t", 1), 2, 2.0)]),
+    "another group has the partition": replace(
+        moved(4.0), assignments=[Assigned(G, P, 1, 1.0), Assigned("other", P, 2, 2.0)]
+    ),
+    "the commit of a former member is refused": moved(5.1, Outcome.FAILED),
+    "a rejected record has a dead letter": failed(letter(0), acks=[REJECTED]),
+    "a dead letter has no content": failed(replace(letter(0), value=None), acks=[REJECTED], copies_letters=False),
+    "a record that was rejected without an answer has a dead letter": failed(
+        letter(0), acks=[replace(REJECTED, outcome=Outcome.UNKNOWN)]
+    ),
+    "a record that was delivered too often has a dead letter": failed(letter(0), count=9),
+    "a record that was accepted without an answer has none": failed(acks=[acked(0, outcome=Outcome.UNKNOWN)], count=9),
+    "a record that was accepted without an answer has one": failed(
+        letter(0), acks=[acked(0, outcome=Outcome.UNKNOWN)], count=9
+    ),
+    "a record waits for its dead letter": replace(failed(acks=[REJECTED]), queue_ends={P: 0}),
     "a released record is delivered after its back-off": backed_off(3.0),
     "a lock ended before its release": backed_off(2.5, Outcome.FAILED),
     "a record follows the earlier one of its key": keyed(2.0, replace(acked(0), sent_s=1.5)),
@@ -312,6 +394,7 @@ LEGAL = {
         2.0, replace(acked(0, outcome=Outcome.UNKNOWN), sent_s=1.5)
     ),
     "a record follows one that was delivered too often": keyed(2.0, count=8),
+    "a record follows one that has a dead letter": replace(keyed(2.0, count=8), letters=[letter(0)]),
     "a replica begins later": History(
         replicas=[Replica(P, "b1", 2, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(1, b"b")])]
     ),

@@ -52,7 +52,7 @@ def test_brokers_keep_their_promises_and_the_seed_replays_to_the_byte(world: str
 
 @pytest.mark.timeout(300)
 def test_each_workload_runs_in_a_cluster_and_is_seen_by_the_checker() -> None:
-    verdict = run_seed(1, features=ALL_FEATURES)
+    verdict = run_seed(8, features=ALL_FEATURES)
     assert not verdict.findings
     history = verdict.history
     assert any(write.transaction for write in history.writes)
@@ -62,6 +62,9 @@ def test_each_workload_runs_in_a_cluster_and_is_seen_by_the_checker() -> None:
     assert len({told.broker for told in history.acknowledgements}) > 1
     assert any(ack.is_final and ack.outcome is Outcome.OK for ack in history.acks)
     assert set(history.queue_ends) <= {content.partition for content in history.contents}
+    assert history.letters
+    assert {delivery.partition[0] for delivery in history.deliveries} == {"orders", "later"}
+    assert any(commit.session for commit in history.commits if commit.outcome is Outcome.OK)
     assert {use.request for use in history.uses} == {"write", "read", "describe"}
     assert {content.partition[0] for content in history.contents} >= {"orders", "ledger", "passing-1", "later"}
     assert {seen.partition[0] for seen in history.seen} >= {"orders", "ledger", "later"}

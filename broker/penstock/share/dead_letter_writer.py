@@ -199,8 +199,10 @@ class DeadLetterWriter:
             return unread._replace(end=min(last + 1, start))
         try:
             read = self._role.read(first, MAX_READ_BYTES, at_least_one=True)
+            if read is None and self._role.high_watermark < self._role.log.end_offset:
+                raise LettersHeldUp(f"offset {first} is not committed yet; a new leader waits for its followers")
             if read is None:
-                return unread
+                return unread  # an unclean election has lost it
             try:
                 return await asyncio.to_thread(decode_source, read, first, last)
             finally:

@@ -20,6 +20,7 @@ from share_kit import (
     leader_of,
     opened_share_broker,
 )
+from structlog.testing import capture_logs
 
 from penstock.config.modern_groups import COPY_DEAD_LETTERS, DEAD_LETTER_TOPIC
 from penstock.config.topic import DEAD_LETTERS_ENABLED
@@ -285,6 +286,22 @@ async def test_the_next_leader_repeats_the_batch_of_the_last_one_without_a_secon
     await reject(successor, 2, 2)
     await until(lambda: not pending(broker))
     assert offsets(broker) == [0, 1, 2]
+
+
+async def test_a_new_leader_copies_records_only_once_it_knows_that_they_are_committed(broker):
+    await configure(broker)
+    await create(broker)
+    await append(broker, 2)
+    member, role = ShareMember(broker), leader_of(broker)
+    await member.fetch("t")
+    high_watermark, role.high_watermark = role.high_watermark, 0  # as of a leader whose followers have not fetched yet
+    with capture_logs() as events:
+        await reject(member, 1, 1)
+        await until(lambda: offsets(broker) or any("is not committed yet" in each.get("reason", "") for each in events))
+    assert not offsets(broker)
+    role.high_watermark = high_watermark
+    await until(lambda: offsets(broker) == [1])
+    assert [letter.value for letter in letters(broker)] == [records_of(role)[1].value]
 
 
 async def test_letters_of_a_deleted_topic_are_written_to_the_new_one(broker):

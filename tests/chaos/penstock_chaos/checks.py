@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from penstock_simulation import checker
-from penstock_simulation.checker import Finding
+from penstock_simulation.findings import Finding
 from penstock_simulation.history import Content, History, Partition
 
 from penstock_chaos.history import SOURCE, TARGET, Told

@@ -8,7 +8,7 @@ from pathlib import Path
 from struct import Struct
 from uuid import UUID
 
-from penstock_simulation.checker import Finding
+from penstock_simulation.findings import Finding
 
 HEADER = Struct(">qi")
 """Base offset and length of a batch; the last offset delta is at byte 23."""

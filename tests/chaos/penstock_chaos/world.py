@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock_simulation.checker import Finding
+from penstock_simulation.findings import Finding
 from penstock_simulation.history import Partition
 
 from penstock_chaos.broker import ClusterBroker

@@ -1,4 +1,5 @@
 """Checks a history against the guarantees of a broker. Pure functions that depend only on `history`.
+`share_checks` has those of share groups.
 
 Each finding is a `Finding` of one kind. An operation whose outcome the client does not know may have been executed or
 not.
@@ -10,40 +11,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from math import inf
-from typing import NamedTuple
 
-from penstock_simulation.history import (
-    Commit,
-    CommittedRead,
-    Content,
-    History,
-    Outcome,
-    Partition,
-    Seen,
-    ShareAck,
-    ShareDelivery,
-    Write,
-)
-
-
-class Finding(NamedTuple):
-    """A violation; `kind` names the guarantee."""
-
-    kind: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.message}"
+from penstock_simulation import share_checks
+from penstock_simulation.findings import Finding, place
+from penstock_simulation.history import Commit, CommittedRead, Content, History, Outcome, Partition, Seen, Write
 
 
 def check(history: History) -> list[Finding]:
     """Return all findings, the most severe kinds first."""
     return [finding for find in CHECKS for finding in find(history)]
-
-
-def place(partition: Partition, offset: int | None = None) -> str:
-    name = f"{partition[0]}-{partition[1]}"
-    return name if offset is None else f"{name} offset {offset}"
 
 
 # Log contents
@@ -221,12 +197,14 @@ def unseen_by_groups(history: History, contents: dict[Partition, Content]) -> It
 def early(history: History) -> Iterator[Finding]:
     """No reader receives a record of a delayed topic before its delay has passed."""
     sent = {write.value: write for write in history.writes if write.partition[0] in history.delays_s}
-    for seen in history.seen:
-        write = sent.get(seen.value)
-        if write is not None and seen.at_s < write.invoked_s + history.delays_s[write.partition[0]]:
+    received = [(seen.value, seen.at_s, seen.reader) for seen in history.seen]
+    received += [(delivery.value, delivery.received_s, delivery.member) for delivery in history.deliveries]
+    for value, at_s, reader in received:
+        write = sent.get(value)
+        if write is not None and at_s < write.invoked_s + history.delays_s[write.partition[0]]:
             yield Finding(
                 "early",
-                f"{seen.reader} got {place(seen.partition, seen.offset)} at {seen.at_s:.3f} s;"
+                f"{reader} got {value!r} of {place(write.partition)} at {at_s:.3f} s;"
                 f" it was sent at {write.invoked_s:.3f} s",
             )
 
@@ -325,6 +303,25 @@ def aborted_commit(history: History) -> Iterator[Finding]:
             )
 
 
+def two_owners(history: History) -> Iterator[Finding]:
+    """Once a member of a group uses a partition, no commit of the member before it that is sent then takes effect."""
+    taken_s: dict[int, float] = {}
+    last: dict[tuple[str, Partition], int] = {}
+    for assigned in history.assignments:
+        before = last.get((assigned.group, assigned.partition))
+        if before is not None:
+            taken_s[before] = assigned.at_s
+        last[assigned.group, assigned.partition] = assigned.session
+    for commit in history.commits:
+        if commit.outcome is Outcome.OK and commit.invoked_s > taken_s.get(commit.session, inf):
+            yield Finding(
+                "two owners",
+                f"a commit of {commit.offset} in {place(commit.partition)} that group {commit.group}'s former member"
+                f" sent at {commit.invoked_s:.3f} s took effect; another had the partition since"
+                f" {taken_s[commit.session]:.3f} s",
+            )
+
+
 # Brokers of a cluster
 
 
@@ -380,98 +377,6 @@ def allowed_later(history: History) -> Iterator[Finding]:
             )
 
 
-# Share groups
-
-
-def delivered_again(history: History) -> Iterator[Finding]:
-    """Once the answer to an acknowledgement says that a record is done, no later request acquires it."""
-    done: dict[tuple[Partition, int], ShareAck] = {}
-    for ack in history.acks:
-        if ack.is_final and ack.outcome is Outcome.OK:
-            before = done.get((ack.partition, ack.offset))
-            if before is None or ack.completed_s < before.completed_s:
-                done[ack.partition, ack.offset] = ack
-    for delivery in history.deliveries:
-        known = done.get((delivery.partition, delivery.offset))
-        if known is not None and delivery.sent_s > known.completed_s:
-            yield Finding(
-                "delivered again",
-                f"{delivery.member} acquired {place(delivery.partition, delivery.offset)} by a request of"
-                f" {delivery.sent_s:.3f} s; {known.member}'s acknowledgement was answered at {known.completed_s:.3f} s",
-            )
-
-
-def undelivered(history: History) -> Iterator[Finding]:
-    """A share group is done with a record only if it was acknowledged, or delivered as often as permitted.
-
-    Responses may be lost, so that a broker may count up to `LOST_DELIVERIES` more than members received.
-    """
-    counts: dict[tuple[Partition, int], int] = defaultdict(int)
-    for delivery in history.deliveries:
-        key = delivery.partition, delivery.offset
-        counts[key] = max(counts[key], delivery.count)
-        if delivery.count > history.delivery_limit:
-            yield Finding("over the limit", f"{delivery.member} got delivery {delivery.count} of {place(*key)}")
-    settled = {
-        (ack.partition, ack.offset) for ack in history.acks if ack.is_final and ack.outcome is not Outcome.FAILED
-    }
-    for content in history.contents:
-        end = history.queue_ends.get(content.partition, 0)
-        for offset, value in content.records:
-            key = content.partition, offset
-            if offset < end and key not in settled and counts[key] + LOST_DELIVERIES < history.delivery_limit:
-                yield Finding("undelivered", f"the group is done with {value!r} at {place(*key)}, which none accepted")
-
-
-def too_early(history: History) -> Iterator[Finding]:
-    """Once a release took effect, the record is not delivered during its back-off."""
-    releases: dict[tuple[Partition, int], list[ShareAck]] = defaultdict(list)
-    for ack in history.acks if history.backoffs_s else ():
-        if not ack.is_final and ack.outcome is Outcome.OK:
-            releases[ack.partition, ack.offset].append(ack)
-    for delivery in history.deliveries:
-        for ack in releases.get((delivery.partition, delivery.offset), ()):
-            until_s = ack.sent_s + history.backoffs_s[ack.count]
-            if delivery.count > ack.count and delivery.received_s < until_s:
-                yield Finding(
-                    "too early",
-                    f"{delivery.member} got delivery {delivery.count} of {place(delivery.partition, delivery.offset)}"
-                    f" at {delivery.received_s:.3f} s; its back-off lasts until {until_s:.3f} s or longer",
-                )
-
-
-def overtaken(history: History) -> Iterator[Finding]:
-    """With order by key, a record is delivered only once the earlier ones of its key are done."""
-    if not history.is_ordered_by_key:
-        return
-    keys = {write.value: write.key for write in history.writes}
-    done_s: dict[tuple[Partition, int], float] = {}
-    for ack in history.acks:
-        if ack.is_final and ack.outcome is not Outcome.FAILED:
-            at = ack.partition, ack.offset
-            done_s[at] = min(ack.sent_s, done_s.get(at, inf))
-    received: dict[tuple[Partition, int], list[ShareDelivery]] = defaultdict(list)
-    for delivery in history.deliveries:
-        received[delivery.partition, delivery.offset].append(delivery)
-        if delivery.count + LOST_DELIVERIES >= history.delivery_limit:
-            done_s[delivery.partition, delivery.offset] = 0.0
-    for content in history.contents:
-        earlier: dict[bytes, tuple[float, int]] = {}
-        for offset, value in content.records if content.partition in history.queue_ends else ():
-            key, at = keys.get(value), (content.partition, offset)
-            if key is None:
-                continue
-            since_s, before = earlier.get(key, (0.0, offset))
-            for delivery in received[at]:
-                if delivery.received_s < since_s:
-                    yield Finding(
-                        "overtaken",
-                        f"{delivery.member} got {place(*at)} at {delivery.received_s:.3f} s, although no"
-                        f" acknowledgement of {before}, which has its key, was sent before {since_s:.3f} s",
-                    )
-            earlier[key] = max((done_s.get(at, inf), offset), (since_s, before))
-
-
 CHECKS: Iterable[Callable[[History], Iterator[Finding]]] = (
     lost,
     vanished,
@@ -487,14 +392,10 @@ CHECKS: Iterable[Callable[[History], Iterator[Finding]]] = (
     aborted_commit,
     non_monotonic,
     committed_back,
+    two_owners,
     two_leaders,
     high_watermark_back,
     replicas_differ,
     allowed_later,
-    delivered_again,
-    undelivered,
-    too_early,
-    overtaken,
+    *share_checks.CHECKS,
 )
-LOST_DELIVERIES = 4
-"""Deliveries of a record in a row whose responses were lost, at most."""

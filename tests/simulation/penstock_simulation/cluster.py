@@ -6,15 +6,28 @@ The seed chooses the workloads, the number of brokers and their settings.
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from penstock.client import TopicPartition
-from penstock_simulation import administering, delaying, plain_reading, queueing, revoking, transacting, workload
-from penstock_simulation.checker import Finding
+from penstock_simulation import (
+    administering,
+    delaying,
+    plain_reading,
+    queue_settings,
+    queueing,
+    revoking,
+    transacting,
+    workload,
+)
 from penstock_simulation.cluster_faults import CLUSTER_WEIGHTS, ClusterFaults
+from penstock_simulation.findings import Finding
 from penstock_simulation.hosting import BrokerHost
 from penstock_simulation.machine import Machine
 from penstock_simulation.observing import replicas
 from penstock_simulation.scenario import LEAST_FAULTS, Scenario
+
+if TYPE_CHECKING:
+    from penstock.client.membership import GroupProtocol
 
 BROKERS = 3
 REPLICATION = 3
@@ -33,7 +46,25 @@ QUEUES_SHARE = 0.4
 DELAYS = "delays"
 DELAYS_SHARE = 0.3
 """Probability of the workload with a delayed topic, drawn apart as well."""
-ALL_FEATURES = frozenset({*FEATURES, RIGHTS, QUEUES, DELAYS})
+GROUPS = "groups"
+GROUPS_SHARE = 0.5
+"""Probability of members of the consumer group that use KIP-848, drawn apart as well."""
+MODERN_GROUPS: tuple[tuple[GroupProtocol, ...], ...] = (("consumer",), ("classic", "consumer"))
+GROUP_SETTINGS = {"consumer.session.timeout.ms": "45000", "consumer.heartbeat.interval.ms": "5000"}
+GROUPS = "groups"
+GROUPS_SHARE = 0.4
+"""Probability of members of the group that use the consumer protocol (KIP-848), drawn apart as well."""
+PROTOCOLS: tuple[tuple[GroupProtocol, ...], ...] = (("consumer",), ("classic", "consumer"))
+"""The protocols of the members of such a group; with both, the group migrates."""
+GROUP_SETTINGS = {
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
+}
+DELAYED_QUEUE_SHARE = 0.6
+"""Probability that the share group, if there are both, has the delayed topic too."""
+ALL_FEATURES = frozenset({*FEATURES, RIGHTS, QUEUES, DELAYS, GROUPS})
 
 
 class Cluster(Scenario):
@@ -58,6 +89,8 @@ class Cluster(Scenario):
             drawn |= {QUEUES}
         if self.world.streams[DELAYS].random() < DELAYS_SHARE:
             drawn |= {DELAYS}
+        if self.world.streams[GROUPS].random() < GROUPS_SHARE:
+            drawn |= {GROUPS}
         self.features = drawn if features is None else features
         self.faults = ClusterFaults(self, kinds or CLUSTER_WEIGHTS)
         self.faults.pace = rng.choice([0.3, 1.0])
@@ -71,6 +104,8 @@ class Cluster(Scenario):
         }
         if RIGHTS in self.features:
             self.settings |= revoking.SETTINGS
+        if GROUPS in self.features:
+            self.settings |= GROUP_SETTINGS
         for number in range(1, BROKERS + 1):
             self.add_host(number)
         self.plan = workload.Plan(
@@ -84,13 +119,14 @@ class Cluster(Scenario):
             replication=REPLICATION,
             enough=lambda: self.faults.counted >= LEAST_FAULTS,
         )
+        if GROUPS in self.features:
+            self.plan.protocols = self.world.streams["group protocols"].choice(PROTOCOLS)
         self.revocations = revoking.Revocations(self.plan, self.hosts, lease_ms / 1000)
-        if QUEUES in self.features:
-            queueing.draw_settings(self.plan, self.world.streams["queue settings"])
-            self.plan.last.append(partial(queueing.finish, self.plan))
         if DELAYS in self.features:
             delaying.draw_settings(self.plan, self.world.streams["delay settings"])
             self.plan.last.append(partial(delaying.wait_until_due, self.plan))
+        if QUEUES in self.features:
+            self.prepare_queue()
         if RIGHTS in self.features:
             self.plan.others.append((revoking.GUARDED, 1, False))
         if "transactions" in self.features:
@@ -98,6 +134,15 @@ class Cluster(Scenario):
             self.plan.others.append((transacting.LEDGER, TRANSACTORS, True))
             partitions = [TopicPartition(transacting.LEDGER, number) for number in range(TRANSACTORS)]
             self.plan.groups.append((transacting.TRANSFER, partitions))
+
+    def prepare_queue(self) -> None:
+        plan, streams = self.plan, self.world.streams
+        queue_settings.draw_settings(plan, streams["queue settings"], streams["letters"])
+        if DELAYS in self.features and streams["delayed queue"].random() < DELAYED_QUEUE_SHARE:
+            plan.queue_topics.append(delaying.LATER)
+        plan.last.append(partial(queueing.finish, plan))
+        if plan.letters:
+            plan.last.append(partial(queue_settings.read_letters, plan))
 
     def add_host(self, number: int) -> BrokerHost:
         settings = {**self.settings, "node.id": str(number)}

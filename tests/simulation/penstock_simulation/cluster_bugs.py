@@ -279,6 +279,68 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
         ),
         Hunt(("kill",), ("queues",)),
     ),
+    (
+        one_edit(
+            "dead-letter-after-archive",
+            "a record is archived durably before its dead letter is written",
+            "share/dead_letter_writer.py",
+            "        result = await self._services.logs.append(batch.target, await self._encode(batch))\n"
+            "        if not self._leader.is_fenced:\n"
+            "            await self._handle(batch, result)\n",
+            "        data = await self._encode(batch)\n"
+            "        self._read = None\n"
+            "        self._letters.complete()\n"
+            "        await self._leader.store_letters()\n"
+            "        while (await self._services.logs.append(batch.target, data)).error not in WRITTEN:\n"
+            "            await asyncio.sleep(0.1)\n",
+        ),
+        Hunt(("kill", "kill_in_loop", "kill_several", "power_loss"), ("queues",)),
+    ),
+    (
+        one_edit(
+            "dead-letter-without-sequence",
+            "dead letters are written without the sequence of an idempotent producer",
+            "share/dead_letter_records.py",
+            "    return builder.build(\n"
+            "        producer_id=batch.producer_id, producer_epoch=batch.producer_epoch, base_sequence=batch.sequence\n"
+            "    )\n",
+            "    return builder.build()\n",
+        ),
+        Hunt(("kill", "kill_in_loop", "kill_several", "isolate"), ("queues",)),
+    ),
+    (
+        one_edit(
+            "share-state-unfenced",
+            "the coordinator accepts the state of a leader whose share-partition another one has claimed",
+            "share/state.py",
+            "        return ErrorCode.NONE if follows else ErrorCode.FENCED_LEADER_EPOCH\n",
+            "        return ErrorCode.NONE\n",
+        ),
+        Hunt(("isolate", "pause", "pause_in_loop", "watch_lag", "store_cut"), ("queues",)),
+    ),
+    (
+        one_edit(
+            "share-lock-kept-at-failover",
+            "a new leader regards the records that were delivered before as locked for ever",
+            "share/partition.py",
+            "        self.window.append(Run(stored.first, stored.last, state, stored.delivery_count))\n",
+            "        run = Run(stored.first, stored.last, state, stored.delivery_count)\n"
+            "        if state is RecordState.AVAILABLE and stored.delivery_count:\n"
+            '            run.acquire("", NEVER)\n'
+            "        self.window.append(run)\n",
+        ),
+        Hunt(("kill", "restart"), ("queues",)),
+    ),
+    (
+        one_edit(
+            "former-owner-commits",
+            "a member that was removed from its consumer group may still commit",
+            "group/modern/consumer.py",
+            "        return ErrorCode.UNKNOWN_MEMBER_ID\n    if epoch == member.epoch:\n        return ErrorCode.NONE",
+            "        return ErrorCode.NONE\n    if epoch == member.epoch:\n        return ErrorCode.NONE",
+        ),
+        Hunt(("pause_client", "kill_client", "cut", "pause"), ("groups",)),
+    ),
     (BUGS["deferred-batch-overtaken"], Hunt(("restart", "watch_lag", "store_slow"), ("transactions",))),
 )
 CLUSTER_BUGS: dict[str, Bug] = {bug.name: bug for bug, _ in HUNTED}

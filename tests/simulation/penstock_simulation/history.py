@@ -66,6 +66,18 @@ class Commit:
     outcome: Outcome = Outcome.UNKNOWN
     completed_s: float = inf
     transaction: str = ""
+    session: int = 0
+    """The committer's assignment of the partition; 0 if it has none."""
+
+
+@dataclass(slots=True)
+class Assigned:
+    """A partition that a member of a group started to use; `session` is that of the records it receives."""
+
+    group: str
+    partition: Partition
+    session: int
+    at_s: float
 
 
 @dataclass(slots=True)
@@ -172,6 +184,27 @@ class ShareAck:
     """The delivery count of the delivery."""
     sent_s: float = inf
     """Infinite if it was never sent."""
+    is_rejected: bool = False
+
+    @property
+    def may_apply(self) -> bool:
+        """Whether it took effect, or may have taken effect."""
+        return self.outcome is Outcome.OK or (self.outcome is Outcome.UNKNOWN and self.sent_s < inf)
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether it accepts the record."""
+        return self.is_final and not self.is_rejected
+
+
+@dataclass(slots=True)
+class Letter:
+    """A dead letter at `position` of the record at `offset` of `partition`."""
+
+    position: tuple[Partition, int]
+    partition: Partition
+    offset: int
+    value: bytes | None
 
 
 @dataclass(slots=True)
@@ -181,6 +214,7 @@ class History:
     writes: list[Write] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
+    assignments: list[Assigned] = field(default_factory=list)
     committed_reads: list[CommittedRead] = field(default_factory=list)
     contents: list[Content] = field(default_factory=list)
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
@@ -198,6 +232,10 @@ class History:
     """By delivery count, the back-off of a record that is released. Empty without back-off."""
     is_ordered_by_key: bool = False
     """Whether the share group orders records by key."""
+    letters: list[Letter] | None = None
+    """The final contents of the share group's dead-letter topic; None if it has none."""
+    copies_letters: bool = True
+    """Whether dead letters have the values of their records."""
     queue_ends: dict[Partition, int] = field(default_factory=dict)
     """By partition, the offset below which the share group was done with all records at the end."""
     aborted: set[str] = field(default_factory=set)

@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 from penstock_simulation import quiet, workload
-from penstock_simulation.checker import Finding, check
+from penstock_simulation.checker import check
 from penstock_simulation.faults import WEIGHTS, Faults
+from penstock_simulation.findings import Finding
 from penstock_simulation.history import History
 from penstock_simulation.hosting import BrokerHost
 from penstock_simulation.machine import Machine
@@ -137,7 +138,7 @@ class Scenario:
         return [*self.look_inside(), *check(self.history)]
 
     def is_finished(self) -> bool:
-        return self.plan.working <= self.plan.finished
+        return self.plan.is_sent
 
     def look_inside(self) -> list[Finding]:
         """Return findings in the brokers' internal state at the end."""

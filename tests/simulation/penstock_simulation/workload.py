@@ -12,10 +12,11 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.client import (
     Admin,
+    AlterConfig,
     BrokerError,
     ClientError,
     Consumer,
@@ -27,10 +28,21 @@ from penstock.client import (
     RebalanceListener,
     TopicPartition,
 )
-from penstock_simulation.history import Commit, CommittedRead, Content, History, Outcome, Partition, Seen, Write
+from penstock_simulation.history import (
+    Assigned,
+    Commit,
+    CommittedRead,
+    Content,
+    History,
+    Outcome,
+    Partition,
+    Seen,
+    Write,
+)
 
 if TYPE_CHECKING:
     from penstock.client.consumer import Isolation
+    from penstock.client.membership import GroupProtocol
     from penstock.runtime.clock import Clock
     from penstock_simulation.world import World
 
@@ -67,10 +79,18 @@ class Plan:
     """Whether enough events have occurred for producers to stop."""
     fewer: dict[str, int] = field(default_factory=dict)
     """Number of records by producer, for producers that do not send `records`."""
+    protocols: tuple[GroupProtocol, ...] = ("classic",)
+    """The group protocols of the members of `GROUP`; a group with both migrates between them."""
     keys: int = 0
     """Number of keys of the records in `TOPIC`; 0 for records without keys."""
     queue_settings: dict[str, str] = field(default_factory=dict)
     """The settings of the share group."""
+    queue_topics: list[str] = field(default_factory=lambda: [TOPIC])
+    """The topics of the share group."""
+    queue_choices: dict[int | None, float] = field(default_factory=dict)
+    """What a member of the share group does with a record, and how often; see `queue_settings`."""
+    letters: list[TopicPartition] = field(default_factory=list)
+    """The partitions of the share group's dead-letter topic. They are read apart from the other topics."""
     lives: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     working: set[str] = field(default_factory=set)
@@ -91,8 +111,19 @@ class Plan:
         return sent >= wanted and (sent >= MOST * wanted or self.enough())
 
     @property
+    def is_sent(self) -> bool:
+        """Whether all clients that must finish have finished."""
+        return self.working <= self.finished
+
+    @property
     def all_partitions(self) -> list[TopicPartition]:
         return [TopicPartition(TOPIC, index) for index in range(self.partitions)]
+
+    @property
+    def queue_partitions(self) -> list[TopicPartition]:
+        """The partitions of the share group's topics."""
+        counts = [(name, count) for name, count, _ in self.topics if name in self.queue_topics]
+        return [TopicPartition(name, index) for name, count in counts for index in range(count)]
 
     @property
     def topics(self) -> list[tuple[str, int, bool]]:
@@ -234,18 +265,23 @@ class Sessions(RebalanceListener):
 
     async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
         for partition in sorted(partitions):
-            self.current[partition] = self.plan.new_session()
+            session = self.current[partition] = self.plan.new_session()
+            self.plan.history.assignments.append(Assigned(GROUP, plain(partition), session, self.plan.world.now))
 
 
 async def consume(plan: Plan, name: str, rng: random.Random) -> None:
-    """Run a member of the group, restarting it after each error: it reads, and commits the offsets it has read."""
+    """Run a member of the group, restarting it after each error: it reads, and commits the offsets it has read.
+
+    Each incarnation uses one of the group protocols of the plan.
+    """
     while True:
         plan.lives[name] += 1
         reader = f"{name}.{plan.lives[name]}"
+        protocol = rng.choice(plan.protocols) if len(plan.protocols) > 1 else plan.protocols[0]
         consumer = Consumer(
-            plan.bootstrap, group_id=GROUP, offset_reset="earliest", session_timeout_ms=6000,
-            heartbeat_interval_ms=1000, request_timeout_ms=5000, fetch_max_wait_ms=300, metadata_max_age_ms=30_000,
-            assignors=(rng.choice(["range", "cooperative-sticky"]), "roundrobin"), auto_create_topics=False,
+            plan.bootstrap, group_id=GROUP, group_protocol=protocol, offset_reset="earliest",
+            request_timeout_ms=5000, fetch_max_wait_ms=300, metadata_max_age_ms=30_000, auto_create_topics=False,
+            **protocol_options(protocol, rng),
         )  # fmt: skip
         try:
             await consumer.start()
@@ -258,8 +294,29 @@ async def consume(plan: Plan, name: str, rng: random.Random) -> None:
         await asyncio.sleep(RETRY_S)
 
 
+def protocol_options(protocol: GroupProtocol, rng: random.Random) -> dict[str, Any]:
+    """Return the options of a consumer that its group protocol has."""
+    if protocol == "consumer":
+        return {"remote_assignor": rng.choice(["uniform", "range"])}
+    assignors = rng.choice(["range", "cooperative-sticky"]), "roundrobin"
+    return {"assignors": assignors, "session_timeout_ms": 6000, "heartbeat_interval_ms": 1000}
+
+
+async def configure_group(plan: Plan, group: str, settings: Mapping[str, str]) -> None:
+    """Set the settings of a group; retry until they are set."""
+    changes = [AlterConfig(name, value) for name, value in settings.items()]
+    while True:
+        try:
+            async with Admin(plan.bootstrap, request_timeout_ms=3000) as admin:
+                if (await admin.alter_group_configs({group: changes}))[group] is None:
+                    return
+        except ClientError:
+            pass
+        await asyncio.sleep(RETRY_S)
+
+
 async def poll_and_commit(plan: Plan, consumer: Consumer, reader: str, sessions: Sessions, rng: random.Random) -> None:
-    reached: dict[TopicPartition, int] = {}
+    reached: dict[TopicPartition, tuple[int, int]] = {}
     life = rng.randrange(50, 400)
     for _ in range(life):
         polled = await consumer.getmany(timeout_ms=500, max_records=rng.choice([1, 5, 50, 500]))
@@ -269,17 +326,24 @@ async def poll_and_commit(plan: Plan, consumer: Consumer, reader: str, sessions:
                 plan.history.seen.append(
                     Seen(reader, session, plain(partition), record.offset, record.value or b"", plan.world.now, GROUP)
                 )
-                reached[partition] = record.offset + 1
+                reached[partition] = session, record.offset + 1
         if rng.random() < 0.3:
-            assigned = consumer.assignment
-            offsets = {tp: offset for tp, offset in sorted(reached.items()) if tp in assigned}
+            assigned, current = consumer.assignment, sessions.current
+            offsets = {
+                tp: offset
+                for tp, (session, offset) in sorted(reached.items())
+                if tp in assigned and session == current[tp]
+            }
             reached.clear()
             if offsets:
-                await commit(plan, consumer, offsets)
+                await commit(plan, consumer, offsets, sessions.current)
 
 
-async def commit(plan: Plan, consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
-    commits = [Commit(GROUP, plain(tp), offset, plan.world.now) for tp, offset in offsets.items()]
+async def commit(
+    plan: Plan, consumer: Consumer, offsets: dict[TopicPartition, int], current: Mapping[TopicPartition, int]
+) -> None:
+    now_s = plan.world.now
+    commits = [Commit(GROUP, plain(tp), offset, now_s, session=current[tp]) for tp, offset in offsets.items()]
     plan.history.commits += commits
     await consumer.commit(offsets, timeout_ms=5000)
     for one in commits:
@@ -368,6 +432,8 @@ async def read_everything(plan: Plan) -> None:
         await insist(plan, work)
     for topic, count, is_transactional in plan.topics:
         partitions = [TopicPartition(topic, index) for index in range(count)]
+        if partitions == plan.letters:
+            continue
         await insist(plan, partial(read_topic, plan, partitions, is_transactional))
 
 
