@@ -1,7 +1,7 @@
 """Replays dead letters: sends their original records again, each letter once.
 
 A transaction has the records and the progress, which is the committed offset of a group. A replay that was interrupted
-continues there. Used by `penstock dlq replay`.
+continues there. Used by `penstock dlq replay` and the operator.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from penstock.client.types import OffsetAndMetadata, TopicPartition
 from penstock.wire.record import Record
 
 MAX_BATCH_LETTERS = 500
+MAX_BUFFERED_BYTES = 16 * 1024 * 1024
+"""Bounds the memory of a replay, apart from a single letter that is larger."""
 POLL_MS = 500
 
 
@@ -35,17 +37,23 @@ class ReplayCounts:
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
     """`target` replaces the original topics. `rate_per_s` limits the letters per second. The group `group_id` has the
-    progress; by default, its name is derived from the topic."""
+    progress; by default, its name is derived from the topic.
+
+    `ends` bounds the replay; by default, it ends where the topic ends at the start. A replay that is repeated with the
+    same `run` counts the letters that it has replayed before, too: see `RunTally`.
+    """
 
     selection: LetterFilter = field(default_factory=LetterFilter)
     target: str = ""
     rate_per_s: float | None = None
     group_id: str = ""
     dry_run: bool = False
+    ends: Mapping[TopicPartition, int] | None = None
+    run: str = ""
 
 
 class LetterReplay:
-    """A replay of one dead-letter topic, up to the end that it has at the start."""
+    """A replay of the letters that a dead-letter topic has at the start."""
 
     def __init__(
         self, bootstrap: str, topic: str, options: ReplayOptions | None = None, *, security: Security | None = None
@@ -55,6 +63,14 @@ class LetterReplay:
         self.group_id = self._options.group_id or f"penstock-dlq-replay-{topic}"
         self.counts = ReplayCounts()
         self._progress: dict[TopicPartition, ReplayProgress] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        """The offset of the next letter to visit, by partition that has letters to visit."""
+        self._ends: dict[TopicPartition, int] = {}
+
+    @property
+    def remaining(self) -> int:
+        """Number of offsets that the replay has not visited yet."""
+        return sum(max(end - self._positions[tp], 0) for tp, end in self._ends.items())
 
     async def run(self, on_progress: Callable[[ReplayCounts], object] = lambda _: None) -> ReplayCounts:
         """Replay. Raises `UnknownTopic` for a missing topic, `ProducerFenced` if another replay of it has started, and
@@ -70,58 +86,77 @@ class LetterReplay:
                     auto_create_topics=False,
                 )
                 await stack.enter_async_context(producer)
-            ends = await self._load_progress()
+            await self._load_progress()
             consumer = Consumer(
                 self._bootstrap,
                 security=self._security,
                 isolation="read_committed",
                 offset_reset="earliest",
+                fetch_max_bytes=MAX_BUFFERED_BYTES,
+                buffer_bytes=MAX_BUFFERED_BYTES,
                 auto_create_topics=False,
             )
             await stack.enter_async_context(consumer)
-            consumer.assign(list(ends))
-            for tp, progress in self._progress.items():
-                consumer.seek(tp, progress.first_offset)
-            await self._run(consumer, producer, ends, on_progress)
+            consumer.assign(list(self._ends))
+            for tp, position in self._positions.items():
+                consumer.seek(tp, position)
+            await self._run(consumer, producer, on_progress)
         return self.counts
 
-    async def _load_progress(self) -> dict[TopicPartition, int]:
-        """Restore the progress. Returns the end offsets of the partitions that have letters to visit."""
+    async def _load_progress(self) -> None:
+        """Restore the progress, and find the partitions that have letters to visit."""
         async with Admin(self._bootstrap, security=self._security) as admin:
             (topic,) = (await admin.describe_topics([self._topic])).values()
             partitions = [TopicPartition(self._topic, index) for index in sorted(topic.partitions)]
             ranges = await admin.ends(partitions)
             committed = await admin.committed(self.group_id, partitions)
-        ends: dict[TopicPartition, int] = {}
+        limits = self._options.ends
         for tp, (start, end) in ranges.items():
+            last = end if limits is None else min(limits.get(tp, 0), end)
             progress = ReplayProgress.restore(committed.get(tp), start)
-            if max(progress.first_offset, start) < end:
-                self._progress[tp], ends[tp] = progress, end
-        return ends
+            self.counts.replayed += progress.replayed(self._options.run)
+            position = max(progress.first_offset, start)
+            if position < last:
+                self._progress[tp], self._positions[tp], self._ends[tp] = progress, position, last
 
     async def _run(
-        self,
-        consumer: Consumer,
-        producer: Producer | None,
-        ends: Mapping[TopicPartition, int],
-        on_progress: Callable[[ReplayCounts], object],
+        self, consumer: Consumer, producer: Producer | None, on_progress: Callable[[ReplayCounts], object]
     ) -> None:
         rate = self._options.rate_per_s
         max_records = MAX_BATCH_LETTERS if rate is None else max(1, min(int(rate), MAX_BATCH_LETTERS))
         loop = asyncio.get_running_loop()
-        started_s = loop.time()
-        while not all([await consumer.position(tp) >= end for tp, end in ends.items()]):
-            batches = await consumer.getmany(timeout_ms=POLL_MS, max_records=max_records)
+        started_s, before = loop.time(), self.counts.replayed
+        while not all([await consumer.position(tp) >= end for tp, end in self._ends.items()]):
+            found = await consumer.getmany(timeout_ms=POLL_MS, max_records=max_records)
+            batches = {tp: bounded for tp, records in found.items() if (bounded := self._below_end(tp, records))}
+            consumer.pause(*[tp for tp in found if await consumer.position(tp) >= self._ends[tp]])
             if not batches:
                 continue
-            selected = [letter for tp, records in batches.items() for letter in self._select(tp, records)]
-            offsets = {tp: self._progress[tp].commit(records[-1].offset + 1) for tp, records in batches.items()}
+            selected = {tp: self._select(tp, records) for tp, records in batches.items()}
+            offsets = {
+                tp: self._commit(tp, records[-1].offset + 1, len(selected[tp])) for tp, records in batches.items()
+            }
             if producer is not None:
-                await self._send(producer, selected, offsets)
-            self.counts.replayed += len(selected)
+                await self._send(producer, [letter for letters in selected.values() for letter in letters], offsets)
+            self.counts.replayed += sum(len(letters) for letters in selected.values())
+            self._positions.update({tp: records[-1].offset + 1 for tp, records in batches.items()})
             on_progress(self.counts)
             if rate is not None:
-                await asyncio.sleep(started_s + self.counts.replayed / rate - loop.time())
+                await asyncio.sleep(started_s + (self.counts.replayed - before) / rate - loop.time())
+        self._positions = dict(self._ends)
+
+    def _below_end(self, tp: TopicPartition, records: Sequence[Record]) -> Sequence[Record]:
+        """Return the records below the end: a consumer of the replayed records may fail again, and its new letters must
+        not extend the replay."""
+        end = self._ends[tp]
+        if records[-1].offset < end:
+            return records
+        return [record for record in records if record.offset < end]
+
+    def _commit(self, tp: TopicPartition, position: int, replayed: int) -> OffsetAndMetadata:
+        if self._options.run:
+            self._progress[tp].count(self._options.run, replayed)
+        return self._progress[tp].commit(position)
 
     def _select(self, tp: TopicPartition, records: Sequence[Record]) -> list[Letter]:
         """Return the letters to replay, and keep the others."""

@@ -19,6 +19,8 @@ from penstock.wire.record import Record
 MAX_METADATA_CHARS = 4_000
 """Upper bound of the metadata of a committed offset; brokers accept 4,096 bytes by default."""
 KEPT = "kept="
+RUN = "run="
+RUN_TALLY = re.compile(r"([0-9a-z]{1,32}):(\d{1,19})")
 RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 NUMBER = re.compile(rb"\d{1,19}")
 
@@ -114,6 +116,13 @@ class KeptRange(NamedTuple):
     last: int
 
 
+class RunTally(NamedTuple):
+    """The number of letters of a partition that one run has replayed. `run`: 1 to 32 digits and small letters."""
+
+    run: str
+    replayed: int = 0
+
+
 class TooManyKept(ClientError):
     """The letters that were left out do not fit into the metadata of the committed offset."""
 
@@ -122,11 +131,11 @@ class ReplayProgress:
     """Which letters of a partition were replayed: those below `next_offset`, except the kept ones.
 
     A replay with a filter keeps the letters that it leaves out for later replays. Letters are visited in the order of
-    their offsets.
+    their offsets. `tally` counts the letters of the run that was the last to have a name.
     """
 
-    def __init__(self, next_offset: int, kept: Iterable[KeptRange] = ()) -> None:
-        self.next_offset = next_offset
+    def __init__(self, next_offset: int, kept: Iterable[KeptRange] = (), tally: RunTally | None = None) -> None:
+        self.next_offset, self.tally = next_offset, tally
         self._earlier = deque(kept)
         self._kept: list[KeptRange] = []
         self._extends = False
@@ -137,7 +146,7 @@ class ReplayProgress:
         """Return the progress that `commit` returned. Raises `ClientError` for other metadata."""
         if committed is None:
             return cls(start_offset)
-        return cls(committed.offset, decode_ranges(committed.metadata))
+        return cls(committed.offset, *decode_progress(committed.metadata))
 
     @property
     def first_offset(self) -> int:
@@ -160,19 +169,40 @@ class ReplayProgress:
             self._kept.append(KeptRange(offset, offset))
         self._extends = True
 
+    def replayed(self, run: str) -> int:
+        """Return the number of letters that a run has replayed."""
+        return self.tally.replayed if self.tally is not None and self.tally.run == run else 0
+
+    def count(self, run: str, letters: int) -> None:
+        """Add to the letters that a run has replayed."""
+        self.tally = RunTally(run, self.replayed(run) + letters)
+
     def commit(self, position: int) -> OffsetAndMetadata:
         """Return what to commit once all letters below `position` were visited. Raises `TooManyKept`."""
         rest = [KeptRange(max(each.first, position), each.last) for each in self._earlier if each.last >= position]
-        metadata = encode_ranges([*self._kept, *rest])
+        metadata = encode_progress([*self._kept, *rest], self.tally)
         if len(metadata) > MAX_METADATA_CHARS:
             raise TooManyKept("too many letters are left out in between; replay with a wider filter, or purge some")
         return OffsetAndMetadata(max(self.next_offset, position), metadata)
 
 
-def encode_ranges(ranges: Sequence[KeptRange]) -> str:
-    """Return ranges of offsets as text, such as `kept=5-7,9`; empty without ranges."""
+def encode_progress(ranges: Sequence[KeptRange], tally: RunTally | None = None) -> str:
+    """Return progress as text, such as `kept=5-7,9;run=a1:3`; empty without ranges and tally."""
     parts = (str(first) if first == last else f"{first}-{last}" for first, last in ranges)
-    return f"{KEPT}{','.join(parts)}" if ranges else ""
+    fields = [f"{KEPT}{','.join(parts)}"] if ranges else []
+    return ";".join([*fields, f"{RUN}{tally.run}:{tally.replayed}"] if tally is not None else fields)
+
+
+def decode_progress(metadata: str) -> tuple[list[KeptRange], RunTally | None]:
+    """Return the ranges and the tally of a text. Raises `ClientError` if they are not ascending ranges, or if the text
+    has another format."""
+    kept, separator, last = metadata.rpartition(";")
+    if not last.startswith(RUN):
+        return decode_ranges(metadata), None
+    found = RUN_TALLY.fullmatch(last, len(RUN))
+    if found is None or (separator and not kept):
+        raise ClientError(f'the group has committed offsets of another kind, with metadata "{metadata[:100]}"')
+    return decode_ranges(kept), RunTally(found[1], int(found[2]))
 
 
 def decode_ranges(metadata: str) -> list[KeptRange]:

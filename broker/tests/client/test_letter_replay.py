@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -122,3 +123,43 @@ async def test_a_replay_ends_when_another_one_starts(bootstrap: str, topic: str,
         await first.run(lambda counts: tasks.append(asyncio.ensure_future(run_another(counts))))
     await tasks[0]
     assert sorted(int(r.value or b"") for r in await read_all(bootstrap, topic, 20)) == list(range(20))
+
+
+async def test_letters_after_the_given_ends_are_not_replayed(bootstrap: str, topic: str, letters: str) -> None:
+    ends = {TopicPartition(letters, 0): 4, TopicPartition(letters, 1): 20}
+    assert await LetterReplay(bootstrap, letters, ReplayOptions(ends=ends)).run() == ReplayCounts(replayed=14)
+    values = sorted(int(r.value or b"") for r in await read_all(bootstrap, topic, 14))
+    assert values == sorted([*range(0, 8, 2), *range(1, 20, 2)])
+    assert await LetterReplay(bootstrap, letters).run() == ReplayCounts(replayed=6)
+
+
+async def test_letters_that_are_written_during_a_replay_do_not_extend_it(
+    bootstrap: str, topic: str, letters: str
+) -> None:
+    """A consumer rejects the replayed records at once, so each one becomes a letter again."""
+    replay = LetterReplay(bootstrap, letters, ReplayOptions(rate_per_s=8))
+    written: list[asyncio.Task[None]] = []
+
+    def reject(counts: ReplayCounts) -> None:
+        if not written:
+            written.append(asyncio.ensure_future(write_letters(bootstrap, letters, topic, 40)))
+
+    assert await replay.run(reject) == ReplayCounts(replayed=20)
+    await written[0]
+    assert await LetterReplay(bootstrap, letters).run() == ReplayCounts(replayed=40)
+
+
+async def test_a_run_that_was_interrupted_counts_its_letters_once(bootstrap: str, topic: str, letters: str) -> None:
+    options = ReplayOptions(LetterFilter(reason="timeout"), rate_per_s=2, run="r1")
+    first = LetterReplay(bootstrap, letters, options)
+    reached = asyncio.Event()
+    task = asyncio.ensure_future(first.run(lambda counts: reached.set() if counts.replayed else None))
+    await reached.wait()
+    assert 0 < first.remaining < 20
+    task.cancel()
+    await asyncio.wait([task])
+    second = LetterReplay(bootstrap, letters, replace(options, rate_per_s=None))
+    assert await second.run() == ReplayCounts(replayed=10, kept=10)
+    assert second.remaining == 0
+    assert len(await read_all(bootstrap, topic, 10)) == 10
+    assert await LetterReplay(bootstrap, letters, replace(options, run="r2")).run() == ReplayCounts(kept=10)

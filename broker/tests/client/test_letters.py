@@ -11,9 +11,10 @@ from penstock.client.letters import (
     KeptRange,
     LetterFilter,
     ReplayProgress,
+    RunTally,
     TooManyKept,
-    decode_ranges,
-    encode_ranges,
+    decode_progress,
+    encode_progress,
     parse_letter,
 )
 from penstock.wire.record import Record
@@ -97,14 +98,49 @@ def test_kept_letters_that_do_not_fit_into_the_metadata_are_an_error() -> None:
         progress.commit(10_000)
 
 
-def test_ranges_are_texts() -> None:
-    ranges = [KeptRange(5, 7), KeptRange(9, 9)]
-    assert encode_ranges(ranges) == "kept=5-7,9"
-    assert decode_ranges("kept=5-7,9") == ranges
-    assert decode_ranges(encode_ranges([])) == []
+@pytest.mark.parametrize(
+    ("kept", "tally", "metadata"),
+    [
+        ([], None, ""),
+        ([KeptRange(5, 7), KeptRange(9, 9)], None, "kept=5-7,9"),
+        ([], RunTally("a1", 3), "run=a1:3"),
+        ([KeptRange(5, 7)], RunTally("a1", 0), "kept=5-7;run=a1:0"),
+    ],
+)
+def test_progress_is_a_text(kept: list[KeptRange], tally: RunTally | None, metadata: str) -> None:
+    assert encode_progress(kept, tally) == metadata
+    assert decode_progress(metadata) == (kept, tally)
 
 
-@pytest.mark.parametrize("metadata", ["x", "kept=", "kept=7-5", "kept=9,5", "kept=1-", "kept=-1", "kept=1;2"])
+def test_a_run_counts_what_it_has_replayed_before_and_not_what_other_runs_have() -> None:
+    progress = ReplayProgress(0)
+    progress.count("one", 2)
+    progress = ReplayProgress.restore(progress.commit(2), 0)
+    progress.count("one", 3)
+    progress = ReplayProgress.restore(progress.commit(5), 0)
+    assert (progress.replayed("one"), progress.replayed("two")) == (5, 0)
+    progress.count("two", 1)
+    assert (progress.replayed("one"), progress.replayed("two")) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "x",
+        "kept=",
+        "kept=7-5",
+        "kept=9,5",
+        "kept=1-",
+        "kept=-1",
+        "kept=1;2",
+        "run=",
+        "run=A:1",
+        "run=a",
+        ";run=a:1",
+        "kept=;run=a:1",
+        "run=a:1;kept=1",
+    ],
+)
 def test_metadata_of_another_kind_is_refused(metadata: str) -> None:
     with pytest.raises(ClientError, match="the group has committed offsets"):
         ReplayProgress.restore(OffsetAndMetadata(3, metadata), 0)
