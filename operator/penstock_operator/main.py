@@ -38,6 +38,7 @@ from penstock_operator.engine.watching import quiet_kopf
 from penstock_operator.groups.controller import GroupController
 from penstock_operator.groups.discovery import MAX_DISCOVERED, Discovery
 from penstock_operator.groups.pacing import StatusPacing
+from penstock_operator.groups.replays import GroupReplays
 from penstock_operator.groups.views import GroupViews
 from penstock_operator.kube.client import KubeClient
 from penstock_operator.kube.events import EventRecorder
@@ -196,12 +197,13 @@ def build_controllers(
     clusters = ClusterController(
         kube, cache, connections, queue, image=options.image, prober=TlsProber(), store=EtcdClient()
     )
-    groups = GroupController(kube, cache, connections, clock, views, pacing)
+    replays = GroupReplays(connections, queue)
+    groups = GroupController(kube, cache, connections, clock, views, pacing, replays)
     users = UserController(kube, cache, connections, queue)
     discovery = Discovery(kube, cache, connections, queue, clock, views, options.max_discovered_groups)
     return ControllerSet(
         controllers={"Cluster": clusters, "Topic": topics, "ConsumerGroup": groups, "User": users},
-        background={"topics' health": topics.watch, "groups": discovery.run},
+        background={"topics' health": topics.watch, "groups": discovery.run, "replays": replays.run},
     )
 
 

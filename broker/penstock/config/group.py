@@ -12,8 +12,8 @@ from penstock.config.kafka_settings import KAFKA_GROUP_SETTINGS
 from penstock.config.modern_groups import CONSUMER_SETTINGS, SHARE_SETTINGS
 from penstock.config.ownership import ownership_settings
 
-RESET_ID = "penstock.reset.id"
-MAX_RESET_ID_CHARS = 200
+RESET_ID, REPLAY_ID = "penstock.reset.id", "penstock.replay.id"
+MAX_ID_CHARS = 200
 
 GROUP_SETTINGS: dict[str, Setting] = {
     known.name: replace(known, dynamic=True)
@@ -25,7 +25,14 @@ GROUP_SETTINGS: dict[str, Setting] = {
             RESET_ID,
             "",
             "Id of the last completed offset reset, set by external tools to execute each once. Ignored by brokers.",
-            max_chars=MAX_RESET_ID_CHARS,
+            max_chars=MAX_ID_CHARS,
+        ),
+        define(
+            REPLAY_ID,
+            "",
+            "Id of the last completed replay of dead letters, set by external tools to execute each once. Ignored by"
+            " brokers.",
+            max_chars=MAX_ID_CHARS,
         ),
     )
 }

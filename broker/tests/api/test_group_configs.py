@@ -18,7 +18,8 @@ from penstock.wire.messages.describe_configs import DescribeConfigsRequest, Desc
 from penstock.wire.messages.list_config_resources import ListConfigResourcesRequest
 
 GROUP, SET, DELETE, APPEND = 32, 0, 1, 2
-OWNER, POLICY, RESET = "penstock.owner", "penstock.deletion.policy", "penstock.reset.id"
+OWNER, POLICY = "penstock.owner", "penstock.deletion.policy"
+RESET, REPLAY = "penstock.reset.id", "penstock.replay.id"
 OF_GROUP, DEFAULT = 8, 5
 
 
@@ -55,7 +56,8 @@ async def test_a_group_has_settings_before_anybody_has_joined_it(broker, version
     (before,) = await described(broker, "g", version=version)
     ours = {c.name: (c.value, c.config_source) for c in before.configs if c.name in GROUP_SETTINGS}
     modern = {name: (known.default, DEFAULT) for name, known in (CONSUMER_SETTINGS | SHARE_SETTINGS).items()}
-    assert ours == {OWNER: ("", DEFAULT), POLICY: ("Retain", DEFAULT), RESET: ("", DEFAULT), **modern}
+    ids = {RESET: ("", DEFAULT), REPLAY: ("", DEFAULT)}
+    assert ours == {OWNER: ("", DEFAULT), POLICY: ("Retain", DEFAULT), **ids, **modern}
     assert not (await change(broker, "g", (OWNER, SET, "uid-1"), (POLICY, SET, "Delete"))).error_code
     (after,) = await described(broker, "g", version=version, include_synonyms=True)
     found = {c.name: c for c in after.configs}

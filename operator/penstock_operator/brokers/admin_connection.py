@@ -75,11 +75,7 @@ class AdminConnection:
             if self._is_closed:
                 raise BrokersError(f"the connection to {self.bootstrap} is closed", code="Closed")
             if self._admin is None:
-                if not self._is_known:
-                    message = f"the operator's certificate for {self.bootstrap} does not exist yet"
-                    raise BrokersError(message, code="NoCertificate")
-                if not self._has_service():
-                    raise BrokersError(f"the Service for {self.bootstrap} does not exist yet", code="NoService")
+                self._check_usable()
                 admin = Admin(
                     self.bootstrap,
                     client_id="penstock-operator",
@@ -93,6 +89,21 @@ class AdminConnection:
                     raise BrokersError(f"the connection to {self.bootstrap} is closed", code="Closed")
                 self._admin = admin
             return self._admin
+
+    def security(self) -> Security | None:
+        """Return the TLS settings for another client of these brokers, which must not outlive this connection. Raises
+        `BrokersError` if it is not known yet how to connect."""
+        if self._is_closed:
+            raise BrokersError(f"the connection to {self.bootstrap} is closed", code="Closed")
+        self._check_usable()
+        return self._security()
+
+    def _check_usable(self) -> None:
+        if not self._is_known:
+            message = f"the operator's certificate for {self.bootstrap} does not exist yet"
+            raise BrokersError(message, code="NoCertificate")
+        if not self._has_service():
+            raise BrokersError(f"the Service for {self.bootstrap} does not exist yet", code="NoService")
 
     def _security(self) -> Security | None:
         """Return the client's TLS settings. The client reads the files for each connection."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.client import Admin, ClientError, OffsetAndMetadata, TopicPartition
 from penstock.client.admin.types import ConfigEntry, GroupLag
+from penstock.client.letter_replay import LetterReplay, ReplayOptions
 from penstock.client.letter_topics import letter_depths
+from penstock.client.letters import LetterFilter, TooManyKept
 from penstock.client.many import all_or_raise
-from penstock_operator.brokers.errors import outcomes
+from penstock_operator.brokers.errors import from_client, outcomes
 from penstock_operator.brokers.gateway_access import AccessClient
 from penstock_operator.brokers.settings import alterations
 from penstock_operator.ports.brokers import (
@@ -20,6 +22,8 @@ from penstock_operator.ports.brokers import (
     ObservedDeadLetters,
     ObservedGroupState,
     ObservedOffset,
+    ReplayCount,
+    ReplayRequest,
 )
 
 Offsets = tuple[ObservedOffset, ...]
@@ -73,6 +77,21 @@ class GroupGateway(AccessClient):
 
         await self._connection.call(f"offsets of group {group_id}", change)
 
+    async def replay_letters(self, request: ReplayRequest, on_progress: Callable[[ReplayCount], object]) -> ReplayCount:
+        """Replay dead letters, each one once, and return when all are sent. Raises `BrokersError`."""
+        what = f"replaying dead letters of topic {request.topic}"
+        replay = LetterReplay(
+            self._connection.bootstrap, request.topic, replay_options(request), security=self._connection.security()
+        )
+        try:
+            await replay.run(lambda _: on_progress(replay_count(replay)))
+        except ClientError as e:
+            error = from_client(e)
+            # A plain ClientError: the progress group has offsets of another kind.
+            is_passing = error.is_passing and not isinstance(e, TooManyKept) and type(e) is not ClientError
+            raise BrokersError(f"{what}: {error}", code=error.code, is_passing=is_passing) from e
+        return replay_count(replay)
+
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, BrokersError | None]:
         """Delete groups. Return the error, or None, by group."""
         if not group_ids:
@@ -80,6 +99,25 @@ class GroupGateway(AccessClient):
         return outcomes(
             await self._connection.call("deleting groups", lambda admin: admin.delete_groups_many(group_ids))
         )
+
+
+def replay_options(request: ReplayRequest) -> ReplayOptions:
+    """Return the client's options for a replay."""
+    selection = LetterFilter(request.source_topic, request.group_id, request.reason, request.since_ms, request.until_ms)
+    return ReplayOptions(
+        selection,
+        request.target,
+        request.rate_per_s,
+        dry_run=request.is_dry_run,
+        ends={TopicPartition(request.topic, index): end for index, end in enumerate(request.ends)},
+        run=request.run,
+    )
+
+
+def replay_count(replay: LetterReplay) -> ReplayCount:
+    """Return how far a replay is."""
+    counts = replay.counts
+    return ReplayCount(counts.replayed, counts.kept, counts.empty, replay.remaining)
 
 
 async def query_groups(admin: Admin, group_ids: Sequence[str]) -> dict[str, ObservedGroupState]:

@@ -13,16 +13,26 @@ from penstock_operator.engine.invalid_objects import report_invalid
 from penstock_operator.engine.ports import ConnectionPool, Objects, ReconcileResult
 from penstock_operator.groups.deletions import GroupDeletions
 from penstock_operator.groups.pacing import StatusPacing
+from penstock_operator.groups.replays import GroupReplays
 from penstock_operator.groups.views import GroupViews
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus
 from penstock_operator.model.parse import InvalidResource, parse
+from penstock_operator.model.replay import ReplayStatus
 from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ConfigPatch, ObservedGroupState
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube, KubeError, Object
 from penstock_operator.reconcile.group.names import DISCOVERED, is_taken_over
 from penstock_operator.reconcile.group.reconcile import reconcile, rejected, utc_time
+from penstock_operator.reconcile.group.replay import topic_to_query
 from penstock_operator.reconcile.group.reset import offset_queries, range_partitions, topics_to_describe
-from penstock_operator.reconcile.group.types import Action, CommitOffsets, GroupPlan, ObservedGroup
+from penstock_operator.reconcile.group.types import (
+    At,
+    CommitOffsets,
+    GroupPlan,
+    GroupSettingsPatch,
+    ObservedGroup,
+    ReplayLetters,
+)
 
 MAX_CONCURRENT_WRITES = 8
 UNREACHABLE_RETRY_S = 15.0
@@ -45,9 +55,10 @@ class GroupController:
         clock: Clock,
         views: GroupViews,
         pacing: StatusPacing,
+        replays: GroupReplays,
     ) -> None:
         self._kube, self._objects, self._connections = kube, objects, connections
-        self._clock, self._views, self._pacing = clock, views, pacing
+        self._clock, self._views, self._pacing, self._replays = clock, views, pacing, replays
         self._deletions = GroupDeletions(kube, objects, connections, clock, views)
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_WRITES)
 
@@ -61,6 +72,7 @@ class GroupController:
             if body is None:
                 deleted_keys.append(key)
                 self._pacing.forget(key)
+                self._replays.stop(key)
                 continue
             try:
                 group = parse("ConsumerGroup", body)
@@ -122,7 +134,8 @@ class GroupController:
         now_ms = self._clock.boot_ms()
         known, group_ids = self._views.known(cluster_key, now_ms), []
         for _, _, group in entries:
-            is_still = group.spec.reset is None and group.spec.starting_offsets is None
+            spec = group.spec
+            is_still = spec.reset is None and spec.starting_offsets is None and spec.replay_dead_letters is None
             if known is None or not is_still or group.group_id not in known:
                 group_ids.append(group.group_id)
         fresh = await brokers.groups(sorted(set(group_ids))) if group_ids else {}
@@ -142,7 +155,7 @@ class GroupController:
         if winner.metadata.uid != group.metadata.uid:
             return await self._apply_plan(*entry, brokers, ObservedGroup(group=state, winner=winner.metadata.name))
         try:
-            observed = await self._observe(brokers, group, state)
+            observed = await self._observe(brokers, entry[0], group, state)
         except BrokersError as error:
             unreachable = ObservedGroup(error=str(error), is_hibernated=error.is_hibernated)
             return await self._apply_plan(*entry, brokers, unreachable)
@@ -151,7 +164,7 @@ class GroupController:
         return await self._apply_plan(*entry, brokers, observed)
 
     async def _observe(
-        self, brokers: BrokerGateway, group: ConsumerGroup, state: ObservedGroupState | None
+        self, brokers: BrokerGateway, key: ObjectKey, group: ConsumerGroup, state: ObservedGroupState | None
     ) -> ObservedGroup:
         topics = topics_to_describe(group, state)
         partitions: dict[str, int] = {}
@@ -163,10 +176,17 @@ class GroupController:
         at_ends = range_partitions(group, state, partitions)
         ranges: dict[tuple[str, int], tuple[int, int]] = {}
         if at_ends:
-            first = await brokers.offsets_at(dict.fromkeys(at_ends, EARLIEST))
-            end = await brokers.offsets_at(dict.fromkeys(at_ends, LATEST))
-            ranges = {at: (first[at], end[at]) for at in at_ends if at in first and at in end}
-        return ObservedGroup(state, partitions=partitions, offsets=offsets, ranges=ranges)
+            ranges = await _ranges(brokers, at_ends)
+        letter_topic = topic_to_query(group, state)
+        letters = await _topic_ranges(brokers, letter_topic) if letter_topic else ()
+        return ObservedGroup(
+            state,
+            partitions=partitions,
+            offsets=offsets,
+            ranges=ranges,
+            letters=letters,
+            replay=self._replays.find(key),
+        )
 
     async def _apply_plan(
         self, key: ObjectKey, body: Object, group: ConsumerGroup, brokers: BrokerGateway | None, observed: ObservedGroup
@@ -177,6 +197,8 @@ class GroupController:
                 if is_taken_over(body):
                     await self._take_over(key, body)
                 status = await self._run_actions(key, group, brokers, plan)
+                if observed.error is None:
+                    self._direct_replay(key, group, plan)
                 wait_s = await self._write(key, group, status)
                 if plan.events:
                     await self._kube.record_events(body, plan.events)
@@ -200,6 +222,8 @@ class GroupController:
         """Run the actions of a plan. Returns the status, with the reason if the brokers reject an action. Raises
         `BrokersError` for errors that may pass."""
         for action in plan.actions:
+            if isinstance(action, ReplayLetters):
+                continue  # `_direct_replay` starts it.
             assert brokers is not None, "an action without brokers"
             try:
                 await _run_action(brokers, group.group_id, action)
@@ -210,6 +234,14 @@ class GroupController:
             finally:
                 self._views.forget((key.namespace, group.spec.cluster_ref.name), group.group_id)
         return plan.status
+
+    def _direct_replay(self, key: ObjectKey, group: ConsumerGroup, plan: GroupPlan) -> None:
+        """Start the replay of a plan; stop any other one of the object."""
+        request = next((action.request for action in plan.actions if isinstance(action, ReplayLetters)), None)
+        if request is None:
+            self._replays.stop(key)
+        else:
+            self._replays.start(key, (key.namespace, group.spec.cluster_ref.name), request)
 
     async def _write(self, key: ObjectKey, group: ConsumerGroup, status: ConsumerGroupStatus) -> float | None:
         """Write a changed status, or return the time in seconds until `pacing` allows the write."""
@@ -233,7 +265,7 @@ class GroupController:
         return utc_time(self._clock.wall_ms())
 
 
-async def _run_action(brokers: BrokerGateway, group_id: str, action: Action) -> None:
+async def _run_action(brokers: BrokerGateway, group_id: str, action: CommitOffsets | GroupSettingsPatch) -> None:
     if isinstance(action, CommitOffsets):
         await brokers.commit(group_id, action.offsets, is_share=action.is_share)
         return
@@ -242,6 +274,24 @@ async def _run_action(brokers: BrokerGateway, group_id: str, action: Action) -> 
         raise refused
 
 
+async def _ranges(brokers: BrokerGateway, partitions: Sequence[At]) -> dict[At, tuple[int, int]]:
+    """Return start and end offsets."""
+    first = await brokers.offsets_at(dict.fromkeys(partitions, EARLIEST))
+    end = await brokers.offsets_at(dict.fromkeys(partitions, LATEST))
+    return {at: (first[at], end[at]) for at in partitions if at in first and at in end}
+
+
+async def _topic_ranges(brokers: BrokerGateway, topic: str) -> tuple[tuple[int, int], ...]:
+    """Return start and end offsets by partition of a topic; empty if it does not exist."""
+    found = (await brokers.topics([topic], settings=False)).get(topic)
+    partitions = [(topic, index) for index in range(len(found.partitions))] if found is not None else []
+    ranges = await _ranges(brokers, partitions) if partitions else {}
+    return tuple(ranges[at] for at in partitions) if len(ranges) == len(partitions) else ()
+
+
 def _stripped(status: ConsumerGroupStatus) -> ConsumerGroupStatus:
-    """Return the status without lag and dead letters, which change constantly."""
-    return msgspec.structs.replace(status, lag=None, lag_seconds=None, topics=(), dead_letters=None)
+    """Return the status without lag, dead letters and counts of a running replay, which change constantly."""
+    replay = status.replay
+    if replay is not None and replay.phase == "Running" and replay.remaining:
+        replay = ReplayStatus(id=replay.id, phase=replay.phase, message=replay.message, end_offsets=replay.end_offsets)
+    return msgspec.structs.replace(status, lag=None, lag_seconds=None, topics=(), dead_letters=None, replay=replay)

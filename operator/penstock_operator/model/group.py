@@ -1,8 +1,7 @@
-"""The `ConsumerGroup` resource: state and lag of a group, starting offsets, one-time offset resets."""
+"""The `ConsumerGroup` resource: state and lag of a group, starting offsets, offset resets, replays."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, ClassVar, Literal
 
 from penstock_operator.model.common import (
@@ -20,16 +19,12 @@ from penstock_operator.model.common import (
     topic_name_rule,
 )
 from penstock_operator.model.fields import PrinterColumn, Rule, doc, unchanged
+from penstock_operator.model.replay import DeadLetterReplay, ReplayStatus, parse_timestamp_ms, timestamp_rule
 from penstock_operator.model.settings import CONFIG_VALUE, MAX_SETTINGS, group_rules
 
 MAX_GROUP_ID = 1024
 MAX_TOPICS = 100
 MAX_PARTITIONS = 1000
-TIMESTAMP = (
-    "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
-    "T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
-)
-
 TopicName = Annotated[str, doc("Topic name.", topic_name_rule("a topic name"), min_length=1, max_length=MAX_TOPIC_NAME)]
 
 
@@ -72,10 +67,7 @@ class OffsetReset(Model, frozen=True, kw_only=True):
             str,
             doc(
                 "For `to: timestamp`: a time in RFC 3339. The group is set to the first record at or after it.",
-                Rule(
-                    f"self.matches('{TIMESTAMP}')",
-                    "timestamp must be an RFC 3339 date and time with a time zone, such as 2026-11-21T08:00:00Z",
-                ),
+                timestamp_rule("timestamp"),
                 max_length=35,
             ),
         ]
@@ -113,12 +105,7 @@ class OffsetReset(Model, frozen=True, kw_only=True):
     @property
     def timestamp_ms(self) -> int | None:
         """`timestamp` in ms since the epoch. Raises `ValueError` if it is not an RFC 3339 time."""
-        if self.timestamp is None:
-            return None
-        at = datetime.fromisoformat(self.timestamp)
-        if at.tzinfo is None:
-            raise ValueError(f'"{self.timestamp}" has no time zone')
-        return int(at.timestamp() * 1000)
+        return None if self.timestamp is None else parse_timestamp_ms(self.timestamp)
 
 
 class StartingOffsets(Model, frozen=True, kw_only=True):
@@ -180,6 +167,16 @@ class ConsumerGroupSpec(Model, frozen=True, kw_only=True):
                 "Resets the group's committed offsets, or the start offsets of a share group, once per `id`, when the"
                 " group has no members. The status shows the plan. The operator does not retry a failed reset: set"
                 " another `id`."
+            ),
+        ]
+        | None
+    ) = None
+    replay_dead_letters: (
+        Annotated[
+            DeadLetterReplay,
+            doc(
+                "Sends the records of this group's dead letters to their topics again, once per `id`, up to the letters"
+                " that exist at the start. Each letter is replayed once, by whichever replay selects it first."
             ),
         ]
         | None
@@ -262,6 +259,7 @@ class ConsumerGroupStatus(Model, frozen=True, kw_only=True):
     topics: Annotated[tuple[TopicLag, ...], doc("Lag by topic.", schema=keyed_by("topic"))] = ()
     topic_names: Annotated[str, doc("Comma-separated topic names, for the printer column.")] | None = None
     reset: Annotated[ResetStatus, doc("Plan or result of the newest reset.")] | None = None
+    replay: Annotated[ReplayStatus, doc("Progress or result of the newest replay of dead letters.")] | None = None
     configured: Annotated[tuple[str, ...], doc("Names of the settings that this object has set.")] = ()
     dead_letters: (
         Annotated[
@@ -278,8 +276,8 @@ class ConsumerGroup(Model, frozen=True, kw_only=True):
     kind_info: ClassVar[KindInfo] = KindInfo(
         kind="ConsumerGroup",
         short="pcg",
-        description="A consumer group or share group of a Cluster: its state, lag and settings, and resets of its"
-        " offsets."
+        description="A consumer group or share group of a Cluster: its state, lag, settings and dead letters,"
+        " resets of its offsets and replays of its dead letters."
         " The operator creates objects for the groups that it discovers.",
         columns=(
             PrinterColumn("Cluster", ".spec.clusterRef.name"),
@@ -293,7 +291,10 @@ class ConsumerGroup(Model, frozen=True, kw_only=True):
             AGE,
             PrinterColumn("Group", ".status.groupId", priority=1),
             condition_column("Ready", priority=1),
+            PrinterColumn("Dead-Letter-Topic", ".status.deadLetters.topic", priority=1),
+            PrinterColumn("Oldest-Letter", ".status.deadLetters.oldest", "date", priority=1),
             PrinterColumn("Reset", ".status.reset.phase", priority=1),
+            PrinterColumn("Replay", ".status.replay.phase", priority=1),
             message_column(),
         ),
     )

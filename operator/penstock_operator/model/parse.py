@@ -19,6 +19,7 @@ from penstock_operator.model.etcd import Etcd
 from penstock_operator.model.fields import description
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus, OffsetReset
 from penstock_operator.model.listeners import LISTENER_HOST, LISTENER_NAME, RESERVED_NAMES
+from penstock_operator.model.replay import DeadLetterReplay, parse_timestamp_ms
 from penstock_operator.model.settings import InexactNumber, normalised
 from penstock_operator.model.topic import Topic, TopicSpec, TopicStatus
 from penstock_operator.model.user import PLAIN_TEXT, USER_NAME, User, UserSpec, UserStatus
@@ -77,6 +78,8 @@ def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
             group = context.convert(spec, ConsumerGroupSpec, "spec")
             if group.reset is not None:
                 _check_reset(context, group.reset)
+            if group.replay_dead_letters is not None:
+                _check_replay(context, group.replay_dead_letters)
             return ConsumerGroup(metadata=meta, spec=group, status=_status(status, ConsumerGroupStatus))
         case "User":
             user = User(metadata=meta, spec=context.convert(spec, UserSpec, "spec"), status=_status(status, UserStatus))
@@ -224,3 +227,17 @@ def _check_reset(context: _ObjectContext, reset: OffsetReset) -> None:
         raise context.invalid("spec.reset.timestamp", f"{e}; write it as 2026-11-21T08:00:00Z") from None
     if reset.partitions and len(reset.topics) != 1:
         raise context.invalid("spec.reset.partitions", "requires exactly one topic in topics")
+
+
+def _check_replay(context: _ObjectContext, replay: DeadLetterReplay) -> None:
+    for field, name in (("topic", replay.topic), ("to", replay.to)):
+        if name is not None:
+            _check_topic_name(context, f"spec.replayDeadLetters.{field}", name)
+    for field, text in (("since", replay.since), ("until", replay.until)):
+        try:
+            _ = None if text is None else parse_timestamp_ms(text)
+        except (ValueError, OverflowError) as e:
+            raise context.invalid(f"spec.replayDeadLetters.{field}", f"{e}; write it as 2026-11-21T08:00:00Z") from None
+    since_ms, until_ms = replay.since_ms, replay.until_ms
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise context.invalid("spec.replayDeadLetters.since", "it must be before until: no letter would be selected")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
@@ -14,6 +14,8 @@ OWNER = "penstock.owner"
 DELETION_POLICY = "penstock.deletion.policy"
 RESET_ID = "penstock.reset.id"
 """Group setting: id of the newest completed reset."""
+REPLAY_ID = "penstock.replay.id"
+"""Group setting: id of the newest completed replay of dead letters."""
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 """Group setting: topic of a share group's dead letters (KIP-1191)."""
 HIBERNATED = "ClusterHibernated"
@@ -103,6 +105,34 @@ class ObservedDeadLetters:
     topic: str
     depth: int
     oldest_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """A replay of a group's dead letters. `run` names it for the brokers: 1 to 32 digits and small letters. `ends`: the
+    offset where it ends, by partition. Empty texts and None select all letters of the group."""
+
+    run: str
+    topic: str
+    group_id: str
+    ends: tuple[int, ...]
+    rate_per_s: int
+    source_topic: str = ""
+    reason: str = ""
+    since_ms: int | None = None
+    until_ms: int | None = None
+    target: str = ""
+    is_dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayCount:
+    """Letters of a replay, including those that interrupted attempts of the same run have replayed."""
+
+    replayed: int = 0
+    skipped: int = 0
+    without_record: int = 0
+    remaining: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +254,10 @@ class BrokerGateway(AccessGateway, Protocol):
     async def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int], *, is_share: bool = False) -> None:
         """Commit offsets for a group, or set the start offsets of a share group. Raises `BrokersError` (not passing) if
         the group has members."""
+
+    async def replay_letters(self, request: ReplayRequest, on_progress: Callable[[ReplayCount], object]) -> ReplayCount:
+        """Send the records of dead letters again, each one once, and return when all are sent. Cancel it to interrupt
+        the replay. It has no timeout."""
 
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, BrokersError | None]:
         """Delete groups."""

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.client import Consumer, Node, Producer, RequestTimedOut, TopicPartition
+from penstock.client import Admin, Consumer, Node, OffsetAndMetadata, Producer, RequestTimedOut, TopicPartition
 from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.gateway import DOMAIN, DRAINING, Gateway
 from penstock_operator.ports.brokers import (
@@ -24,6 +24,8 @@ from penstock_operator.ports.brokers import (
     ObservedDeadLetters,
     ObservedOffset,
     ObservedTopicState,
+    ReplayCount,
+    ReplayRequest,
     TopicCreation,
 )
 
@@ -327,6 +329,49 @@ async def test_share_groups_have_their_type_start_offsets_and_dead_letters(
     assert state.offsets == (ObservedOffset(name, 0, 2, 3),)
     assert state.dead_letters == ObservedDeadLetters(letters, 3, 1_795_000_000_000)
     assert await gateway.delete_groups([group]) == {group: None}
+
+
+async def test_dead_letters_of_a_group_are_replayed_up_to_the_ends_and_counted_through_interruptions(
+    gateway: Gateway, trio: object, name: str
+) -> None:
+    letters = f"dlq.{name}"
+    await created(gateway, name, 1, 3)
+    await created(gateway, letters, 2, 3)
+    async with Producer(trio.bootstrap) as producer:  # type: ignore[attr-defined]
+        for number in range(12):
+            group = b"other" if number >= 8 else b"workers"
+            headers = [("__dlq.errors.topic", name.encode()), ("__dlq.errors.group", group)]
+            await producer.send(letters, b"%d" % number, partition=number % 2, headers=headers)
+    request = ReplayRequest("r1", letters, "workers", (5, 6), 1)
+    seen: asyncio.Queue[ReplayCount] = asyncio.Queue()
+    task = asyncio.ensure_future(gateway.replay_letters(request, seen.put_nowait))
+    first = await seen.get()
+    assert 0 < first.replayed < 8
+    assert first.remaining == 11 - first.replayed
+    task.cancel()
+    await asyncio.wait([task])
+    rest = replace(request, rate_per_s=1000)
+    assert await gateway.replay_letters(rest, seen.put_nowait) == ReplayCount(replayed=8, skipped=3)
+    assert await gateway.replay_letters(replace(rest, run="r2"), seen.put_nowait) == ReplayCount(skipped=3)
+
+
+async def test_a_replay_to_a_missing_topic_may_be_repeated_and_foreign_progress_is_final(
+    gateway: Gateway, trio: object, name: str
+) -> None:
+    letters = f"dlq.{name}"
+    await created(gateway, letters, 1, 1)
+    async with Producer(trio.bootstrap) as producer:  # type: ignore[attr-defined]
+        await producer.send(letters, b"x", headers=[("__dlq.errors.group", b"g")])
+    request = ReplayRequest("r1", letters, "g", (1,), 10, target=f"{name}-gone")
+    with pytest.raises(BrokersError, match=f"replaying dead letters of topic {letters}.*{name}-gone") as missing:
+        await gateway.replay_letters(request, lambda _: None)
+    assert missing.value.is_passing
+    async with Admin(trio.bootstrap) as admin:  # type: ignore[attr-defined]
+        offset = OffsetAndMetadata(0, "someone else's")
+        await admin.alter_offsets(f"penstock-dlq-replay-{letters}", {TopicPartition(letters, 0): offset})
+    with pytest.raises(BrokersError, match="committed offsets of another kind") as foreign:
+        await gateway.replay_letters(request, lambda _: None)
+    assert not foreign.value.is_passing
 
 
 async def test_groups_of_the_consumer_protocol_have_their_members(gateway: Gateway, trio: object, name: str) -> None:

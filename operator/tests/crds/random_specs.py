@@ -163,6 +163,14 @@ def settled_reset(made: dict[str, Any]) -> dict[str, Any]:
     return made | ({"partitions": [0, 3]} if len(made.get("topics", ())) == 1 else {})
 
 
+def settled_replay(made: dict[str, Any]) -> dict[str, Any]:
+    """Give names and times the format that they need."""
+    valid = {
+        "since": "2026-02-28T22:59:59.123Z", "until": "2026-03-01T00:00:00+01:00", "topic": "orders", "to": "repaired"
+    }  # fmt: skip
+    return {k: valid.get(k, v) for k, v in made.items()}
+
+
 def settled_acl(made: dict[str, Any]) -> dict[str, Any]:
     """Keep one resource, and the operations that it has."""
     given = [field for field in RESOURCE_FIELDS if field in made]
@@ -190,6 +198,7 @@ SETTLED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "Etcd": settled_etcd,
     "ClusterSpec": settled_cluster,
     "ExternalListener": settled_external,
+    "DeadLetterReplay": settled_replay,
     "OffsetReset": settled_reset,
     "UserAcl": settled_acl,
     "UserAuthentication": settled_authentication,

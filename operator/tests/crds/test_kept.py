@@ -107,6 +107,21 @@ VALID: dict[str, tuple[str, dict[str, Any]]] = {
         "ConsumerGroup",
         {"reset": {"id": "a", "to": "timestamp", "timestamp": "2026-11-21T08:00:00.5+01:00", "dryRun": True}},
     ),
+    "a replay of dead letters": (
+        "ConsumerGroup",
+        {
+            "replayDeadLetters": {
+                "id": "a",
+                "topic": "orders",
+                "reason": "timeout",
+                "since": "2026-11-21T08:00:00Z",
+                "until": "2026-11-21T08:00:00-01:00",
+                "to": "orders.repaired",
+                "rate": 10,
+                "dryRun": True,
+            }
+        },
+    ),
     "a reset of partitions": (
         "ConsumerGroup",
         {"reset": {"id": "a", "to": "offset", "offset": 0, "topics": ["orders"], "partitions": [0, 7]}},
@@ -162,6 +177,12 @@ CHANGES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         {"authentication.type": "oauth"},
         {"authentication.type": "oauth", "principalType": "Group"},
         "principalType cannot be changed",
+    ),
+    "a replay under its old id": (
+        "ConsumerGroup",
+        {"replayDeadLetters": {"id": "first", "reason": "timeout"}},
+        {"replayDeadLetters": {"id": "first"}},
+        "set a new id for the changed replay",
     ),
     "a reset under its old id": (
         "ConsumerGroup",
@@ -229,6 +250,11 @@ ALLOWED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "other endpoints": ("Cluster", {}, {"etcd.endpoints": ["https://new:2379"]}),
     "a dry run that becomes real": ("ConsumerGroup", {"reset": RESET["reset"] | {"dryRun": True}}, RESET),
+    "a replay that becomes faster": (
+        "ConsumerGroup",
+        {"replayDeadLetters": {"id": "first"}},
+        {"replayDeadLetters": {"id": "first", "rate": 1000}},
+    ),
     "another reset": ("ConsumerGroup", RESET, {"reset": {"id": "second", "to": "earliest"}}),
     "more brokers beside one member of etcd": ("Cluster", SIDECAR | {"brokers.replicas": 1}, SIDECAR),
     "four brokers beside three members": ("Cluster", SIDECAR, SIDECAR | {"brokers.replicas": 4}),

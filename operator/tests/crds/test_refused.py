@@ -250,6 +250,25 @@ CASES: dict[str, Case] = {
         {"brokers.terminationGracePeriodSeconds": 0},
         "a broker needs time to hand over leaderships and to",
     ),
+    "a replay of no period": (
+        "ConsumerGroup",
+        {
+            "replayDeadLetters.id": "a",
+            "replayDeadLetters.since": "2026-11-21T08:00:00Z",
+            "replayDeadLetters.until": "2026-11-21T08:00:00Z",
+        },
+        "since must be before until",
+    ),
+    "a replay since an unknown time": (
+        "ConsumerGroup",
+        {"replayDeadLetters.id": "a", "replayDeadLetters.since": "yesterday"},
+        "since must be an RFC 3339 date and time with a time zone",
+    ),
+    "a replay that is too fast": (
+        "ConsumerGroup",
+        {"replayDeadLetters.id": "a", "replayDeadLetters.rate": 0},
+        "rate must be 1 to 100000 letters per second",
+    ),
     "a reset to nowhere": ("ConsumerGroup", RESET | {"reset.to": "yesterday"}, '"earliest", "latest", "offset"'),
     "a reset without a name": ("ConsumerGroup", {"reset.to": "latest"}, "spec.reset.id: Required value"),
     "a time without a zone": (

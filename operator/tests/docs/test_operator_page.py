@@ -124,7 +124,8 @@ OTHER_WORDS = {
     "Dead", "Empty",  # of groups
     "Bound", "ConfigMap", "ContainerCreating", "Lost", "Pending", "PodInitializing", "PodScheduled",  # of Kubernetes
     "Exists", "NoExecute", "NoSchedule", "StatefulSet",
-    "Reset",  # start of Events; a phase follows
+    "Reset", "Replay",  # start of Events; a phase follows
+    "Running",  # of replays
 }  # fmt: skip
 """Strings in the code that look like reasons."""
 ROOMS = {
@@ -157,8 +158,8 @@ def shown_in(text: str) -> set[str]:
 
 
 def is_composed(word: str, said: set[str]) -> bool:
-    """Return whether it is the Event of a condition's reason or of a reset's phase."""
-    heads = [*CONDITIONS, "Reset"]
+    """Return whether it is the Event of a condition's reason or of the phase of a reset or replay."""
+    heads = [*CONDITIONS, "Reset", "Replay"]
     return any(word.startswith(head) and word.removeprefix(head) in said for head in heads)
 
 

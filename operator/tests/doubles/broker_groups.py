@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from doubles.broker_access import Access
@@ -16,6 +17,8 @@ from penstock_operator.ports.brokers import (
     ObservedDeadLetters,
     ObservedGroupState,
     ObservedOffset,
+    ReplayCount,
+    ReplayRequest,
 )
 
 EARLIEST, LATEST = -2, -1
@@ -28,6 +31,17 @@ class Log:
     start: int = 0
     end: int = 0
     times: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class DeadLetter:
+    """A letter of partition 0. `run`: the replay that has sent it again."""
+
+    reason: str = "rejected"
+    group: str = "workers"
+    topic: str = "jobs"
+    has_record: bool = True
+    run: str | None = None
 
 
 @dataclass
@@ -57,6 +71,11 @@ class Groups(Access):
         self.group_settings: dict[str, dict[str, str]] = {}
         self.logs: dict[tuple[str, int], Log] = {}
         self.now_ms = 1_000_000
+        self.letters: dict[str, list[DeadLetter]] = {}
+        """Dead letters by topic, from offset 0."""
+        self.replayed: list[DeadLetter] = []
+        self.replays_by_topic: Counter[str] = Counter()
+        """Number of replays that are in progress."""
 
     def _called(self, call: str, items: int = 0) -> None:
         raise NotImplementedError  # defined by `InMemoryBrokers`
@@ -149,6 +168,41 @@ class Groups(Access):
             raise refused("UNKNOWN_MEMBER_ID", f"group {group_id!r} has members")
         group.offsets.update(offsets)
         self.groups_by_id[group_id] = group
+
+    async def replay_letters(self, request: ReplayRequest, on_progress: Callable[[ReplayCount], object]) -> ReplayCount:
+        """Send a letter each `1 / rate_per_s` seconds."""
+        self._called("replay_letters")
+        self.replays_by_topic[request.topic] += 1
+        try:
+            return await self._replay(request, on_progress)
+        finally:
+            self.replays_by_topic[request.topic] -= 1
+
+    async def _replay(self, request: ReplayRequest, on_progress: Callable[[ReplayCount], object]) -> ReplayCount:
+        found = self.letters[request.topic][: request.ends[0]]
+        before = sum(letter.run == request.run for letter in found)
+        replayed, skipped, without_record = before, 0, 0
+        for number, letter in enumerate(found, 1):
+            if letter.run is not None:
+                continue
+            is_selected = letter.group == request.group_id and request.reason in letter.reason
+            if is_selected and letter.has_record:
+                await asyncio.sleep(1 / request.rate_per_s)
+                error = self._outcome("replay_letters", request.topic, self._send_again, letter, request)
+                if error is not None:
+                    raise error
+                replayed += 1
+            elif is_selected:
+                without_record += 1
+            else:
+                skipped += 1
+            on_progress(ReplayCount(replayed, skipped, without_record, len(found) - number))
+        return ReplayCount(replayed, skipped, without_record)
+
+    def _send_again(self, letter: DeadLetter, request: ReplayRequest) -> None:
+        if not request.is_dry_run:
+            letter.run = request.run
+            self.replayed.append(letter)
 
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, BrokersError | None]:
         self._called("delete_groups", len(group_ids))

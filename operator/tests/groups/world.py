@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from doubles.broker_groups import DeadLetter
 from doubles.brokers import InMemoryBrokers
 from doubles.kube import FakeKube
 from doubles.virtual import LoopClock, run_virtually
@@ -17,8 +18,9 @@ from penstock_operator.engine.runner import ReconcileRunner
 from penstock_operator.groups.controller import GroupController
 from penstock_operator.groups.discovery import Discovery
 from penstock_operator.groups.pacing import StatusPacing
+from penstock_operator.groups.replays import GroupReplays
 from penstock_operator.groups.views import GroupViews
-from penstock_operator.ports.brokers import BrokerAccess
+from penstock_operator.ports.brokers import DEAD_LETTER_TOPIC, BrokerAccess
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Object
 
 
@@ -56,13 +58,16 @@ class World:
         pacing = StatusPacing(clock, lambda: 0.5)
         cache._listeners.clear()
         self.routing = Routing(cache, queue)
-        self.controller = GroupController(self.kube, cache, self, clock, views, pacing)
+        self.replays = GroupReplays(self, queue)
+        self.controller = GroupController(self.kube, cache, self, clock, views, pacing, self.replays)
         self.discovery = Discovery(self.kube, cache, self, queue, clock, views, self.max_discovered)
         self.runner = ReconcileRunner("ConsumerGroup", self.controller, queue, OperatorMetrics(), lambda: True)
 
     async def start(self) -> None:
         self.routing.put_all()
-        self.tasks = [asyncio.create_task(self.runner.run()), asyncio.create_task(self.discovery.run())]
+        self.tasks = [
+            asyncio.create_task(part) for part in (self.runner.run(), self.discovery.run(), self.replays.run())
+        ]
 
     async def stop(self) -> None:
         for task in self.tasks:
@@ -93,6 +98,7 @@ class World:
 
 
 AT = ("orders", 0)
+LETTERS = "dlq.workers"
 
 
 def with_orders(world: World, committed: int = 7, members: int = 0) -> None:
@@ -102,6 +108,20 @@ def with_orders(world: World, committed: int = 7, members: int = 0) -> None:
     log.start, log.end = 2, 20
     log.times = {offset: 1_000 * offset for offset in range(2, 20)}
     world.c.add_group("billing", {AT: committed}, members=members)
+
+
+def with_letters(world: World, *letters: DeadLetter) -> None:
+    """Add the share group "workers" with a dead-letter topic that has these letters, or else ten."""
+    world.c.add_group("workers").group_type = "share"
+    world.c.group_settings["workers"] = {DEAD_LETTER_TOPIC: LETTERS}
+    world.c.add_topic(LETTERS, 1)
+    add_letters(world, *(letters or (DeadLetter() for _ in range(10))))
+
+
+def add_letters(world: World, *letters: DeadLetter) -> None:
+    found = world.c.letters.setdefault(LETTERS, [])
+    found += letters
+    world.c.log(LETTERS).end = len(found)
 
 
 def committed(world: World) -> int:

@@ -11,6 +11,7 @@ from penstock_operator.model.cluster import Cluster
 from penstock_operator.model.common import Condition, ObjectMeta, with_conditions
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, OffsetReset
 from penstock_operator.model.parse import InvalidResource, as_json, as_object, parse
+from penstock_operator.model.replay import DeadLetterReplay
 from penstock_operator.model.topic import MAX_REPLICAS, Topic, TopicSpec, TopicStatus
 
 META = {"name": "orders", "namespace": "shop", "uid": "u-1", "resourceVersion": "7", "generation": 3,
@@ -163,7 +164,27 @@ def test_a_reset_has_exactly_its_target(reset: Any, field: str) -> None:
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("replay", "field"),
+    [
+        ({"since": "2026-02-30T00:00:00Z"}, "since"),
+        ({"until": "2026-02-03T00:00:00"}, "until"),
+        ({"since": "2026-01-01T00:00:00Z", "until": "2026-01-01T01:00:00+01:00"}, "since"),
+        ({"topic": ".."}, "topic"),
+        ({"to": "a/b"}, "to"),
+        ({"rate": 0}, "rate"),
+        ({"reason": ""}, "reason"),
+    ],
+)
+def test_a_replay_has_valid_filters(replay: Any, field: str) -> None:
+    with pytest.raises(InvalidResource) as refused:
+        group({"replayDeadLetters": {"id": "a"} | replay})
+    assert refused.value.field == f"spec.replayDeadLetters.{field}"
+
+
 def test_a_time_is_given_in_ms_since_1970() -> None:
+    assert DeadLetterReplay(id="a", since="1970-01-01T00:00:02Z", until="1970-01-01T00:00:03Z").since_ms == 2000
+    assert DeadLetterReplay(id="a").until_ms is None
     assert OffsetReset(id="a", to="timestamp", timestamp="1970-01-01T01:00:01.5+01:00").timestamp_ms == 1500
     assert OffsetReset(id="a", to="latest").timestamp_ms is None
 

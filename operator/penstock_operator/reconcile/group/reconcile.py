@@ -1,4 +1,4 @@
-"""Plans one `ConsumerGroup`: status, offset reset, starting offsets, ownership. Pure. Called by `groups.controller`."""
+"""Plans a `ConsumerGroup`: status, reset, replay, starting offsets, ownership. Pure. Called by `groups.controller`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from penstock_operator.ports.kube import KubeEvent
 from penstock_operator.reconcile.group import reset as group_reset
 from penstock_operator.reconcile.group import settings as group_settings
 from penstock_operator.reconcile.group.names import CONFLICT
+from penstock_operator.reconcile.group.replay import plan_replay
 from penstock_operator.reconcile.group.types import (
     Action,
     CommitOffsets,
@@ -59,15 +60,17 @@ def reconcile(desired: ConsumerGroup, observed: ObservedGroup, at: str) -> Group
         ready = _condition(READY, "False", CONFLICT, why, desired)
         return ReconcilePlan(_with(desired, shown, (ready, _health(desired, observed.group)), at))
     actions, events, reset, requeue_after_s = _offsets(desired, observed)
+    replay = plan_replay(desired, observed)
     if desired.spec.paused:
         actions = _kept_while_paused(desired, observed.group)
     else:
         patch = group_settings.changes(desired, observed.group)
         configuring = (GroupSettingsPatch(patch),) if patch else ()
-        actions = (*_ownership(desired, observed.group, bool(actions)), *configuring, *actions)
+        actions = (*_ownership(desired, observed.group, bool(actions)), *configuring, *actions, *replay.actions)
     status = _with(desired, shown, (_readiness(desired, observed), _health(desired, observed.group)), at)
-    status = msgspec.structs.replace(status, reset=reset)
-    return ReconcilePlan(status, actions, events, requeue_after_s)
+    status = msgspec.structs.replace(status, reset=reset, replay=replay.status)
+    times_s = [time_s for time_s in (requeue_after_s, replay.requeue_after_s) if time_s is not None]
+    return ReconcilePlan(status, actions, (*events, *replay.events), min(times_s, default=None))
 
 
 def _offsets(
@@ -295,6 +298,7 @@ def _with(
         observed_generation=desired.metadata.generation,
         conditions=with_conditions(desired.status.conditions, conditions, at),
         reset=desired.status.reset,
+        replay=desired.status.replay,
         configured=group_settings.configured(desired),
     )
 

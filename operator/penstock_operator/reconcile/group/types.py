@@ -6,11 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus
-from penstock_operator.ports.brokers import SHARE, ObservedGroupState
+from penstock_operator.ports.brokers import SHARE, ObservedGroupState, ReplayCount, ReplayRequest
 from penstock_operator.reconcile.plan import ReconcilePlan
 
 At = tuple[str, int]
 """Topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedReplay:
+    """State of the replay that this operator runs for a group. `error`: why the last attempt ended; another one follows
+    unless `has_failed`."""
+
+    request: ReplayRequest
+    count: ReplayCount | None = None
+    error: str = ""
+    is_finished: bool = False
+    has_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,9 @@ class ObservedGroup:
     """Results of `reset.offset_queries`."""
     ranges: Mapping[At, tuple[int, int]] = field(default_factory=dict)
     """Start and end offsets of the partitions in `reset.range_partitions`."""
+    letters: tuple[tuple[int, int], ...] = ()
+    """Start and end offsets by partition of the topic in `replay.topic_to_query`; empty if it does not exist."""
+    replay: ObservedReplay | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +63,15 @@ class GroupSettingsPatch:
     settings: Mapping[str, str | None]
 
 
-Action = CommitOffsets | GroupSettingsPatch
+@dataclass(frozen=True, slots=True)
+class ReplayLetters:
+    """Replay dead letters in the background; without effect if that replay runs or has ended. A plan without this
+    action stops the replay of the group."""
+
+    request: ReplayRequest
+
+
+Action = CommitOffsets | GroupSettingsPatch | ReplayLetters
 GroupPlan = ReconcilePlan[Action, ConsumerGroupStatus]
 
 
@@ -77,6 +100,8 @@ __all__ = [
     "GroupPlan",
     "GroupSettingsPatch",
     "ObservedGroup",
+    "ObservedReplay",
+    "ReplayLetters",
     "group_exists",
     "is_idle",
     "is_share_group",
