@@ -78,6 +78,9 @@ def run(
     image: Annotated[
         str, typer.Option(envvar="BROKER_IMAGE", help="Default image of the brokers, for Clusters without `image`.")
     ] = "",
+    operator_image: Annotated[
+        str, typer.Option(envvar="OPERATOR_IMAGE", help="Image of this operator, for pods that take snapshots of etcd.")
+    ] = "",
     pod_name: Annotated[str, typer.Option(envvar="POD_NAME", help="Name of this pod, used as Lease identity.")] = "",
     pod_namespace: Annotated[
         str, typer.Option(envvar="POD_NAMESPACE", help="Namespace of this pod and of the Lease.")
@@ -126,7 +129,9 @@ def run(
         lease_namespace=pod_namespace,
         lease_name=lease_name,
     )
-    options = OperatorOptions(image=image, max_discovered_groups=max_discovered_groups, host=host, port=port)
+    options = OperatorOptions(
+        image=image, operator_image=operator_image, max_discovered_groups=max_discovered_groups, host=host, port=port
+    )
     try:
         sys.exit(asyncio.run(operate(identity, options)))
     except ConfigException as error:
@@ -139,6 +144,7 @@ class OperatorOptions:
     """Command line options other than the identity of the process."""
 
     image: str
+    operator_image: str
     max_discovered_groups: int
     host: str
     port: int
@@ -195,8 +201,9 @@ def build_controllers(
     pacing = StatusPacing(clock, random.random)
     topics = TopicController(kube, cache, connections, queue)
     clusters = ClusterController(
-        kube, cache, connections, queue, image=options.image, prober=TlsProber(), store=EtcdClient()
-    )
+        kube, cache, connections, queue, image=options.image, operator_image=options.operator_image,
+        prober=TlsProber(), store=EtcdClient(),
+    )  # fmt: skip
     replays = GroupReplays(connections, queue)
     groups = GroupController(kube, cache, connections, clock, views, pacing, replays)
     users = UserController(kube, cache, connections, queue)

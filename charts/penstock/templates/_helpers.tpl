@@ -176,6 +176,9 @@ podAntiAffinity:
 {{- if and (eq $values.etcd.mode "companion") $values.etcd.tls.clientSecret (empty $values.etcd.companion.tlsSecret) -}}
 {{- fail "etcd.tls.clientSecret is set, but the companion etcd has no certificate: set etcd.companion.tlsSecret, too" -}}
 {{- end -}}
+{{- if and (eq $values.etcd.mode "sidecar") $values.etcd.snapshots -}}
+{{- fail "etcd.snapshots cannot be combined with etcd.mode=sidecar: remove it, or use another mode" -}}
+{{- end -}}
 {{- if and (eq $values.etcd.mode "sidecar") $values.cluster.enabled (eq (int $values.cluster.brokers.replicas) 2) -}}
 {{- fail "etcd.mode=sidecar requires 1 or at least 3 brokers: cluster.brokers.replicas is 2, and two etcd members do not tolerate a failure" -}}
 {{- end -}}

@@ -20,6 +20,7 @@ from penstock_operator.reconcile.cluster.actions import (
     ClusterAction,
     CreateAuthority,
     CreateEtcdCertificate,
+    CreatePod,
     DeleteObject,
     DropAuthority,
     ExpandClaim,
@@ -122,6 +123,8 @@ class ActionRunner:
                 if await self._kube.delete(PODS, namespace, name, uid):
                     why = f"it shares node {node} although another node has fewer"
                     events.append(KubeEvent("Normal", "PodMoved", f"restarting pod {name}: {why}"))
+            case CreatePod(body, event):
+                events += await self._create_pod(namespace, body, event)
             case RemoveStoreMember() | AddStoreMember() | RestartStorePod() | ScaleStore():
                 events += await self._store.run(cluster, action)
             case (
@@ -133,6 +136,16 @@ class ActionRunner:
             case ChangeBrokers() | ReassignPartitions():
                 return await self._send_to_brokers(cluster, action, memory)
         return ""
+
+    async def _create_pod(self, namespace: str, body: Object, event: KubeEvent | None) -> list[KubeEvent]:
+        """Create a pod. Return the Events to record. Raises `KubeError`."""
+        try:
+            await self._kube.create(PODS, namespace, body)
+        except KubeError as e:
+            if e.status != 409:
+                raise
+            return []  # the cache is late, or the previous one is still being deleted
+        return [event] if event is not None else []
 
     async def _check_ownership(
         self, cluster: Cluster, resource: KubeResource, body: Object

@@ -32,6 +32,7 @@ from penstock_operator.reconcile.cluster.actions import (
     ScaleDownStatefulSet,
     ScaleStore,
 )
+from penstock_operator.reconcile.cluster.observed import ObservedCluster
 from penstock_operator.reconcile.cluster.reconcile import Reconciled, reconcile
 from penstock_operator.reconcile.plan import ReconcilePlan
 
@@ -43,7 +44,8 @@ log = get_logger("penstock.operator.clusters")
 
 
 class ClusterController:
-    """The `engine.ports.ResourceController` of Clusters. `image` is the default image of the brokers."""
+    """The `engine.ports.ResourceController` of Clusters. `image` is the default image of the brokers, `operator_image`
+    that of pods that take snapshots."""
 
     batch = 16
 
@@ -55,6 +57,7 @@ class ClusterController:
         queue: Queue,
         *,
         image: str,
+        operator_image: str = "",
         prober: BrokerProber,
         store: StateStoreClient,
         now: Callable[[], float] = time.monotonic,
@@ -72,7 +75,7 @@ class ClusterController:
                 StoreActionRunner(kube, store),
             ),
         )
-        self._image, self._now, self._wall = image, now, wall
+        self._image, self._operator_image, self._now, self._wall = image, operator_image, now, wall
         self._memories: dict[str, ClusterMemory] = {}
         """By UID of the Cluster."""
 
@@ -131,8 +134,13 @@ class ClusterController:
     async def _decide(self, cluster: Cluster, memory: ClusterMemory, *, fresh: bool) -> Reconciled:
         observed = await self._observer.observe(cluster, memory, self._stamp(), self._now(), fresh=fresh)
         if observed.reported is not None and len(observed.reported.topics) > LARGE_TOPIC_COUNT:
-            return await asyncio.to_thread(reconcile, cluster, observed, image=self._image, planned=memory.planned)
-        return reconcile(cluster, observed, image=self._image, planned=memory.planned)
+            return await asyncio.to_thread(self._plan, cluster, observed, memory)
+        return self._plan(cluster, observed, memory)
+
+    def _plan(self, cluster: Cluster, observed: ObservedCluster, memory: ClusterMemory) -> Reconciled:
+        return reconcile(
+            cluster, observed, image=self._image, operator_image=self._operator_image, planned=memory.planned
+        )
 
     def _stamp(self) -> str:
         return datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -10,7 +10,13 @@ from penstock_operator.engine.ports import Objects
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.kube import CONFIG_MAPS, PODS, STATEFUL_SETS, Kube, KubeError, Object
 from penstock_operator.ports.state_store import StateStoreClient, StateStoreError
-from penstock_operator.reconcile.cluster.observed_store import ObservedStore, ObservedStorePod, read_store_pod
+from penstock_operator.reconcile.cluster.observed_store import (
+    ObservedStore,
+    ObservedStorePod,
+    ObservedTaskPod,
+    read_store_pod,
+    read_task_pod,
+)
 from penstock_operator.specs import companion, names
 
 
@@ -33,12 +39,16 @@ class StoreObserver:
         except StateStoreError as e:
             error = str(e)
         found = self.refresh(cluster, ObservedStore(report, error, replicas=await self._replicas(cluster)))
+        if not fresh:
+            return found
+        bodies = await self._kube.list(PODS, namespace, {names.CLUSTER_LABEL: name})
+        found = replace(found, tasks=task_pods(cluster, bodies))
         stateful_set = cluster.spec.etcd.stateful_set
-        if not fresh or stateful_set is None:
+        if stateful_set is None:
             return found
         return replace(
             found,
-            pods=store_pods(cluster, await self._kube.list(PODS, namespace, {names.CLUSTER_LABEL: name})),
+            pods=store_pods(cluster, bodies),
             bootstrap=await self._kube.get(CONFIG_MAPS, namespace, companion.bootstrap_name(stateful_set)),
         )
 
@@ -65,11 +75,13 @@ class StoreObserver:
     def refresh(self, cluster: Cluster, found: ObservedStore) -> ObservedStore:
         """Return the observed state with pods and ConfigMap from the cache."""
         namespace, stateful_set = cluster.metadata.namespace, cluster.spec.etcd.stateful_set
+        bodies = self._objects.in_cluster(PODS, namespace, cluster.metadata.name)
+        found = replace(found, tasks=task_pods(cluster, bodies))
         if stateful_set is None:
             return found
         return replace(
             found,
-            pods=store_pods(cluster, self._objects.in_cluster(PODS, namespace, cluster.metadata.name)),
+            pods=store_pods(cluster, bodies),
             bootstrap=self._objects.get(CONFIG_MAPS, namespace, companion.bootstrap_name(stateful_set)),
         )
 
@@ -79,3 +91,9 @@ def store_pods(cluster: Cluster, bodies: Sequence[Object]) -> tuple[ObservedStor
     stateful_set = cluster.spec.etcd.stateful_set or ""
     pods = [pod for body in bodies if (pod := read_store_pod(stateful_set, body)) is not None]
     return tuple(sorted(pods, key=lambda pod: pod.ordinal))
+
+
+def task_pods(cluster: Cluster, bodies: Sequence[Object]) -> tuple[ObservedTaskPod, ...]:
+    """Return the pods that take or restore snapshots."""
+    found = (read_task_pod(cluster.metadata.uid, body) for body in bodies)
+    return tuple(pod for pod in found if pod is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -11,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from penstock_operator.model.common import PLURALS, Kind
+from penstock_operator.model.snapshots import Snapshots
 from penstock_operator.ports.kube import Object
 
 MAX_GROUPS = 1_000
@@ -81,7 +83,7 @@ class OperatorMetrics:
         self.registry.register(_Lag(groups))
 
     def watch_clusters(self, clusters: Callable[[], Iterable[Object]]) -> None:
-        """Register the conditions of Clusters, which are read from their status at scrape time."""
+        """Register the conditions and snapshots of Clusters, which are read from their status at scrape time."""
         self.registry.register(_Conditions(clusters))
 
     def text(self) -> bytes:
@@ -132,7 +134,30 @@ class _Conditions(Collector):
             for condition in (body.get("status") or {}).get("conditions") or ():
                 values = [str(condition.get(name) or "") for name in ("type", "status", "reason")]
                 found.add_metric([metadata["namespace"], metadata["name"], *values], 1)
-        return (found,)
+        return (found, *_snapshots(self._clusters()))
+
+
+def _snapshots(clusters: Iterable[Object]) -> tuple[Metric, ...]:
+    labels = ["namespace", "cluster"]
+    at = GaugeMetricFamily(
+        "penstock_operator_last_snapshot_timestamp_seconds", "Time of the last snapshot of etcd", labels=labels
+    )
+    size = GaugeMetricFamily(
+        "penstock_operator_last_snapshot_bytes", "Size of the last snapshot of etcd", labels=labels
+    )
+    interval = GaugeMetricFamily(
+        "penstock_operator_snapshot_interval_seconds", "Interval of the snapshots of etcd", labels=labels
+    )
+    for body in clusters:
+        values = [body["metadata"]["namespace"], body["metadata"]["name"]]
+        wanted = ((body.get("spec") or {}).get("etcd") or {}).get("snapshots")
+        last = (body.get("status") or {}).get("snapshots") or {}
+        if wanted is None or not last.get("lastTime"):
+            continue
+        at.add_metric(values, datetime.fromisoformat(last["lastTime"]).timestamp())
+        size.add_metric(values, last.get("lastSizeBytes") or 0)
+        interval.add_metric(values, 60 * (wanted.get("intervalMinutes") or Snapshots().interval_minutes))
+    return at, size, interval
 
 
 def _labels(body: Object) -> tuple[str, str, str]:

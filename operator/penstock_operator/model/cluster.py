@@ -22,6 +22,7 @@ from penstock_operator.model.etcd import Etcd, EtcdSidecar
 from penstock_operator.model.fields import PrinterColumn, Rule, doc
 from penstock_operator.model.listeners import MAX_LISTENERS, ClusterListener, ExternalListener, port_rule
 from penstock_operator.model.settings import CONFIG_VALUE, MAX_SETTINGS, broker_rules
+from penstock_operator.model.snapshots import SnapshotsStatus
 from penstock_operator.model.storage import SidecarStorageSpec, StorageSpec
 
 __all__ = [
@@ -323,7 +324,8 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
             "Ready: the cluster serves clients. Healthy: all replicas are in sync, all partitions have a leader, and"
             " etcd is healthy. Progressing: the operator is changing the cluster. Scaled: the number of brokers is the"
             " desired one; otherwise the message states why. Rolled: all brokers run the desired configuration;"
-            " otherwise the message states why. StateStore: all members of etcd are healthy. Spread: no pods share a"
+            " otherwise the message states why. StateStore: all members of etcd are healthy. Snapshots, with"
+            " etcd.snapshots: the last snapshot of etcd was stored and is not overdue. Spread: no pods share a"
             " node although another one is free. Certificates, with listeners: the brokers' certificates are valid; the"
             " message states the step of a CA rollover. Hibernated, with annotation penstock.io/hibernate: no pod runs;"
             " if False, the message states what it waits for.",
@@ -350,6 +352,9 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
     listeners: Annotated[
         tuple[ListenerStatus, ...], doc("Addresses of the listeners in spec.listeners.", schema=keyed_by("name"))
     ] = ()
+    snapshots: (
+        Annotated[SnapshotsStatus, doc("State of the snapshots of etcd. Absent without spec.etcd.snapshots.")] | None
+    ) = None
 
 
 class Cluster(Model, frozen=True, kw_only=True):

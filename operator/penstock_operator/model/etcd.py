@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from penstock_operator.model import pods
 from penstock_operator.model.common import DNS_LABEL, Model
 from penstock_operator.model.fields import Rule, doc
+from penstock_operator.model.snapshots import Snapshots
 from penstock_operator.model.storage import SidecarStorageSpec
 
 MAX_ENDPOINTS = 64
@@ -68,6 +69,10 @@ class Etcd(Model, frozen=True, kw_only=True):
         Rule(
             "!has(self.statefulSet) || (has(self.endpoints) && self.managed)",
             "etcd.statefulSet requires etcd.endpoints and etcd.managed: true",
+        ),
+        Rule(
+            "!has(self.snapshots) || !has(self.sidecar)",
+            "etcd.snapshots requires etcd.endpoints: remove it with etcd.sidecar",
         ),
     )
 
@@ -136,6 +141,11 @@ class Etcd(Model, frozen=True, kw_only=True):
     ) = None
     sidecar: (
         Annotated[EtcdSidecar, doc("Runs an etcd member in the pods of the first three brokers, or of the only one.")]
+        | None
+    ) = None
+
+    snapshots: (
+        Annotated[Snapshots, doc("Snapshots of etcd on a schedule, to a volume or an object store. Default: none.")]
         | None
     ) = None
 

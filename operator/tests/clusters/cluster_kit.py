@@ -88,7 +88,7 @@ class World:
     def start(self) -> None:
         """Start another operator, without in-memory state."""
         self.controller = ClusterController(
-            self.kube, self.kube.objects, self.connections, self.queue, image="penstock:1",
+            self.kube, self.kube.objects, self.connections, self.queue, image="penstock:1", operator_image="operator:1",
             prober=self.prober, store=self.store, now=lambda: self.time, wall=lambda: EPOCH + self.time,
         )  # fmt: skip
 

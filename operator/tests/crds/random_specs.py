@@ -59,6 +59,8 @@ FIELDS: dict[str, Strategy] = {
         ),
         unique_by=lambda listener: listener["name"],
     ),
+    "bucket": st.from_regex(r"[a-z][a-z0-9.-]{2,30}", fullmatch=True),
+    "endpoint": st.just("https://s3.example.com:9000"),
     "hosts": st.lists(st.from_regex(r"[a-z][a-z0-9.]{0,30}", fullmatch=True), min_size=1, max_size=3),
     "mount_path": st.from_regex(r"/[a-z/]{0,30}", fullmatch=True),
     "name": st.from_regex(r"[a-z][a-z0-9]{5,20}", fullmatch=True).filter(lambda n: n not in ("plaintext", "internal")),
@@ -139,6 +141,13 @@ def settled_etcd(made: dict[str, Any]) -> dict[str, Any]:
     return {"endpoints": ["http://etcd:2379"]} | made
 
 
+def settled_snapshots(made: dict[str, Any]) -> dict[str, Any]:
+    if "objectStore" in made:
+        made.pop("volume", None)
+        return made
+    return {"volume": {"claimName": "snapshots"}} | made
+
+
 def settled_cluster(made: dict[str, Any]) -> dict[str, Any]:
     if "sidecar" in made["etcd"] and made.get("brokers", {}).get("replicas") == 2:
         made["brokers"]["replicas"] = 3
@@ -196,6 +205,7 @@ def settled_user(made: dict[str, Any]) -> dict[str, Any]:
 
 SETTLED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "Etcd": settled_etcd,
+    "Snapshots": settled_snapshots,
     "ClusterSpec": settled_cluster,
     "ExternalListener": settled_external,
     "DeadLetterReplay": settled_replay,

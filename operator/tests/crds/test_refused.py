@@ -11,6 +11,7 @@ from crds.kubectl_kit import ROOT, Kubectl, manifest
 INVALID = sorted((ROOT / "tests" / "e2e" / "kubernetes" / "invalid").glob("*.yaml"))
 MARK = "# refused with: "
 
+BUCKET = {"endpoint": "https://s3", "bucket": "backups", "secretName": "keys"}
 SIDECAR = {"etcd": {"sidecar": {"image": "etcd:3.5"}}}
 RESET = {"reset.id": "a"}
 
@@ -115,6 +116,27 @@ CASES: dict[str, Case] = {
         "etcd.endpoints must be all http:// or all https://",
     ),
     "TLS to a sidecar": ("Cluster", {"etcd": SIDECAR["etcd"] | {"tlsSecret": "a"}}, "remove it with etcd.sidecar"),
+    "snapshots without a destination": ("Cluster", {"etcd.snapshots": {}}, "set exactly one of snapshots.volume"),
+    "snapshots to two destinations": (
+        "Cluster",
+        {"etcd.snapshots": {"volume": {"claimName": "a"}, "objectStore": BUCKET}},
+        "set exactly one of snapshots.volume",
+    ),
+    "a bucket in the address": (
+        "Cluster",
+        {"etcd.snapshots": {"objectStore": BUCKET | {"endpoint": "https://s3/backups"}}},
+        "the bucket is a field of its own",
+    ),
+    "snapshots all the time": (
+        "Cluster",
+        {"etcd.snapshots": {"volume": {"claimName": "a"}, "intervalMinutes": 1}},
+        "intervalMinutes must be 5 to",
+    ),
+    "snapshots of a sidecar": (
+        "Cluster",
+        {"etcd": SIDECAR["etcd"] | {"snapshots": {"volume": {"claimName": "a"}}}},
+        "etcd.snapshots requires etcd.endpoints",
+    ),
     "no brokers": ("Cluster", {"brokers.replicas": 0}, "brokers.replicas must be 1 to 1000"),
     "a volume of no size": ("Cluster", {"brokers.storage.size": "0"}, "size must be a quantity greater than 0"),
     "an amount that is none": (

@@ -45,7 +45,12 @@ def test_metrics_are_those_that_are_told() -> None:
     body = {"metadata": {"name": "g", "namespace": "ns"}, "spec": {"clusterRef": {"name": "c"}}, "status": status}
     metrics.watch_groups(lambda: [body])
     conditions = [{"type": "StateStore", "status": "True", "reason": "Healthy"}]
-    metrics.watch_clusters(lambda: [{"metadata": body["metadata"], "status": {"conditions": conditions}}])
+    cluster = {
+        "metadata": body["metadata"],
+        "spec": {"etcd": {"snapshots": {}}},
+        "status": {"conditions": conditions, "snapshots": {"lastTime": "2026-03-10T12:00:00Z"}},
+    }
+    metrics.watch_clusters(lambda: [cluster])
     metrics.record_write("patch", "topics")
     metrics.record_repairs("topics", 1)
     metrics.watch_queue(lambda kind: 0, lambda kind: 0)
@@ -117,12 +122,14 @@ CONDITIONS = {
     "Authorization",
     "Quotas",
     "StateStore",
+    "Snapshots",
 }
 OTHER_WORDS = {
     "True", "False", "Unknown", "Normal", "Warning",  # of conditions and Events
     "Cluster", "Topic", "ConsumerGroup", "User", "Delete", "Retain", "NodePort",  # of the resources
     "Dead", "Empty",  # of groups
-    "Bound", "ConfigMap", "ContainerCreating", "Lost", "Pending", "PodInitializing", "PodScheduled",  # of Kubernetes
+    "Bound", "ConfigMap", "ContainerCreating", "Lost", "Pending", "PodInitializing", "PodScheduled",
+    "Running", "Succeeded",  # of Kubernetes
     "Exists", "NoExecute", "NoSchedule", "StatefulSet",
     "Reset", "Replay",  # start of Events; a phase follows
     "Running",  # of replays

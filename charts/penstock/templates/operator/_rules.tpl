@@ -27,10 +27,10 @@
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch]
-# Pods are deleted to restart them. Claims are expanded, and never deleted.
+# Pods are deleted to restart them, and created to take snapshots of etcd. Claims are expanded, and never deleted.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, delete]
+  verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch, patch]

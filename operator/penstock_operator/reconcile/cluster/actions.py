@@ -121,6 +121,14 @@ class ScaleStore:
 
 
 @dataclass(frozen=True, slots=True)
+class CreatePod:
+    """Create a pod that runs once; one that exists is no error."""
+
+    body: Object
+    event: KubeEvent | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ScaleDownStatefulSet:
     """Apply the StatefulSet with fewer replicas. Planned again from fresh data before execution."""
 
@@ -200,6 +208,7 @@ ClusterAction = (
     | RestartPod
     | MovePod
     | StoreAction
+    | CreatePod
     | ScaleDownStatefulSet
     | ChangeBrokers
     | ReassignPartitions

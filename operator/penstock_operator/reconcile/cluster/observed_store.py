@@ -9,7 +9,7 @@ from typing import Any
 from penstock_operator.ports.kube import Object
 from penstock_operator.ports.state_store import StateStoreReport
 from penstock_operator.reconcile.cluster.observed_nodes import NodeRequirements, read_requirements
-from penstock_operator.specs import companion
+from penstock_operator.specs import companion, snapshots
 
 ETCD_CONTAINER = "etcd"
 
@@ -33,6 +33,24 @@ class ObservedStorePod:
 
 
 @dataclass(frozen=True, slots=True)
+class ObservedTaskPod:
+    """A pod that takes or restores a snapshot."""
+
+    name: str
+    uid: str
+    started_at: str = ""
+    has_ended: bool = False
+    ended_at: str = ""
+    """Time at which its container ended; empty if Kubernetes does not report it, as after an eviction."""
+    is_done: bool = False
+    """Whether it ended without an error."""
+    is_running: bool = False
+    is_terminating: bool = False
+    message: str = ""
+    """Result of the last container that ended, or why the pod does not run."""
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedStore:
     """State of the etcd. `report` None: it was not observed, because of `error`."""
 
@@ -44,6 +62,12 @@ class ObservedStore:
     """ConfigMap with which members without data start."""
     replicas: int | None = None
     """Replicas of the companion etcd's StatefulSet; None: not observed, because it is only needed for hibernation."""
+    tasks: tuple[ObservedTaskPod, ...] = ()
+    """Pods that take or restore snapshots."""
+
+    def task(self, name: str) -> ObservedTaskPod | None:
+        """Return the pod of that name."""
+        return next((pod for pod in self.tasks if pod.name == name), None)
 
 
 def read_store_pod(stateful_set: str, body: Object) -> ObservedStorePod | None:
@@ -89,3 +113,33 @@ def problem_of(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return f"not scheduled: {str(condition.get('message') or condition.get('reason'))[:300]}"
     return ""
+
+
+def read_task_pod(cluster_uid: str, body: Object) -> ObservedTaskPod | None:
+    """Return the state of a pod that takes or restores snapshots of the Cluster; None for other pods."""
+    meta, status = body["metadata"], body.get("status") or {}
+    if (meta.get("labels") or {}).get("app.kubernetes.io/component") != snapshots.COMPONENT:
+        return None
+    if not any(owner.get("uid") == cluster_uid for owner in meta.get("ownerReferences") or ()):
+        return None
+    phase = status.get("phase")
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    ends = [end for c in containers if (end := (c.get("state") or {}).get("terminated"))]
+    failed = [end for end in ends if end.get("exitCode") != 0]
+    last: Mapping[str, Any] = next(iter(failed or ends[-1:]), {})
+    has_ended = phase in ("Succeeded", "Failed")
+    waiting = next((p for c in containers if (p := problem_of(status, c))), "") or problem_of(status, {})
+    message = str(last.get("message") or "") if has_ended and last else ""
+    if phase == "Failed" and not message:
+        message = str(status.get("message") or status.get("reason") or last.get("reason") or "it failed")
+    return ObservedTaskPod(
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        started_at=str((meta.get("annotations") or {}).get(snapshots.STARTED_AT) or ""),
+        has_ended=has_ended,
+        ended_at=str(last.get("finishedAt") or "") if has_ended else "",
+        is_done=phase == "Succeeded",
+        is_running=phase == "Running",
+        is_terminating=meta.get("deletionTimestamp") is not None,
+        message=message if has_ended else waiting,
+    )

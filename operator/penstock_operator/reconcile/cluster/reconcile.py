@@ -2,8 +2,8 @@
 
 The modules decide independently: `scale` the number of pods, `storage` volume sizes, `external` addresses,
 `certificates` keys and CA, `transition` the listener for brokers, `roll` restarts, `rebalance` replica moves,
-`settings` dynamic broker settings, `store` the etcd, `spread` pods that share a node, `hibernation` the stop of all
-pods, which suspends the others. This module orders their actions:
+`settings` dynamic broker settings, `store` the etcd, `snapshots` its snapshots, `spread` pods that share a node,
+`hibernation` the stop of all pods, which suspends the others. This module orders their actions:
 annotations are written before the operation that they announce, throttle and failure domains are set before replicas
 move, and pods restart only when the StatefulSet is up to date.
 """
@@ -34,6 +34,7 @@ from penstock_operator.reconcile.cluster.rebalance import RebalancePlan, plan_mo
 from penstock_operator.reconcile.cluster.roll import RollingRestart, may_evict, plan_roll, requested_restart
 from penstock_operator.reconcile.cluster.scale import ScalePlan, current_pods, plan_scale, scale_revert_event
 from penstock_operator.reconcile.cluster.settings import domain_changes, running_changes
+from penstock_operator.reconcile.cluster.snapshots import plan_snapshots
 from penstock_operator.reconcile.cluster.spread import SpreadPlan, plan_spread
 from penstock_operator.reconcile.cluster.status import Findings, condition_events, proposal_events, status_of
 from penstock_operator.reconcile.cluster.storage import plan_storage
@@ -59,9 +60,14 @@ class Reconciled:
 
 
 def reconcile(
-    cluster: Cluster, observed: ObservedCluster, *, image: str, planned: PlannedMoves | None = None
+    cluster: Cluster,
+    observed: ObservedCluster,
+    *,
+    image: str,
+    operator_image: str = "",
+    planned: PlannedMoves | None = None,
 ) -> Reconciled:
-    """Plan a cluster. `image`: default image of the brokers."""
+    """Plan a cluster. `image`: default image of the brokers. `operator_image`: image of the pods for snapshots."""
     recorded = cluster_annotations.read(((observed.config_map or {}).get("metadata") or {}).get("annotations") or {})
     members = etcd_members(cluster, observed, recorded)
     has_sidecar = cluster.spec.etcd.sidecar is not None
@@ -91,6 +97,9 @@ def reconcile(
         move_plan = plan_moves(cluster, observed, scale, roll, bool(broker_changes), moving, planned)
     moves, moving = move_plan.moves, move_plan.moving
     store = plan_store_of(cluster, observed, hibernation)
+    snapshots = plan_snapshots(
+        cluster, observed, operator_image, waits=hibernation.message if hibernation.is_active else ""
+    )
     is_changing = bool(broker_changes or moving or storage.actions)
     groups = spread_groups(cluster, observed, scale, roll, store, is_changing=is_changing)
     if hibernation.is_active:
@@ -127,6 +136,7 @@ def reconcile(
 
     actions: list[ClusterAction] = [*certificates.actions, *applied, *external.unwanted]
     actions += [*unwanted_policies(cluster, observed), *storage.actions, *store.actions, *hibernation.actions]
+    actions += snapshots.actions
     if has_sidecar and facts.is_founded:
         actions += annotate_claims(observed, members)
     if (broker_changes or scale.changes) and not hibernation.is_stopping:
@@ -145,13 +155,17 @@ def reconcile(
 
     found = Findings(
         scale, roll, storage, move_plan, certificates,
-        listener_addresses(cluster, observed, external.addresses), store, spread, hibernation,
+        listener_addresses(cluster, observed, external.addresses), store, spread, hibernation, snapshots,
     )  # fmt: skip
     status = status_of(cluster, observed, found)
     plan = ReconcilePlan(
         status,
         () if cluster.spec.paused else tuple(actions),
-        (*condition_events(cluster, status, is_rolling=bool(roll.outdated)), *proposal_events(cluster, status)),
+        (
+            *condition_events(cluster, status, is_rolling=bool(roll.outdated)),
+            *proposal_events(cluster, status),
+            *snapshots.events,
+        ),
         requeue_after(cluster, observed, found, bool(actions), holds, facts.may_evict),
     )
     return Reconciled(plan, moves.planned if moves is not None else planned if moving else None)
@@ -271,6 +285,7 @@ def requeue_after(
     times = [found.hibernation.requeue_after_s, found.scale.requeue_after_s]
     times += [found.roll.requeue_after_s, found.storage.requeue_after_s]
     times += [found.certificates.requeue_after_s, found.store.requeue_after_s, found.spread.requeue_after_s]
+    times.append(found.snapshots.requeue_after_s)
     is_unmeasured = found.move_plan.proposal is not None and found.move_plan.proposal.bytes is None
     if acts or found.moving or is_unmeasured or found.roll.action is not None or found.scale.leaving:
         times.append(BUSY_INTERVAL_S)

@@ -17,6 +17,7 @@ from penstock_operator.reconcile.cluster.partitions import PartitionSummary
 from penstock_operator.reconcile.cluster.rebalance import BALANCED, RebalancePlan
 from penstock_operator.reconcile.cluster.roll import RollingRestart
 from penstock_operator.reconcile.cluster.scale import ScalePlan, join_numbers
+from penstock_operator.reconcile.cluster.snapshots import SnapshotPlan
 from penstock_operator.reconcile.cluster.spread import SpreadPlan
 from penstock_operator.reconcile.cluster.storage import StoragePlan
 from penstock_operator.reconcile.cluster.store import StorePlan
@@ -40,6 +41,7 @@ class Findings:
     store: StorePlan = field(default_factory=StorePlan)
     spread: SpreadPlan = field(default_factory=SpreadPlan)
     hibernation: HibernationPlan = field(default_factory=HibernationPlan)
+    snapshots: SnapshotPlan = field(default_factory=SnapshotPlan)
 
     @property
     def moves(self) -> ReplicaMoves | None:
@@ -70,6 +72,9 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
         conditions.append(("Certificates", certificates.is_valid, certificates.reason, certificates.message))
     if found.store.reason:
         conditions.append(("StateStore", found.store.is_healthy, found.store.reason, found.store.message))
+    if found.snapshots.reason:
+        snapshots = found.snapshots
+        conditions.append(("Snapshots", snapshots.is_current, snapshots.reason, snapshots.message))
     if found.spread.reason:
         conditions.append(("Spread", found.spread.is_spread, found.spread.reason, found.spread.message))
     conditions = hibernated(conditions, found.hibernation)
@@ -102,6 +107,7 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
         rebalance=found.move_plan.proposal,
         bootstrap=bootstrap(cluster),
         listeners=tuple(ListenerStatus(name=name, bootstrap=text) for name, text in found.addresses.items()),
+        snapshots=found.snapshots.status,
     )
 
 
@@ -165,6 +171,7 @@ def hibernated(conditions: list[Finding], plan: HibernationPlan) -> list[Finding
         return [*conditions, own]
     shown: dict[str, bool | None] = {
         "Ready": False, "Healthy": None, "Progressing": plan.phase != "Hibernated", "Rolled": None,
+        "Snapshots": None,
     }  # fmt: skip
     found = []
     for finding in conditions:
@@ -296,10 +303,11 @@ WARNING_REASONS = {
     "BrokersNotReady", "BrokersNotRegistered", "BrokersUnreachable", "PartitionsOffline", "UnderReplicated",
     "TooFewBrokers", "BelowEtcdMembers", "Blocked", "NotExpandable", "SmallerRefused", "VolumeLost", "Failing",
     "SecretMissing", "SecretInvalid", "SecretUnreadable", "Expired", "MemberLost", "Replacing", "MemberNotReady",
-    "QuorumLost", "NoSpace", "Corrupt", "UnknownMember", "Unreachable", "Crowded", "PlacedBack",
+    "QuorumLost", "NoSpace", "Corrupt", "UnknownMember", "Unreachable", "Crowded", "PlacedBack", "Overdue",
 }  # fmt: skip
 SILENT_REASONS = {
-    "Serving", "Done", "Waiting", "Issuing", "StateStoreUnhealthy", "Moving", "Scheduling",
+    "Serving", "Done", "Waiting", "Issuing", "StateStoreUnhealthy", "Moving", "Scheduling", "Failed",
+    "Stored",
 }  # fmt: skip
 HIBERNATION_REASONS = {"Hibernating", "Hibernated", "Waking"}
 """Reasons for which only condition Hibernated gets an Event."""
