@@ -176,6 +176,11 @@ first batch whose delay has not passed; OffsetForLeaderEpoch does not depend on 
 OFFSET_NOT_AVAILABLE to ListOffsets until it has found that batch. Followers return NOT_LEADER_OR_FOLLOWER to consumers
 ([decision 0048](../decisions/0048-delayed-delivery.md)).
 
+In a topic with `delivery.schedule.enable`, a batch with scheduled or cancelled records is stored as a control batch
+with attribute 0x100 and the control record type 0x5053, which consumers skip; it has the offsets and the sequence of
+the producer's batch. Batches with delivered records have attribute 0x200. Produce refuses both attributes
+([decision 0051](../decisions/0051-scheduled-records.md)).
+
 Between brokers, Fetch carries a field of Penstock's own: tag 10001 of a partition in the request (versions 15 to 18,
 int64) is the follower's flushed offset. Tags from 10001 are Penstock's (`tools/own_fields.toml`). WriteTxnMarkers and
 AddPartitionsToTxn carry the transaction number, topic ids and leader epochs
@@ -190,7 +195,8 @@ Clients may use the following fields; other clients can ignore them (decisions
 | DescribeConfigs 4 | request | 10001 | bool | return only settings that are set at run time on the resource itself |
 | ListOffsets 6 to 11 | partition of the request | 10001 | array of int64 | committed offsets whose unread age is \
 requested, at most 10,000 per request |
-| ListOffsets 6 to 11 | partition of the request | 10002 | bool | return the records that wait for `delivery.delay.ms` |
+| ListOffsets 6 to 11 | partition of the request | 10002 | bool | return the records that wait for \
+`delivery.delay.ms` or for their scheduled time |
 | ListOffsets 6 to 11 | partition of the response | 10001 | int64 | log start offset; present if the request has 10001 |
 | ListOffsets 6 to 11 | partition of the response | 10002 | array of int64 | for each committed offset, the age in ms \
 of the first unread record, by the largest timestamp of its batch and the leader's clock; 0 if all records are read, \

@@ -56,6 +56,7 @@ class SamplePartition:
     acknowledged_end: int = 0
     messages_in: int = 0
     delivery: SampleDelivery | None = field(default_factory=SampleDelivery)
+    schedule: SampleDelivery | None = field(default_factory=SampleDelivery)
 
 
 @dataclass

@@ -39,7 +39,8 @@ class Inspections:
             return None
         try:
             header = read_header(batch)
-            return inspect(batch, header, partition.config, partition.name, MAX_INLINE_DECOMPRESSED_BYTES)
+            now_ms = partition.clock.wall_ms()
+            return inspect(batch, header, partition.config, partition.name, now_ms, MAX_INLINE_DECOMPRESSED_BYTES)
         except DecompressedTooLarge:
             return None
 
@@ -48,7 +49,13 @@ class Inspections:
         if self.executor is None:
             self.executor = ThreadPoolExecutor(min(os.cpu_count() or 1, MAX_THREADS), "penstock-inspect")
         return asyncio.get_running_loop().run_in_executor(
-            self.executor, inspect_fully, batch, read_header(batch), partition.config, partition.name
+            self.executor,
+            inspect_fully,
+            batch,
+            read_header(batch),
+            partition.config,
+            partition.name,
+            partition.clock.wall_ms(),
         )
 
     def close(self) -> None:
@@ -66,6 +73,6 @@ def needs_inspection(config: TopicConfig, frame: memoryview, start: int, size: i
         return False
     if config.compression_codec != AS_PRODUCED and needs_codec(config, codec):
         return True
-    if config.cleanup_compact or config.record_validation == EVERY_RECORD:
+    if config.cleanup_compact or config.delivery_schedule_enable or config.record_validation == EVERY_RECORD:
         return codec != 0 or size > MAX_INLINE_BYTES
     return codec != 0 and config.record_validation != NO_VALIDATION

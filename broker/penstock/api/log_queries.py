@@ -182,7 +182,7 @@ class LogQueriesApi:
         partition = self.replicas.find(topic, requested.partition_index) if requested.include_undelivered else None
         if partition is None or answer.error_code:
             return
-        delivery = partition.delivery
+        delivery = partition.schedule if partition.delivery is None else partition.delivery
         answer.undelivered = 0 if delivery is None else delivery.waiting
         if delivery is not None and delivery.next_due_ms is not None:
             answer.next_due_ms = delivery.next_due_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from penstock.cli.output import print_json
 from penstock.cli.parameters import MAX_BATCH_BYTES, MAX_INT32, MAX_LINGER_MS
 from penstock.cli.progress import ProgressDisplay
 from penstock.cli.root import make_app
+from penstock.cli.times import parse_delay_ms, parse_time_ms
 from penstock.client import Delivery, Producer
+from penstock.client import deliver_after as deliver_after_header
+from penstock.client import deliver_at as deliver_at_header
 from penstock.client.types import Headers
 from penstock.config.addresses import quoted
 
@@ -89,6 +93,16 @@ def produce(
         list[str] | None,
         typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header for all messages; may be repeated."),
     ] = None,
+    deliver_at: Annotated[
+        str | None,
+        typer.Option(
+            "--deliver-at", metavar="TIME", help="Deliver at this time (topics with delivery.schedule.enable)."
+        ),
+    ] = None,
+    deliver_after: Annotated[
+        str | None,
+        typer.Option("--deliver-after", metavar="DURATION", help="Deliver after this time, such as 90m."),
+    ] = None,
     acks: Annotated[
         Acks, typer.Option(help="Replicas that must store a message: all in-sync, the leader (1), or none (0).")
     ] = "all",
@@ -126,7 +140,8 @@ def produce(
     - `penstock produce flights flights.csv --key-separator ,`
     - `penstock consume flights --output json | penstock produce copy --format json`
     """
-    headers = [parse_header(text) for text in header or []]
+    headers: list[tuple[str, bytes | None]] = [parse_header(text) for text in header or []]
+    headers += schedule_headers(deliver_at, deliver_after)
     if partition is not None and ignore_partition:
         raise typer.BadParameter("cannot be combined with --partition", param_hint="--ignore-partition")
     options = ProduceOptions(format_, key_separator, key, partition, headers, ignore_partition)
@@ -146,6 +161,19 @@ def parse_header(text: str) -> tuple[str, bytes]:
     if not equals or not name:
         raise typer.BadParameter(f"{quoted(text)} is not a header; use NAME=VALUE", param_hint="--header")
     return name, value.encode()
+
+
+def schedule_headers(deliver_at: str | None, deliver_after: str | None) -> list[tuple[str, bytes | None]]:
+    """Return the header of a time of delivery, if one is given. Raises `typer.BadParameter`."""
+    if deliver_at is not None and deliver_after is not None:
+        raise typer.BadParameter("cannot be combined with --deliver-at", param_hint="--deliver-after")
+    hint = "--deliver-at" if deliver_at is not None else "--deliver-after"
+    try:
+        if deliver_at is not None:
+            return [deliver_at_header(parse_time_ms(deliver_at, int(time.time() * 1000)))]
+        return [] if deliver_after is None else [deliver_after_header(parse_delay_ms(deliver_after))]
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint=hint) from None
 
 
 def parse_line(line: bytes, options: ProduceOptions) -> InputMessage:

@@ -12,6 +12,8 @@ MILLISECONDS = re.compile("[0-9]{5,19}")
 MAX_TIME_MS = (1 << 63) - 1
 RELATIVE = re.compile(r"-(\d{1,12})(ms|s|m|h|d)")
 
+DURATION = re.compile(r"(\d{1,12})(ms|s|m|h|d)", re.ASCII)
+
 
 def parse_time_ms(text: str, now_ms: int) -> int:
     """Return milliseconds since the epoch for an ISO 8601 time (local without an offset), `-90m` (units ms, s, m, h,
@@ -29,6 +31,14 @@ def parse_time_ms(text: str, now_ms: int) -> int:
             f"{quoted(text)} is not a time; use 2026-01-31T10:00:00Z, -90m for 90 minutes ago, or milliseconds since"
             " the epoch"
         ) from None
+
+
+def parse_delay_ms(text: str) -> int:
+    """Return milliseconds for a duration such as `90m` (units ms, s, m, h, d). Raises ValueError."""
+    found = DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{quoted(text)} is not a duration; use 90m for 90 minutes, with a unit of ms, s, m, h or d")
+    return int(found[1]) * UNITS_MS[found[2]]
 
 
 def format_time(timestamp_ms: int) -> str:

@@ -20,6 +20,7 @@ from penstock.cli.connection import Connection, with_connection
 from penstock.cli.output import print_json, print_table, size_text
 from penstock.cli.parameters import MAX_INT16, MAX_INT32
 from penstock.cli.root import make_app
+from penstock.cli.times import format_time
 from penstock.client import (
     Admin,
     AlterConfig,
@@ -30,7 +31,7 @@ from penstock.client import (
     TopicInfo,
     TopicPartition,
 )
-from penstock.config.topic import DELIVERY_DELAY
+from penstock.config.topic import DELIVERY_DELAY, DELIVERY_SCHEDULE
 
 MIN_ISR = "min.insync.replicas"
 UNDELIVERED = "undelivered"
@@ -211,8 +212,10 @@ async def describe_topic(
     led = [TopicPartition(topic.name, p.partition) for p in topic.partitions.values() if p.leader >= 0]
     ends = await admin.ends(led)
     configs = await admin.topic_configs(topic.name)
-    is_delayed = DELIVERY_DELAY in configs and configs[DELIVERY_DELAY].value != "0"
-    undelivered = await admin.undelivered(led) if is_delayed else {}
+    has_waiting = any(
+        name in configs and configs[name].value not in ("0", "false") for name in (DELIVERY_DELAY, DELIVERY_SCHEDULE)
+    )
+    undelivered = await admin.undelivered(led) if has_waiting else {}
     partitions = []
     for p in topic.partitions.values():
         tp = TopicPartition(topic.name, p.partition)
@@ -260,6 +263,8 @@ def show_topic(document: dict[str, object]) -> None:
     print(f"topic {document['name']}  id {document['topic_id']}")
     waiting = ("undelivered",) if has_delay else ()
     print_table(("partition", "leader", "replicas", "isr", "start", "end", *waiting, "size"), rows)
+    if due := [p["next_due_ms"] for p in partitions if p.get("next_due_ms") is not None]:
+        print(f"next delivery at {format_time(min(due))}")
     if configs:
         print_table(("setting", "value"), list(configs.items()))
 

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from penstock.client.producer import Producer
     from penstock.client.range_fetch import RangeFetch
     from penstock.client.rebalancing import RebalanceListener
+    from penstock.client.scheduling import cancel_scheduled, deliver_after, deliver_at
     from penstock.client.share.consumer import ShareConsumer
     from penstock.client.topic_queries import OffsetQuery, list_topics
     from penstock.client.transaction_requests import TransactionRequests
@@ -197,7 +198,10 @@ __all__ = [
     "UndeliveredRecords",
     "UnknownTopic",
     "UnsupportedByBroker",
+    "cancel_scheduled",
     "commit_offsets",
+    "deliver_after",
+    "deliver_at",
     "fetch_committed",
     "list_topics",
 ]
@@ -222,7 +226,10 @@ _LAZY_MODULES = {
     "ShareConsumer": "share.consumer",
     "TopicAdminClient": "admin.topics",
     "TransactionRequests": "transaction_requests",
+    "cancel_scheduled": "scheduling",
     "commit_offsets": "offsets",
+    "deliver_after": "scheduling",
+    "deliver_at": "scheduling",
     "fetch_committed": "offsets",
     "list_topics": "topic_queries",
 }

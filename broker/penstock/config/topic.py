@@ -34,7 +34,8 @@ MAX_DELIVERY_DELAY_MS = 30 * DAY_MS
 OWN_PREFIX = "penstock."
 """Name prefix of settings that Kafka does not have."""
 DELIVERY_DELAY = "delivery.delay.ms"
-OWN_SETTINGS = frozenset({DELIVERY_DELAY})
+DELIVERY_SCHEDULE = "delivery.schedule.enable"
+OWN_SETTINGS = frozenset({DELIVERY_DELAY, DELIVERY_SCHEDULE})
 """Names without the prefix of settings that Kafka does not have."""
 CLEANUP, TIMESTAMP_TYPE = "cleanup.policy", "message.timestamp.type"
 CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
@@ -121,6 +122,12 @@ class TopicConfig:
         "Time after its append at which consumers can read a record, in ms, up to 30 days; 0 for at once. The records"
         " get the broker's timestamp (LogAppendTime). A compacted topic cannot have a delay.",
         kind=LONG, maximum=MAX_DELIVERY_DELAY_MS,
+    )
+    delivery_schedule_enable: bool = setting(
+        DELIVERY_SCHEDULE, False,
+        "Whether producers can schedule records: a record with the header penstock-deliver-at (ms since 1970) or"
+        " penstock-deliver-after-ms is delivered at that time, up to 30 days ahead. A compacted topic, or one with"
+        " delivery.delay.ms, cannot have scheduled records.",
     )
     errors_deadletterqueue_group_enable: bool = setting(
         DEAD_LETTERS_ENABLED, False,
@@ -247,6 +254,16 @@ class TopicConfig:
                 f"{DELIVERY_DELAY} ({self.delivery_delay_ms}) counts from the time of the append; set"
                 f" {TIMESTAMP_TYPE}=LogAppendTime, or remove {TIMESTAMP_TYPE}, which then is LogAppendTime"
             )
+        if self.delivery_schedule_enable and self.cleanup_compact:
+            return (
+                f"{DELIVERY_SCHEDULE} does not work with compaction, which could remove records before they are"
+                f" delivered; set {CLEANUP}=delete, or {DELIVERY_SCHEDULE}=false"
+            )
+        if self.delivery_schedule_enable and self.delivery_delay_ms:
+            return (
+                f"{DELIVERY_SCHEDULE} does not work with {DELIVERY_DELAY} ({self.delivery_delay_ms}), as a record has"
+                f" one time of delivery; set {DELIVERY_DELAY}=0, or {DELIVERY_SCHEDULE}=false"
+            )
         if self.min_compaction_lag_ms <= self.max_compaction_lag_ms:
             return None
         return (
@@ -353,14 +370,18 @@ def resolve_leniently(overrides: Mapping[str, str], defaults: TopicConfig) -> tu
     """Resolve valid overrides. If some contradict others or the defaults, the defaults apply; returns the
     contradiction.
 
-    A delay applies nevertheless, because records must not be delivered early: the topic is not compacted then.
+    A delay, or the setting for scheduled records, applies nevertheless, because records must not be delivered early or
+    lost: the topic is not compacted then.
     """
     try:
         return resolve(overrides, defaults), None
     except InvalidSetting as e:
         is_delayed = int(overrides.get(DELIVERY_DELAY, "0")) > 0
-        dropped = REFUSED_WITH_DELAY if is_delayed else CONTRADICTORY
+        waits = is_delayed or overrides.get(DELIVERY_SCHEDULE, "").lower() == "true"
+        dropped = REFUSED_WITH_DELAY if waits else CONTRADICTORY
         consistent = {name: text for name, text in overrides.items() if name not in dropped}
-        if is_delayed:
+        if waits:
             consistent[CLEANUP] = "delete"
+        if is_delayed:
+            consistent.pop(DELIVERY_SCHEDULE, None)
         return resolve(consistent, defaults), str(e)

@@ -12,6 +12,7 @@ from penstock.config.definition import InvalidSetting, SettingSource, UnknownSet
 from penstock.config.kafka_settings import METRICS
 from penstock.config.topic import is_own, resolve, topic_setting
 from penstock.control.config_changes import apply_changes, check_changes, normalise_changed, rewrite_value
+from penstock.control.features import check_settings
 from penstock.control.group_settings import GroupSettings
 from penstock.control.loggers import alter_loggers
 from penstock.control.naming import check_name
@@ -102,6 +103,7 @@ class ConfigService:
             new = apply_changes(changes, present, topic_setting, self._topic_default)
             normalise_changed(changes, new, topic_setting)
             resolve(accept_stored(new, topic_setting)[0], self.config.topic_defaults)
+            check_settings(new, present, self.view.feature_level)
             return new
 
         def rewrite(entry: StoreEntry | None) -> bytes:

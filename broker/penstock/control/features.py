@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from penstock.config.definition import InvalidSetting
+from penstock.config.topic import DELIVERY_DELAY, DELIVERY_SCHEDULE, topic_setting
 from penstock.control.results import AdminError
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, ClusterRecord, decode, encode
@@ -29,6 +31,10 @@ MIN_LEVEL = 1
 ATTEMPTS = 10
 TRANSACTIONS_V2_LEVEL = 2
 """The feature level from which brokers bump epochs and add partitions as transactions v2 require (KIP-890)."""
+DELIVERY_LEVEL = 3
+"""The feature level from which topics can have delivery times: older brokers would deliver their records at once."""
+SETTING_LEVELS = {DELIVERY_DELAY: DELIVERY_LEVEL, DELIVERY_SCHEDULE: DELIVERY_LEVEL}
+"""The feature level that a topic setting requires, unless it has its default."""
 GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION = "group.version", "share.version", "transaction.version"
 
 
@@ -126,6 +132,18 @@ class Features:
         if result.succeeded:
             await self.watcher.applied(result.revision)
         return result.succeeded
+
+
+def check_settings(overrides: Mapping[str, object], present: Mapping[str, object], level: int) -> None:
+    """Raise InvalidSetting if a topic setting that is new in `overrides` requires a higher feature level."""
+    for name, required in SETTING_LEVELS.items():
+        text = overrides.get(name)
+        if level >= required or text is None or text in (present.get(name), topic_setting(name).default):
+            continue
+        raise InvalidSetting(
+            f'{name} requires level {required} of "{FEATURE}", which is {level}: older brokers ignore the setting;'
+            " upgrade all brokers, then raise the level"
+        )
 
 
 def level_of(features: Mapping[str, int], name: str) -> int:

@@ -49,7 +49,7 @@ from penstock.state.store import (
 from penstock.state.view import BrokerEndpoint, BrokerView
 
 SCHEMA_VERSION = 1
-FEATURE_LEVEL = 2
+FEATURE_LEVEL = 3
 POLL_S = 0.2
 """Interval between reads of a key that another broker or the controller is expected to change."""
 

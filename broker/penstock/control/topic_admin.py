@@ -19,6 +19,7 @@ from penstock.config.topic import resolve, topic_setting
 from penstock.control.assignment import check_manual, partition_puts
 from penstock.control.broker_availability import AvailabilitySource, BrokerAvailability
 from penstock.control.controller.reassign import target_replicas
+from penstock.control.features import check_settings
 from penstock.control.naming import TopicNameCollisions, check_new_name
 from penstock.control.replica_placer import ReplicaPlacer, usable_brokers
 from penstock.control.results import (
@@ -235,6 +236,7 @@ class TopicService:
         try:
             overrides = {name: topic_setting(name).normalise(text) for name, text in overrides.items()}
             resolve(overrides, self.config.topic_defaults)
+            check_settings(overrides, {}, self.view.feature_level)
         except InvalidSetting as e:
             raise AdminError(ErrorCode.INVALID_CONFIG, str(e)) from None
         return overrides

@@ -219,20 +219,27 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
 
 
 def delay_gauges(partitions: Iterable[PartitionSource], now_ms: int) -> list[tuple[str, str, list[Value]]]:
-    """Return the gauges of topics with `delivery.delay.ms`."""
+    """Return the gauges of topics with `delivery.delay.ms` or `delivery.schedule.enable`."""
     waiting: dict[str, int] = {}
+    scheduled: dict[str, int] = {}
     due_ms: dict[str, int] = {}
     for partition in partitions:
-        if (delivery := partition.delivery) is not None:
-            name = partition.name
-            waiting[name] = waiting.get(name, 0) + delivery.waiting
-            if (next_due_ms := delivery.next_due_ms) is not None:
-                due_ms[name] = min(due_ms.get(name, next_due_ms), next_due_ms)
+        name = partition.name
+        for delivery, counts in ((partition.delivery, waiting), (partition.schedule, scheduled)):
+            if delivery is not None:
+                counts[name] = counts.get(name, 0) + delivery.waiting
+                if (next_due_ms := delivery.next_due_ms) is not None:
+                    due_ms[name] = min(due_ms.get(name, next_due_ms), next_due_ms)
     return [
         (
             "penstock_topic_undelivered_records",
             "Committed records of partitions that this broker leads that wait for delivery.delay.ms.",
             [({"topic": name}, count) for name, count in waiting.items()],
+        ),
+        (
+            "penstock_topic_scheduled_records",
+            "Scheduled records of partitions that this broker leads that wait for their time.",
+            [({"topic": name}, count) for name, count in scheduled.items()],
         ),
         (
             "penstock_topic_next_delivery_seconds",

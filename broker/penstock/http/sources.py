@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from penstock.api.authentication_stats import AuthenticationStats
 from penstock.api.log_dirs import LogDirState
 from penstock.replica.health import ReplicaHealth
-from penstock.replica.partition import PartitionDelivery
+from penstock.replica.partition import PartitionDelivery, PartitionSchedule
 from penstock.runtime.clock import Clock
 from penstock.runtime.stats import Histogram, RequestStats
 from penstock.security.audit import Denials
@@ -44,6 +44,10 @@ class PartitionSource(Protocol):
     @property
     def delivery(self) -> PartitionDelivery | None:
         """The delayed delivery of a led partition, None without a delay."""
+
+    @property
+    def schedule(self) -> PartitionSchedule | None:
+        """The scheduled records of a led partition, None if it can have none."""
 
     @property
     def log(self) -> LogSource:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.config.topic import TopicConfig
+from penstock.replica.blocked_producers import BlockedProducers
 from penstock.replica.producer_state import SequenceCheck
 from penstock.wire.batch import BatchHeader
 from penstock.wire.errors import ErrorCode
 from penstock.wire.produce_frame import RecordError
 
 NO_TIMESTAMP = -1
+MAX_RECORD_ERRORS = 1_000
+"""Maximum number of records named in a response."""
 SEQUENCE_ERRORS = {
     SequenceCheck.OUT_OF_ORDER: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a batch before this one is missing"),
     SequenceCheck.FENCED: (
@@ -67,3 +70,35 @@ def explain(error: ErrorCode) -> str:
         ErrorCode.INVALID_TIMESTAMP: "the batch's timestamp type is LogAppendTime, which only a broker sets",
         ErrorCode.INVALID_RECORD: "the batch's header contradicts itself",
     }.get(error, error.name)
+
+
+def explain_sequence(
+    check: SequenceCheck, header: BatchHeader, blocked_producers: BlockedProducers, boot_ms: int
+) -> Appended:
+    """Return the rejection of a batch by its sequence check; retriable if a batch before it was blocked."""
+    code, message = SEQUENCE_ERRORS[check]
+    if check is SequenceCheck.OUT_OF_ORDER:
+        code = blocked_producers.code_for(header.producer_id, boot_ms) or code
+    return Appended(code, message=message)
+
+
+class RejectedRecords:
+    """The records that cause a batch's rejection."""
+
+    def __init__(self) -> None:
+        self.errors: list[RecordError] = []
+        self.count = 0
+
+    def add(self, index: int, message: str) -> None:
+        """Add a rejected record. Only the first `MAX_RECORD_ERRORS` are named."""
+        self.count += 1
+        if self.count <= MAX_RECORD_ERRORS:
+            self.errors.append(RecordError(index, message))
+
+    def refusal(self, error: ErrorCode, reason: str) -> Appended | None:
+        """Return the rejection, None if no record was rejected."""
+        if not self.count:
+            return None
+        first = ", ".join(str(record.batch_index) for record in self.errors[:3])
+        message = f"{reason}: {self.count} records rejected, the first at index {first}"
+        return Appended(error, message=message, record_errors=tuple(self.errors))

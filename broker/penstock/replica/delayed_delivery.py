@@ -53,12 +53,22 @@ class DelayedLeader(Protocol):
         """The end for read_committed readers, if no record waits."""
 
 
+class TimedDelivery(Protocol):
+    """A partition with records that wait for a time: `LeaderDelivery`, or `scheduled_delivery.LeaderSchedule`."""
+
+    def __hash__(self) -> int:
+        """Hash by identity."""
+
+    def advance(self) -> None:
+        """Deliver what is due."""
+
+
 class DelayedDelivery:
-    """The led partitions of delayed topics, by the time at which their next records become visible."""
+    """The led partitions with records that wait, by the time at which the next ones are due."""
 
     def __init__(self, clock: Clock, spawn: Spawn) -> None:
         self.clock, self.spawn = clock, spawn
-        self.due: DueQueue[LeaderDelivery] = DueQueue()
+        self.due: DueQueue[TimedDelivery] = DueQueue()
         self.timer: asyncio.TimerHandle | None = None
         self.timer_due_ms = 0
         self.last_ms = clock.wall_ms()
@@ -66,6 +76,8 @@ class DelayedDelivery:
         self.to_read: dict[LeaderDelivery, None] = {}
         """Partitions whose logs must be read, in the order of their requests."""
         self.reads = 0
+        self.loads = asyncio.Semaphore(MAX_READS)
+        """Reads of the logs of topics with scheduled records, which may take seconds."""
         self.closed = False
 
     def start(self, leader: DelayedLeader) -> LeaderDelivery | None:
@@ -89,7 +101,10 @@ class DelayedDelivery:
 
     def schedule(self, delivery: LeaderDelivery) -> None:
         """Advance a partition when its next records are due."""
-        due_ms = delivery.window.next_due_ms
+        self.schedule_at(delivery, delivery.window.next_due_ms)
+
+    def schedule_at(self, delivery: TimedDelivery, due_ms: int | None) -> None:
+        """Advance a partition at a time, in ms since 1970; None for not at all."""
         if due_ms is None or self.closed:
             self.due.discard(delivery)
         elif self.due.due_ms(delivery) != due_ms:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.config.topic import AS_PRODUCED, ENDS, EVERY_RECORD, NO_VALIDATION, TopicConfig
-from penstock.replica.acceptance import Appended, is_in_time
+from penstock.replica.acceptance import Appended, RejectedRecords, is_in_time
+from penstock.replica.scheduling import ScheduledRecords, schedule_records
 from penstock.wire.batch import (
     ATTRIBUTES,
     BATCH_LENGTH,
@@ -28,7 +29,6 @@ from penstock.wire.batch import (
 from penstock.wire.compression import Codec, DecompressedTooLarge, check_frame, compress, decompress
 from penstock.wire.errors import ErrorCode
 from penstock.wire.primitives import Buffer
-from penstock.wire.produce_frame import RecordError
 from penstock.wire.record_check import RecordShape, check_ends, parse_records
 from penstock.wire.schema import MalformedMessage
 
@@ -38,17 +38,20 @@ MAX_GROWTH = 64
 """Maximum decompressed size of a batch as a multiple of max.message.bytes."""
 SCRATCH_BYTES = 2 << 20
 """Size of the buffer for decompressed records that each inspecting thread keeps."""
-MAX_RECORD_ERRORS = 1_000
-"""Maximum number of records named in a response."""
 MAX_CHECKED_RECORDS = 250_000
 """Maximum number of records in a batch for a compacted topic, all of which are parsed."""
 
 
+NO_KEY = "the record has no key"
+
+
 class Inspection(NamedTuple):
-    """The result of an inspection. `batch` is the recompressed batch to store, None to store the original."""
+    """The result of an inspection. `batch` is the recompressed batch to store, None to store the original;
+    `scheduled` is stored in its place if it has records for later, or cancels some."""
 
     refusal: Appended | None = None
     batch: memoryview | None = None
+    scheduled: ScheduledRecords | None = None
 
 
 VALID = Inspection()
@@ -74,14 +77,18 @@ def needs_codec(config: TopicConfig, codec: int) -> bool:
     return config.compression_codec not in (AS_PRODUCED, codec)
 
 
-def inspect(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: str, max_bytes: int) -> Inspection:
-    """Inspect a batch. The caller checks the header's own fields.
+def inspect(
+    batch: memoryview, header: BatchHeader, config: TopicConfig, topic: str, now_ms: int, max_bytes: int
+) -> Inspection:
+    """Inspect a batch. The caller checks the header's own fields. Delivery times are relative to the wall clock's
+    `now_ms`.
 
     Raises DecompressedTooLarge above `max_bytes`.
     """
     codec = header.attributes & CODEC_MASK
     recompress = needs_codec(config, codec)
-    if config.record_validation == NO_VALIDATION and not config.cleanup_compact and not recompress:
+    is_parsed = config.cleanup_compact or config.delivery_schedule_enable or recompress
+    if config.record_validation == NO_VALIDATION and not is_parsed:
         return VALID
     if config.cleanup_compact and header.record_count > MAX_CHECKED_RECORDS:
         message = f'a batch for the compacted topic "{topic}" may have {MAX_CHECKED_RECORDS} records'
@@ -90,6 +97,11 @@ def inspect(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: 
         check_frame(codec, batch[HEADER_SIZE:])
         data = decompress(codec, batch[HEADER_SIZE:], max_bytes, scratch()) if codec else batch[HEADER_SIZE:]
         refusal = check_records(data, header, config, topic)
+        if refusal is None and config.delivery_schedule_enable:
+            scheduled = schedule_records(data, header, config, topic, now_ms)
+            if isinstance(scheduled, ScheduledRecords):
+                return Inspection(scheduled=scheduled)
+            refusal = scheduled
     except DecompressedTooLarge:
         raise
     except MalformedMessage as e:  # not retriable: the CRC is valid, so a retry has the same bytes
@@ -99,11 +111,11 @@ def inspect(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: 
     return recompressed(batch, header, data, config) if recompress else VALID
 
 
-def inspect_fully(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: str) -> Inspection:
+def inspect_fully(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: str, now_ms: int) -> Inspection:
     """Inspect a batch with the topic's decompression limit; reject batches above it."""
     limit = decompressed_limit(config)
     try:
-        return inspect(batch, header, config, topic, limit)
+        return inspect(batch, header, config, topic, now_ms, limit)
     except DecompressedTooLarge as e:
         message = f"{e}; the limit is {MAX_GROWTH} times max.message.bytes and 256 MiB: send smaller batches"
         return Inspection(Appended(ErrorCode.MESSAGE_TOO_LARGE, message=message))
@@ -151,31 +163,6 @@ def visit_records(
     data = decompress(header.codec, batch[HEADER_SIZE:], max_bytes)
     for index, shape in enumerate(parse_records(data, header.record_count, header.last_offset_delta)):
         visit(index, shape)
-
-
-NO_KEY = "the record has no key"
-
-
-class RejectedRecords:
-    """The records that cause a batch's rejection."""
-
-    def __init__(self) -> None:
-        self.errors: list[RecordError] = []
-        self.count = 0
-
-    def add(self, index: int, message: str) -> None:
-        """Add a rejected record. Only the first `MAX_RECORD_ERRORS` are named."""
-        self.count += 1
-        if self.count <= MAX_RECORD_ERRORS:
-            self.errors.append(RecordError(index, message))
-
-    def refusal(self, error: ErrorCode, reason: str) -> Appended | None:
-        """Return the rejection, None if no record was rejected."""
-        if not self.count:
-            return None
-        first = ", ".join(str(record.batch_index) for record in self.errors[:3])
-        message = f"{reason}: {self.count} records rejected, the first at index {first}"
-        return Appended(error, message=message, record_errors=tuple(self.errors))
 
 
 def recompressed(batch: memoryview, header: BatchHeader, data: Buffer, config: TopicConfig) -> Inspection:

@@ -14,14 +14,15 @@ from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock.config.topic import TopicConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
-from penstock.replica.acceptance import SEQUENCE_ERRORS, Appended, explain, has_times_in_bounds
+from penstock.replica.acceptance import Appended, explain, explain_sequence, has_times_in_bounds
 from penstock.replica.blocked_producers import BlockedProducers
 from penstock.replica.delayed_delivery import DelayedDelivery, LeaderDelivery
 from penstock.replica.deletions import DeletionWaiter, DeletionWaiters
 from penstock.replica.inspection import Inspection, check_times, inspect_fully
 from penstock.replica.isr import InSyncReplicas, IsrChange, Member, ReplicaProgress, effective_min_isr
 from penstock.replica.partition import Partition
-from penstock.replica.producer_state import ProducerState, RecentBatch, SequenceCheck
+from penstock.replica.producer_state import ProducerState, SequenceCheck
+from penstock.replica.scheduled_delivery import LeaderSchedule, start_schedule
 from penstock.replica.waiters import CommitWaiter, FetchListener
 from penstock.runtime.clock import Clock
 from penstock.state.view import PartitionView
@@ -90,14 +91,13 @@ class Leader(Partition):
         self.host = host
         self.isr: InSyncReplicas | None = None
         self.blocked_producers = blocked_producers
-        self.under_min_isr = False
-        self.watched = False
-        self.watched_ms = 0
+        self.under_min_isr, self.watched, self.watched_ms = False, False, 0
         known = log.start_offset if high_watermark is None else high_watermark
         assert known >= log.start_offset, f"the high watermark {known} is below the start of {log}"
         super().__init__(name, topic_id, index, leader_epoch, log, producers, clock, known)
         self.delayed = delayed
         self.delivery: LeaderDelivery | None = delayed.start(self)
+        self.schedule: LeaderSchedule | None = start_schedule(delayed, self)
         self.update_from_view(broker_id, placed)
 
     # Appending
@@ -131,7 +131,7 @@ class Leader(Partition):
             if refusal is not None:
                 return refusal
         if inspection is None:
-            inspection = inspect_fully(batch, header, self.config, self.name)
+            inspection = inspect_fully(batch, header, self.config, self.name, now_ms)
         if inspection.refusal is not None:
             return inspection.refusal
         if header.producer_id >= 0:
@@ -140,12 +140,10 @@ class Leader(Partition):
                 assert original is not None, f"producer {header.producer_id} repeats a batch that is not known"
                 if not all_in_sync:
                     self.acknowledge(original.last_offset + 1)
-                return self.duplicate_result(original)
+                append_time_ms = original.timestamp_ms if self.config.message_timestamp_log_append else -1
+                return Appended(0, original.base_offset, append_time_ms, original.last_offset + 1)
             if check is not SequenceCheck.APPEND:
-                code, message = SEQUENCE_ERRORS[check]
-                if check is SequenceCheck.OUT_OF_ORDER:
-                    code = self.blocked_producers.code_for(header.producer_id, self.clock.boot_ms()) or code
-                return Appended(code, message=message)
+                return explain_sequence(check, header, self.blocked_producers, self.clock.boot_ms())
             if self.blocked_producers.refused and not self.producers.has_batches(header.producer_id):
                 before = self.blocked_producers.code_before(header, self.clock.boot_ms())
                 if before is not None:
@@ -154,10 +152,11 @@ class Leader(Partition):
             batch = inspection.batch
             stamp(batch, 0, self.log.end_offset, self.leader_epoch)
             header = read_header(batch)
-        if all_in_sync:
-            return self.write(batch, header)
-        done = self.write(batch, header)
-        if not done[0]:
+        if inspection.scheduled is not None and self.schedule is not None:
+            done = self.schedule.append(inspection.scheduled)
+        else:
+            done = self.write(batch, header)
+        if not all_in_sync and not done[0]:
             self.acknowledge(done[3])
         return done
 
@@ -232,11 +231,6 @@ class Leader(Partition):
             self.blocked_producers.record(header, code, self.clock.boot_ms())
         return Appended(code, message=message)
 
-    def duplicate_result(self, original: RecentBatch) -> Appended:
-        """Return the original's result, which also waits for the high watermark."""
-        append_time_ms = original.timestamp_ms if self.config.message_timestamp_log_append else -1
-        return Appended(0, original.base_offset, append_time_ms, original.last_offset + 1)
-
     # In-sync replicas
 
     @property
@@ -291,6 +285,7 @@ class Leader(Partition):
         if self.isr is not None:
             self.update_min_isr()
         self.delivery = self.delayed.reconfigure(self, self.delivery)
+        self.schedule = start_schedule(self.delayed, self, self.schedule)
         super().reconfigure(config)
 
     def record_fetch(self, replica: Member, fetch_offset: int, flushed_offset: int, log_start_offset: int) -> ErrorCode:
@@ -303,8 +298,7 @@ class Leader(Partition):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         progress.log_start_offset = log_start_offset
         self.advance()
-        if self.deletions:
-            self.complete_deletions()
+        self.complete_deletions()
         if progress not in isr.committed and isr.pending is None:
             self.expand_isr()
         return ErrorCode.NONE
@@ -442,6 +436,11 @@ class Leader(Partition):
 
     # Deletions
 
+    def readable_end(self) -> int:
+        """Return the offset below which records may be deleted or compacted: no scheduled record waits there."""
+        stable = self.last_stable_offset
+        return stable if self.schedule is None else min(stable, self.schedule.retention_end)
+
     @property
     def low_watermark(self) -> int:
         """The lowest log start offset of the in-sync replicas; -1 while one has not reported its own."""
@@ -474,6 +473,8 @@ class Leader(Partition):
 
     def on_start_moved(self, log: PartitionLog) -> None:
         """Wake readers and followers: the next leader must not have deleted records."""
+        if self.schedule is not None:
+            self.schedule.on_log_start()
         if self.delivery is not None:
             self.delivery.on_log_start()
         super().on_start_moved(log)
@@ -483,8 +484,9 @@ class Leader(Partition):
     def fail_waiters(self, error: int) -> None:
         """Fail commits, deletions and readers, and answer followers."""
         self.unflushed.pop(self, None)
-        if self.delivery is not None:
-            self.delivery.stop()
+        for waiting in (self.delivery, self.schedule):
+            if waiting is not None:
+                waiting.stop()
         self.fail_commits(error)
         self.deletions.fail(error)
         self.wake_readers()

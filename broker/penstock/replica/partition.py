@@ -52,6 +52,18 @@ class PartitionDelivery(Protocol):
         """When the next record becomes visible, in ms since 1970; None if none is known to wait."""
 
 
+class PartitionSchedule(Protocol):
+    """The scheduled records of a led partition: `scheduled_delivery.LeaderSchedule`."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of records that wait; 0 while that is not known."""
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next record is due, in ms since 1970; None if none is known to wait."""
+
+
 class Partition:
     """A role of this broker for one partition in one leader epoch."""
 
@@ -70,6 +82,7 @@ class Partition:
         "name",
         "producers",
         "readers",
+        "schedule",
         "topic_id",
         "unseen_bytes",
     )
@@ -94,6 +107,8 @@ class Partition:
         self.high_watermark = high_watermark
         self.delivery: PartitionDelivery | None = None
         """The delayed delivery of the records that this broker leads; None without `delivery.delay.ms`."""
+        self.schedule: PartitionSchedule | None = None
+        """The scheduled records that this broker leads; None without `delivery.schedule.enable`."""
         self.deleted = False
         self.ended = False
         """Whether another role, or none, has replaced this one."""
@@ -115,8 +130,11 @@ class Partition:
         return self.topic_id, self.index
 
     def readable_end(self) -> int:
-        """Return the offset below which records may be deleted or compacted: the last stable offset."""
-        return self.last_stable_offset
+        """Return the offset below which records may be deleted or compacted: the last stable offset.
+
+        Only the leader knows which scheduled records wait, so other replicas delete what the leader has deleted.
+        """
+        return self.log.start_offset if self.config.delivery_schedule_enable else self.last_stable_offset
 
     @property
     def last_stable_offset(self) -> int:

@@ -21,6 +21,7 @@ from penstock.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from penstock.wire.control_batch import Marker, parse_marker
 from penstock.wire.errors import ErrorCode
 from penstock.wire.primitives import Buffer
+from penstock.wire.scheduled_batch import SCHEDULED
 
 MAX_RECENT_BATCHES = 5
 """Number of in-flight batches per producer that are deduplicated (KIP-98; also the clients' limit)."""
@@ -204,7 +205,7 @@ class ProducerState:
         """
         if header.producer_id < 0:
             return
-        marker = parse_marker(header, batch) if header.attributes & CONTROL else None
+        marker = parse_marker(header, batch) if header.attributes & (CONTROL | SCHEDULED) == CONTROL else None
         self.update(header, now_ms)
         if marker is not None:
             self.entries[header.producer_id].coordinator_epoch = marker.coordinator_epoch
@@ -229,8 +230,8 @@ class ProducerState:
         self.entries.move_to_end(producer_id)
         entry.last_timestamp_ms = max(entry.last_timestamp_ms, header.max_timestamp_ms)
         entry.last_write_ms = now_ms
-        if header.attributes & CONTROL:
-            return
+        if header.attributes & (CONTROL | SCHEDULED) == CONTROL:
+            return  # a marker
         if header.attributes & TRANSACTIONAL:
             self.transactions.start_transaction(producer_id, header.base_offset)
         entry.add_batch(header.base_sequence, header.last_offset_delta, header.base_offset, header.max_timestamp_ms)

@@ -68,6 +68,9 @@ class RoleManager(Protocol):
     def remove_role(self, role: Partition) -> None:
         """Remove a role; its log stays open."""
 
+    def find(self, topic: str | UUID, index: int) -> Leader | None:
+        """Return the partition if this broker leads it; starts the role."""
+
     def open(self, topic: TopicView, index: int) -> tuple[PartitionLog, ProducerState] | None:
         """Open the partition's log; None if it cannot be opened."""
 
@@ -130,12 +133,18 @@ class ReplicaRoles:
                 role.update_from_view(manager.broker_id, placed)
             elif role is not None:
                 self.change_role(topic, placed, role)
+            elif self.started and self.must_lead(topic, placed.index):
+                self.schedule_check((topic.topic_id, placed.index))
         elif role is None:
             if self.started:
                 self.pending[topic.topic_id, placed.index] = None
                 self.schedule()
         elif not self.has_role(role, placed):
             self.change_role(topic, placed, role)
+
+    def must_lead(self, topic: TopicView, index: int) -> bool:
+        """Return whether the leader role starts without a request: the log may have scheduled records."""
+        return topic.config.delivery_schedule_enable and index in self.manager.log_dir.topics.get(topic.topic_id, ())
 
     def has_role(self, role: Partition, placed: PartitionView) -> bool:
         """Return whether the role matches the record's leader and epoch."""
@@ -263,6 +272,8 @@ class ReplicaRoles:
             return
         if not self.is_replica(placed):
             self.leave(topic, placed, None)
+        elif placed.leader == manager.broker_id and self.must_lead(topic, key[1]):
+            manager.find(key[0], key[1])
         elif placed.leader >= 0 and placed.leader != manager.broker_id:
             self.quarantine_damaged(key)
             releasing = manager.log_dir.releasing.get(key)

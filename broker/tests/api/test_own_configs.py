@@ -53,7 +53,10 @@ async def test_settings_that_kafka_does_not_have_are_described_as_read_only_so_t
     creation = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     creation.configs = [CreatableTopicConfig(name=name, value=value) for name, value in mine.items()]
     (created,) = (await broker.ask(CreateTopicsRequest(topics=[creation]), 7)).topics
-    own = {name for name in TOPIC_SETTINGS if name.startswith("penstock.")} | {"delivery.delay.ms"}
+    own = {name for name in TOPIC_SETTINGS if name.startswith("penstock.")} | {
+        "delivery.delay.ms",
+        "delivery.schedule.enable",
+    }
     assert {c.name for c in created.configs if c.read_only} == own | NEW_IN_KAFKA_4_4
     for more, expected in (({}, own | NEW_IN_KAFKA_4_4), ({"only_own": True}, own & mine.keys())):
         (result,) = await described(broker, TOPIC, "t", **more)

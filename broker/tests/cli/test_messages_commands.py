@@ -224,6 +224,9 @@ def test_contradictions_are_wrong_usage(cli: Cli, topic: str) -> None:
     assert cli("consume", topic, "--group", "g", "--offset", "1").code == 2
     assert cli("consume", topic, "--time", "yesterday").code == 2
     assert cli("produce", topic, "--header", "nonsense", stdin="x").code == 2
+    assert cli("produce", topic, "--deliver-at", "-1h", "--deliver-after", "1h", stdin="x").code == 2
+    assert cli("produce", topic, "--deliver-after", "soon", stdin="x").code == 2
+    assert cli("produce", topic, "--deliver-at", "soon", stdin="x").code == 2
 
 
 def test_a_brokers_files_are_shown_and_checked_without_a_broker(alone: Cli, tmp_path: Path) -> None:

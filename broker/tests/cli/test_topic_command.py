@@ -45,6 +45,22 @@ def test_a_delayed_topic_is_described_with_the_records_that_wait(cli: Cli, name:
     assert "set cleanup.policy=delete" in refused.err
 
 
+def test_a_topic_with_scheduled_records_is_described_with_their_number_and_the_next_time(cli: Cli, name: str) -> None:
+    assert cli("topic", "create", name, "--partitions", "1", "--config", "delivery.schedule.enable=true").code == 0
+    assert cli("produce", name, "--deliver-after", "2h", stdin=b"one\ntwo\n").code == 0
+    assert cli("produce", name, "--deliver-at", "2020-01-31T10:00:00Z", stdin=b"past\n").code == 0
+    (described,) = cli("topic", "describe", name, "--output", "json").json
+    (partition,) = described["partitions"]
+    assert partition["undelivered"] == 2
+    assert partition["next_due_ms"] > 7_200_000
+    assert "next delivery at 20" in cli("topic", "describe", name).out
+    consumed = cli("consume", name, "--from-beginning", "--count", "1")
+    assert consumed.lines == ["past"]
+    refused = cli("produce", name, "--deliver-after", "31d", stdin=b"x\n")
+    assert refused.code != 0
+    assert "up to 30 days ahead" in refused.err
+
+
 def test_the_list_is_a_table_with_plain_columns_where_there_is_no_terminal(cli: Cli, topic: str) -> None:
     lines = cli("topic", "list").lines
     assert lines[0].split() == ["TOPIC", "PARTITIONS", "REPLICAS"]

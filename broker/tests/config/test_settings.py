@@ -33,6 +33,7 @@ TOPIC_EXAMPLES: dict[str, tuple[str, list[str]]] = {
     "compression.zstd.level": ("-131072", ["-131073", "23"]),
     "delete.retention.ms": ("0", ["-1"]),
     "delivery.delay.ms": ("2592000000", ["-1", "2592000001", "1.5", ""]),
+    "delivery.schedule.enable": ("true", ["1", "yes", ""]),
     "errors.deadletterqueue.group.enable": ("true", ["1", "yes", ""]),
     "file.delete.delay.ms": ("0", ["-1"]),
     "flush.messages": ("9223372036854775807", ["0", "-1", "9223372036854775808"]),

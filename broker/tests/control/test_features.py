@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from penstock.config.broker import BrokerConfig
-from penstock.control.features import Features, FeatureUpdate
+from penstock.config.definition import InvalidSetting
+from penstock.control.features import Features, FeatureUpdate, check_settings
 from penstock.control.membership import FEATURE_LEVEL, Registration, ensure_cluster
 from penstock.control.results import AdminError
 from penstock.runtime.clock import SystemClock
@@ -131,7 +132,7 @@ async def test_a_new_cluster_has_the_highest_levels() -> None:
     watcher = Watcher(store, view, BrokerConfig())
     await watcher.start()
     assert Features(store, view, watcher, FEATURE_LEVEL).finalized == {
-        "penstock.version": 2,
+        "penstock.version": 3,
         "group.version": 1,
         "share.version": 1,
         "transaction.version": 2,
@@ -179,3 +180,12 @@ async def test_its_epoch_grows_with_each_change_so_that_clients_know_the_newest(
     assert epochs == sorted(set(epochs))
     await cluster.features.update([FeatureUpdate(TRANSACTIONS, 2)])
     assert cluster.features.epoch == epochs[-1], "nothing has changed"
+
+
+@pytest.mark.parametrize(("name", "value"), [("delivery.delay.ms", "5"), ("delivery.schedule.enable", "true")])
+def test_times_of_delivery_need_a_cluster_whose_brokers_all_keep_them(name: str, value: str) -> None:
+    with pytest.raises(InvalidSetting, match=rf"{name} requires level 3 of .* which is 2"):
+        check_settings({name: value}, {}, 2)
+    check_settings({name: value}, {}, 3)
+    check_settings({name: value, "retention.ms": "1"}, {name: value}, 2)
+    check_settings({name: {"5": "0", "true": "false"}[value]}, {name: value}, 2)

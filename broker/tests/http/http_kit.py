@@ -64,6 +64,7 @@ class FakePartition:
         self.name, self.index, self.high_watermark = name, index, high_watermark
         self.acknowledged_end = high_watermark
         self.delivery: WaitingRecords | None = None
+        self.schedule: WaitingRecords | None = None
         self.messages_in = high_watermark
         self.log = PartOfALog(start_offset, high_watermark + 1)
 

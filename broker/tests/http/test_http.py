@@ -189,6 +189,12 @@ async def test_what_waits_for_its_delivery_is_told_by_topic() -> None:
         found = await broker.metrics()
         assert found["penstock_topic_undelivered_records"] == {(("topic", "flights"),): 5}
         assert found["penstock_topic_next_delivery_seconds"] == {(("topic", "flights"),): 0.5}
+        broker.parts[0].schedule = WaitingRecords(0, 4, NOW_MS + 250)
+        found = await broker.metrics()
+        assert found["penstock_topic_scheduled_records"] == {(("topic", "flights"),): 4}
+        assert found["penstock_topic_undelivered_records"] == {(("topic", "flights"),): 5}
+        assert found["penstock_topic_next_delivery_seconds"] == {(("topic", "flights"),): 0.25}
+        broker.parts[0].schedule = None
         broker.parts[0].delivery = broker.parts[1].delivery = WaitingRecords(2_000, 0, None)
         found = await broker.metrics()
         assert found["penstock_topic_undelivered_records"] == {(("topic", "flights"),): 0}

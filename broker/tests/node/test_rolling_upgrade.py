@@ -25,10 +25,10 @@ from penstock.wire.messages.update_features import FeatureUpdateKey, UpdateFeatu
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 CHANGES = {
-    "control/membership.py": [("FEATURE_LEVEL = 2\n", "FEATURE_LEVEL = 3\n")],
+    "control/membership.py": [("FEATURE_LEVEL = 3\n", "FEATURE_LEVEL = 4\n")],
     "state/records.py": [("    partition_count: ", "    remark: str = ''\n    partition_count: ")],
     "control/topic_admin.py": [
-        ("TopicRecord(\n", "TopicRecord(\n            remark='level 3' if self.view.feature_level >= 3 else '',\n")
+        ("TopicRecord(\n", "TopicRecord(\n            remark='level 4' if self.view.feature_level >= 4 else '',\n")
     ],
 }
 
@@ -102,23 +102,23 @@ async def test_up_back_and_up_again_under_load_loses_nothing(cluster: Cluster) -
         loading = asyncio.create_task(load())
         try:
             await roll(cluster, admin, build)
-            assert (await raise_level(cluster, 4)).error_code, "no broker supports level 4"
+            assert (await raise_level(cluster, 5)).error_code, "no broker supports level 5"
             assert b"remark" not in (await topic_record(cluster, admin, "before")).replace(b'"remark":""', b"")
             await roll(cluster, admin, None)
-            refused = await raise_level(cluster, 3)
+            refused = await raise_level(cluster, 4)
             assert refused.results == []
-            assert "Brokers 1, 2, 3 do not support level 3" in (refused.error_message or "")
+            assert "Brokers 1, 2, 3 do not support level 4" in (refused.error_message or "")
             await roll(cluster, admin, build)
-            assert [r.error_code for r in (await raise_level(cluster, 3)).results] == [0]
-            await is_at_level(admin, 3)
-            assert b'"remark":"level 3"' in await topic_record(cluster, admin, "after")
+            assert [r.error_code for r in (await raise_level(cluster, 4)).results] == [0]
+            await is_at_level(admin, 4)
+            assert b'"remark":"level 4"' in await topic_record(cluster, admin, "after")
         finally:
             is_over.set()
             await loading
         assert await asyncio.to_thread(cluster.brokers[3].stop) == 0
         code, _, err = await asyncio.to_thread(cluster.begin(3).ended)
         assert code == 1
-        assert "this version supports 1 and 2; upgrade" in err
+        assert "this version supports 1 and 3; upgrade" in err
         cluster.begin(3, environment={**os.environ, "PYTHONPATH": str(build)})
         await asyncio.to_thread(cluster.brokers[3].ready)
         await in_sync(admin, "t", 1, 2, 3)

@@ -12,7 +12,8 @@ from replica_kit import DataPath, accepted, batch_of, patched, stored, stored_he
 
 from penstock.config.topic import TopicConfig
 from penstock.replica import inspection
-from penstock.replica.inspection import MAX_RECORD_ERRORS, inspect_fully
+from penstock.replica.acceptance import MAX_RECORD_ERRORS
+from penstock.replica.inspection import VALID, inspect_fully
 from penstock.wire.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, checksum, read_header
 from penstock.wire.compression import Codec, compress
 from penstock.wire.errors import ErrorCode
@@ -58,7 +59,7 @@ DAMAGES = {
 def test_records_that_are_not_what_the_header_says_are_found(damage: str, codec: Codec) -> None:
     make, count = DAMAGES[damage]
     batch = assembled(bytes(make(codec)), count, codec)
-    found = inspect_fully(batch, read_header(batch), TopicConfig(), "t")
+    found = inspect_fully(batch, read_header(batch), TopicConfig(), "t", 0)
     assert found.refusal is not None
     assert found.refusal.error == ErrorCode.INVALID_RECORD
     assert (found.refusal.message or "").startswith("the batch's records are damaged: ")
@@ -81,7 +82,7 @@ def test_sound_batches_pass(validation: str) -> None:
     for codec in Codec:
         for count in (1, 3, 33, 2000):
             batch = batch_of(count, codec=codec)
-            assert inspect_fully(batch, read_header(batch), config, "t") == (None, None)
+            assert inspect_fully(batch, read_header(batch), config, "t", 0) == VALID
 
 
 async def test_damage_in_the_middle_is_found_where_every_record_is_parsed(path: DataPath) -> None:
@@ -207,10 +208,10 @@ async def test_a_batch_stays_as_it_is_while_its_thread_inspects_others(path: Dat
     """Each inspection overwrites the thread's buffer for decompressed records."""
     partition = await path.partition(compression_type="uncompressed")
     first, second = batch_of(3, codec=Codec.LZ4), batch_of(40, codec=Codec.ZSTD)
-    made = inspect_fully(first, read_header(first), partition.config, "t").batch
+    made = inspect_fully(first, read_header(first), partition.config, "t", 0).batch
     assert made is not None
     before = bytes(made)
-    inspect_fully(second, read_header(second), partition.config, "t")
+    inspect_fully(second, read_header(second), partition.config, "t", 0)
     assert bytes(made) == before
 
 
@@ -262,7 +263,7 @@ def test_levels_decide_how_small_batches_become(codec: Codec, field: str, fast: 
     sizes = []
     for chosen in (fast, thorough):
         config = replace(TopicConfig(), compression_codec=codec, **{field: chosen})
-        found = inspect_fully(batch, read_header(batch), config, "t")
+        found = inspect_fully(batch, read_header(batch), config, "t", 0)
         assert found.batch is not None, found
         sizes.append(len(found.batch))
     assert sizes[1] < sizes[0]
