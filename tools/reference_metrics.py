@@ -113,9 +113,12 @@ async def nothing_remote(offsets: object) -> dict[PartitionName, RemoteOffsets]:
 class SampleShare:
     """The share-partitions."""
 
-    stats = ShareStats()
     in_flight = 0
     pending_letters = 0
+
+    def __init__(self) -> None:
+        self.stats = ShareStats()
+        self.stats.count_filtered("g", 1)
 
 
 async def sample_metrics() -> list[Metric]:

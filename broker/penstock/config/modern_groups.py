@@ -18,6 +18,7 @@ from penstock.config.share_groups import (
     ShareOffsetReset,
     parse_offset_reset,
 )
+from penstock.filter import MAX_FILTER_CHARS, FilterError, RecordFilter, compile_filter
 
 ASSIGNORS = ("uniform", "range")
 """Names of the assignors of consumer groups; the first is the default."""
@@ -32,6 +33,14 @@ def at_least_one_assignor(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         raise InvalidSetting(f"group.consumer.assignors must not be empty; use {','.join(ASSIGNORS)}")
     return names
+
+
+def parse_share_filter(text: str) -> RecordFilter | None:
+    """Return a group's filter, None for the empty text. Raises `InvalidSetting`."""
+    try:
+        return compile_filter(text) if text else None
+    except FilterError as e:
+        raise InvalidSetting(f"cannot set share.filter: {e}") from None
 
 
 @dataclass(slots=True)
@@ -180,6 +189,8 @@ CONSUMER_SETTINGS: dict[str, Setting] = {
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 COPY_DEAD_LETTERS = "errors.deadletterqueue.copy.record.enable"
 
+SHARE_FILTER = "share.filter"
+
 SHARE_SETTINGS: dict[str, Setting] = {
     known.name: known
     for known in (
@@ -283,6 +294,14 @@ SHARE_SETTINGS: dict[str, Setting] = {
             "Whether records of one key in a partition are delivered in order, and each only once the previous one is"
             " done (share groups).",
         ),
+        define(
+            SHARE_FILTER,
+            "",
+            "Condition on the headers, the key and the timestamp of a record, such as type = 'order' and priority >= 5;"
+            " records that do not pass are done without being delivered. Empty for none (share groups).",
+            max_chars=MAX_FILTER_CHARS,
+            convert=parse_share_filter,
+        ),
     )
 }
 
@@ -316,6 +335,7 @@ class ShareGroupConfig:
     dead_letter_topic: str = ""
     """Name of the topic for dead letters; empty for none."""
     copies_dead_letters: bool = True
+    filter: RecordFilter | None = None
 
 
 ModernGroupConfig = ConsumerGroupConfig | ShareGroupConfig
@@ -354,6 +374,7 @@ def share_group_config(defaults: ModernGroupDefaults, overrides: Mapping[str, st
         backoff_multiplier=float(str(parse("share.redelivery.backoff.multiplier"))),
         max_backoff_ms=int(str(parse("share.redelivery.backoff.max.ms"))),
         is_ordered_by_key=parse("share.order.by.key") is True,
+        filter=parse_share_filter(str(parse(SHARE_FILTER))),
     )
 
 

@@ -19,7 +19,7 @@ class FieldKind(Enum):
     TIMESTAMP = "timestamp"
 
 
-class Field(NamedTuple):
+class RecordField(NamedTuple):
     """A part of a record: a header by its name, the key, or the timestamp in ms."""
 
     kind: FieldKind
@@ -27,11 +27,11 @@ class Field(NamedTuple):
 
     def __str__(self) -> str:
         if self.kind is not FieldKind.HEADER:
-            return self.kind.value
+            return str(self.kind.value)
         return '"' + self.name.replace('"', '""') + '"'
 
 
-class Operator(Enum):
+class ComparisonOperator(Enum):
     """The comparisons."""
 
     EQUAL = "="
@@ -45,8 +45,8 @@ class Operator(Enum):
 class Comparison(NamedTuple):
     """Compares a field with a number or a text."""
 
-    field: Field
-    operator: Operator
+    field: RecordField
+    operator: ComparisonOperator
     literal: Literal
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Comparison(NamedTuple):
 class Membership(NamedTuple):
     """Whether a field is one of several numbers and texts."""
 
-    member: Field
+    member: RecordField
     literals: tuple[Literal, ...]
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Membership(NamedTuple):
 class Existence(NamedTuple):
     """Whether the record has a field."""
 
-    present: Field
+    present: RecordField
 
     def __str__(self) -> str:
         return f"exists({self.present})"
@@ -75,7 +75,7 @@ class Existence(NamedTuple):
 class Prefix(NamedTuple):
     """Whether a field starts with a text."""
 
-    text: Field
+    text: RecordField
     prefix: str
 
     def __str__(self) -> str:

@@ -15,17 +15,17 @@ from typing import NoReturn
 from penstock.filter.expression import (
     KEYWORDS,
     Comparison,
+    ComparisonOperator,
     Conjunction,
     Disjunction,
     Existence,
     Expression,
-    Field,
     FieldKind,
     Literal,
     Membership,
     Negation,
-    Operator,
     Prefix,
+    RecordField,
 )
 from penstock.filter.lexer import FilterError, Token, TokenKind, fail, tokens_of
 from penstock.filter.numbers import MAX_NUMBER_CHARS, number_of
@@ -35,7 +35,7 @@ MAX_DEPTH = 32
 MAX_PREDICATES = 64
 MAX_LITERALS = 256
 """Numbers and texts in a filter."""
-OPERATORS = {operator.value: operator for operator in Operator}
+OPERATORS = {operator.value: operator for operator in ComparisonOperator}
 
 
 def parse_expression(text: str) -> Expression:
@@ -57,12 +57,15 @@ class FilterParser:
 
     def parse(self) -> Expression:
         """Return the expression. Raises FilterError."""
-        if self._token.kind is TokenKind.END:
+        if self._is_at_end():
             raise FilterError("invalid filter: it is empty; write a condition such as type = 'order'")
         found = self._disjunction()
-        if self._token.kind is not TokenKind.END:
+        if not self._is_at_end():
             self._fail('"and", "or" or the end')
         return found
+
+    def _is_at_end(self) -> bool:
+        return self._token.kind is TokenKind.END
 
     def _fail(self, expected: str) -> NoReturn:
         fail(self._token.position, self._token, expected)
@@ -143,7 +146,7 @@ class FilterParser:
         self._expect(")")
         return Prefix(field, text)
 
-    def _membership(self, field: Field) -> Membership:
+    def _membership(self, field: RecordField) -> Membership:
         self._expect("(")
         literals = [self._literal(field)]
         while self._token.is_symbol(","):
@@ -152,18 +155,18 @@ class FilterParser:
         self._expect(")", '"," or ")"')
         return Membership(field, tuple(literals))
 
-    def _field(self) -> Field:
+    def _field(self) -> RecordField:
         token = self._token
         if token.kind is TokenKind.QUOTED:
             self._advance()
-            return Field(FieldKind.HEADER, token.text)
+            return RecordField(FieldKind.HEADER, token.text)
         word = token.text.lower()
         if token.kind is not TokenKind.WORD or word in KEYWORDS - {"key", "timestamp"}:
             self._fail('a header\'s name, "key", "timestamp", "exists", "prefix", "not" or "("')
         self._advance()
-        return Field(FieldKind(word)) if word in KEYWORDS else Field(FieldKind.HEADER, token.text)
+        return RecordField(FieldKind(word)) if word in KEYWORDS else RecordField(FieldKind.HEADER, token.text)
 
-    def _literal(self, field: Field) -> Literal:
+    def _literal(self, field: RecordField) -> Literal:
         token = self._token
         self._literals += 1
         if self._literals > MAX_LITERALS:

@@ -6,40 +6,57 @@ There is no third truth value. A condition on a field that the record does not h
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any, Protocol
 
 from penstock.filter.expression import (
     Comparison,
+    ComparisonOperator,
     Conjunction,
     Disjunction,
     Existence,
     Expression,
-    Field,
     FieldKind,
     Literal,
     Membership,
     Negation,
-    Operator,
     Prefix,
+    RecordField,
 )
 from penstock.filter.numbers import number_of
 from penstock.filter.parser import parse_expression
-from penstock.wire.record import Record
+
+
+class FilterableRecord(Protocol):
+    """What a filter reads of a record, such as `penstock.wire.record.Record`."""
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Time in ms since 1970, -1 for none."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The key."""
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """The names and values of the headers."""
+
 
 Headers = Mapping[str, bytes | None]
 """The headers of a record by name; of repeated ones, the last."""
-Predicate = Callable[[Record, Headers], bool]
-ReadBytes = Callable[[Record, Headers], bytes | None]
-ReadNumber = Callable[[Record, Headers], int | float | None]
+Predicate = Callable[[FilterableRecord, Headers], bool]
+ReadBytes = Callable[[FilterableRecord, Headers], bytes | None]
+ReadNumber = Callable[[FilterableRecord, Headers], int | float | None]
 
-OPERATIONS: dict[Operator, Callable[[object, object], bool]] = {
-    Operator.EQUAL: operator.eq,
-    Operator.NOT_EQUAL: operator.ne,
-    Operator.LESS: operator.lt,
-    Operator.AT_MOST: operator.le,
-    Operator.GREATER: operator.gt,
-    Operator.AT_LEAST: operator.ge,
+OPERATIONS: dict[ComparisonOperator, Callable[[Any, Any], bool]] = {
+    ComparisonOperator.EQUAL: operator.eq,
+    ComparisonOperator.NOT_EQUAL: operator.ne,
+    ComparisonOperator.LESS: operator.lt,
+    ComparisonOperator.AT_MOST: operator.le,
+    ComparisonOperator.GREATER: operator.gt,
+    ComparisonOperator.AT_LEAST: operator.ge,
 }
 
 
@@ -62,7 +79,7 @@ class RecordFilter:
     def __repr__(self) -> str:
         return f"RecordFilter({self.text!r})"
 
-    def matches(self, record: Record) -> bool:
+    def matches(self, record: FilterableRecord) -> bool:
         """Return whether a record passes."""
         return self._predicate(record, dict(record.headers))
 
@@ -92,7 +109,7 @@ def predicate_of(expression: Expression) -> Predicate:
             return disjunction([predicate_of(operand) for operand in operands])
 
 
-def bytes_of(field: Field) -> ReadBytes:
+def bytes_of(field: RecordField) -> ReadBytes:
     """Return the function that reads a header or the key; None is a missing one, and one without a value."""
     if field.kind is FieldKind.KEY:
         return lambda record, headers: record.key
@@ -101,32 +118,32 @@ def bytes_of(field: Field) -> ReadBytes:
     return lambda record, headers: headers.get(name)
 
 
-def number_in(field: Field) -> ReadNumber:
+def number_in(field: RecordField) -> ReadNumber:
     """Return the function that reads a field as a number; None if it is missing or no number."""
     if field.kind is FieldKind.TIMESTAMP:
         return lambda record, headers: record.timestamp_ms if record.timestamp_ms >= 0 else None
     read = bytes_of(field)
 
-    def read_number(record: Record, headers: Headers) -> int | float | None:
+    def read_number(record: FilterableRecord, headers: Headers) -> int | float | None:
         value = read(record, headers)
         return None if value is None else number_of(value)
 
     return read_number
 
 
-def comparison(field: Field, compare: Callable[[object, object], bool], literal: Literal) -> Predicate:
+def comparison(field: RecordField, compare: Callable[[Any, Any], bool], literal: Literal) -> Predicate:
     """Compare as numbers with a number, and as bytes with a text: UTF-8 has the order of the characters."""
     read: ReadBytes | ReadNumber = bytes_of(field) if isinstance(literal, str) else number_in(field)
     expected = literal.encode() if isinstance(literal, str) else literal
 
-    def compare_value(record: Record, headers: Headers) -> bool:
+    def compare_value(record: FilterableRecord, headers: Headers) -> bool:
         value = read(record, headers)
         return value is not None and compare(value, expected)
 
     return compare_value
 
 
-def membership(field: Field, literals: tuple[Literal, ...]) -> Predicate:
+def membership(field: RecordField, literals: tuple[Literal, ...]) -> Predicate:
     """Test whether a field is one of the literals, in constant time."""
     texts = frozenset(literal.encode() for literal in literals if isinstance(literal, str))
     numbers = frozenset(literal for literal in literals if not isinstance(literal, str))
@@ -139,7 +156,7 @@ def membership(field: Field, literals: tuple[Literal, ...]) -> Predicate:
     return disjunction([has_text, has_number]) if numbers else has_text
 
 
-def existence(field: Field) -> Predicate:
+def existence(field: RecordField) -> Predicate:
     """Test whether a record has a field. A header without a value exists."""
     if field.kind is FieldKind.HEADER:
         name = field.name
@@ -152,7 +169,7 @@ def existence(field: Field) -> Predicate:
 def prefix_test(read: ReadBytes, prefix: bytes) -> Predicate:
     """Test whether a field starts with a prefix."""
 
-    def starts_with(record: Record, headers: Headers) -> bool:
+    def starts_with(record: FilterableRecord, headers: Headers) -> bool:
         value = read(record, headers)
         return value is not None and value.startswith(prefix)
 
@@ -167,7 +184,7 @@ def negation(operand: Predicate) -> Predicate:
 def conjunction(operands: list[Predicate]) -> Predicate:
     """Test whether all conditions hold."""
 
-    def hold_all(record: Record, headers: Headers) -> bool:
+    def hold_all(record: FilterableRecord, headers: Headers) -> bool:
         for operand in operands:  # noqa: SIM110  # faster than a generator
             if not operand(record, headers):
                 return False
@@ -179,7 +196,7 @@ def conjunction(operands: list[Predicate]) -> Predicate:
 def disjunction(operands: list[Predicate]) -> Predicate:
     """Test whether any condition holds."""
 
-    def hold_any(record: Record, headers: Headers) -> bool:
+    def hold_any(record: FilterableRecord, headers: Headers) -> bool:
         for operand in operands:  # noqa: SIM110  # faster than a generator
             if operand(record, headers):
                 return True

@@ -122,6 +122,11 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
                 [({"type": kind.name.lower()}, n) for kind, n in sources.share.stats.acknowledged.items()],
             ),
             (
+                "penstock_share_filtered_records",
+                "Records that the filter of a share group left out.",
+                [({"group": group}, count) for group, count in sources.share.stats.filtered.items()],
+            ),
+            (
                 "penstock_share_dead_letters",
                 "Dead letters that were written for share groups.",
                 single(sources.share.stats.dead_letters),

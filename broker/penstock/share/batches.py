@@ -1,8 +1,7 @@
 """Tells from batch headers which offsets of a read have records for members of a share group, without I/O.
 
 Control batches have none, and for read_committed neither have the batches of aborted transactions. A share fetch has no
-list of aborted transactions, so the leader must not let members acquire their records (KIP-932). For order by key it
-reads the keys of a batch.
+list of aborted transactions, so the leader must not let members acquire their records (KIP-932).
 """
 
 from __future__ import annotations
@@ -10,14 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.share.key_order import BatchKeys, no_keys
 from penstock.share.partition import LogBatch
 from penstock.wire.batch import BatchHeader
-from penstock.wire.records import iterate_records
-from penstock.wire.schema import MalformedMessage
-
-MAX_DECOMPRESSED_BYTES = 256 << 20
-"""Decompressed size of a batch, which produced batches do not exceed."""
 
 
 def deliverable_batches(headers: Iterable[BatchHeader], aborted: Sequence[tuple[int, int]] = ()) -> Iterator[LogBatch]:
@@ -36,16 +29,3 @@ def deliverable_batches(headers: Iterable[BatchHeader], aborted: Sequence[tuple[
             yield LogBatch(first, last, is_deliverable=False)
         else:
             yield LogBatch(first, last, not (header.is_transactional and header.producer_id in ongoing))
-
-
-def keys_in(batch: memoryview, header: BatchHeader) -> BatchKeys:
-    """Return the keys of a batch. Records that cannot be decoded, which no client can read either, count as without."""
-    keys = no_keys()
-    try:
-        for record in iterate_records(batch, header, MAX_DECOMPRESSED_BYTES):
-            if record.key is not None:
-                keys.offsets.append(record.offset)
-                keys.hashes.append(hash(record.key))
-    except MalformedMessage:
-        pass
-    return keys

@@ -14,6 +14,7 @@ from penstock.config.modern_groups import ShareGroupConfig
 from penstock.replica.leader import Leader
 from penstock.runtime.logging import get_logger
 from penstock.share.dead_letter_writer import DeadLetterServices, DeadLetterWriter
+from penstock.share.decoding import BatchDecoder
 from penstock.share.initial_offset import initial_offset
 from penstock.share.leader import RETRY_S, SharePartitionLeader
 from penstock.share.partition import ShareLimits
@@ -68,6 +69,7 @@ class LedSharePartition:
         "_host",
         "_letters_task",
         "_task",
+        "decoder",
         "error",
         "is_closed",
         "key",
@@ -79,6 +81,7 @@ class LedSharePartition:
 
     def __init__(self, host: ShareHost, key: SharePartitionKey, role: Leader) -> None:
         self._host, self.key, self.role = host, key, role
+        self.decoder = BatchDecoder(role, self.wake)
         self.leader: SharePartitionLeader | None = None
         """None until the claim succeeds."""
         self.error = ErrorCode.NONE
@@ -233,4 +236,5 @@ def limits_of(config: ShareGroupConfig) -> ShareLimits:
         DeliveryLimit(config.max_delivery_count, backoff),
         has_dead_letters=bool(config.dead_letter_topic),
         is_ordered=config.is_ordered_by_key,
+        filter=config.filter,
     )

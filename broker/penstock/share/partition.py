@@ -18,9 +18,11 @@ from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
 
+from penstock.filter import RecordFilter
 from penstock.share.acquisition import AcquiredRange, AcquireRequest, Acquisition
+from penstock.share.contents import BatchContents, ReadContents, all_contents
 from penstock.share.dead_letters import DeadLetterState, ShareDeadLetters
-from penstock.share.key_order import KeyOrder, ReadKeys, no_keys
+from penstock.share.key_order import KeyOrder
 from penstock.share.redelivery import (
     GROUP_BACKOFF,
     MAX_DELAY_MS,
@@ -50,12 +52,12 @@ FAILURES = frozenset({AckType.RELEASE, AckType.REJECT})
 
 class LogBatch(NamedTuple):
     """The offsets of a batch that the log returned; `last` is inclusive. A control batch, or one of an aborted
-    transaction for read_committed, is not deliverable. `read_keys` is for order by key."""
+    transaction for read_committed, is not deliverable. `read_contents` is for order by key and filters."""
 
     first: int
     last: int
     is_deliverable: bool = True
-    read_keys: ReadKeys = no_keys
+    read_contents: ReadContents = all_contents
 
 
 class AckBatch(NamedTuple):
@@ -88,8 +90,8 @@ class ShareSnapshot(NamedTuple):
 
 @dataclass(slots=True)
 class ShareLimits:
-    """Settings of the group: duration of locks, `share.partition.max.record.locks`, the redelivery policy, and
-    `share.order.by.key`."""
+    """Settings of the group: duration of locks, `share.partition.max.record.locks`, the redelivery policy,
+    `share.order.by.key` and `share.filter`."""
 
     lock_ms: float
     max_locks: int
@@ -97,6 +99,7 @@ class ShareLimits:
     has_dead_letters: bool = False
     """Whether a record that is rejected or exhausted is archived only once its dead letter is written (KIP-1191)."""
     is_ordered: bool = False
+    filter: RecordFilter | None = None
 
 
 class SharePartition:
@@ -123,6 +126,8 @@ class SharePartition:
         self.delays.restore(self._delays_from(now_ms) if delays is None else delays)
         self.window.trim()
         self._order = KeyOrder(self.window) if limits.is_ordered else None
+        self.filtered = 0
+        """Number of offsets that this leader archived because their records do not pass the filter."""
 
     def _restore(self, stored: StateRun) -> None:
         """Add a stored run. A record that was delivered for the last time before the leader changed is archived."""
@@ -139,7 +144,8 @@ class SharePartition:
         return [Delay(end_ms, run.first, run.last) for end_ms, run in ends if end_ms]
 
     def configure(self, limits: ShareLimits) -> None:
-        """Apply changed settings of the group. Locks and delays that have begun keep their ends."""
+        """Apply changed settings of the group. Locks and delays that have begun keep their ends, and the filter applies
+        to records that are not in the window yet."""
         was_ordered, self.limits = self.limits.is_ordered, limits
         if limits.is_ordered is was_ordered:
             return
@@ -229,24 +235,64 @@ class SharePartition:
         """Acquire what is available of a batch from an offset on. Returns whether the next batch may be acquired from
         too."""
         window, last = self.window, batch.last
-        if self._order is not None:
-            room = self.limits.max_locks - window.tracked
-            if not self._order.admit(first, last, batch.read_keys, room):
-                return False
+        if self._order is not None and not self._admit(self._order, batch, first):
+            return False
         for run in window.between(first, last):
             if run.is_ready and not self._acquire_again(acquisition, run):
                 return False
-        first = max(first, window.end_offset)
+        if window.end_offset <= last:
+            room = min(acquisition.room, self.limits.max_locks - window.tracked)
+            contents = batch.read_contents() if room > 0 else None
+            if contents is None:
+                return False
+            self._extend(last, contents, room, acquisition)
+        return not acquisition.is_complete and window.end_offset > last
+
+    def _admit(self, order: KeyOrder, batch: LogBatch, first: int) -> bool:
+        """Extend the window by the records of a batch that may be in flight, and index their keys.
+
+        Returns False if the contents of the batch are not known.
+        """
+        window, first, last = self.window, max(first, order.end_offset), batch.last
         room = self.limits.max_locks - window.tracked
-        size = min(last - first + 1, acquisition.room, room)
-        if first <= last and size <= 0:
+        if first > last or (room <= 0 and first >= window.end_offset):
+            return True
+        contents = batch.read_contents()
+        if contents is None:
             return False
-        if first <= last:
-            run = Run(first, first + size - 1, RecordState.AVAILABLE, 0)
-            run.acquire(acquisition.request.member, acquisition.deadline_ms)
+        self._extend(last, contents, room)
+        order.admit(first, min(last, window.end_offset - 1), contents.keys)
+        return True
+
+    def _extend(self, last: int, contents: BatchContents, room: int, acquisition: Acquisition | None = None) -> None:
+        """Extend the window to the last offset of a batch, or until it has `room` more records.
+
+        Records that pass the filter are available, or acquired at once; all others are archived.
+        """
+        window = self.window
+        if window.end_offset > last:
+            return
+        for first, end in contents.matching_between(window.end_offset, last):
+            self._archive_filtered(first - 1)
+            if room <= 0:
+                return
+            run = Run(first, min(end, first + room - 1), RecordState.AVAILABLE, 0)
+            if acquisition is not None:
+                run.acquire(acquisition.request.member, acquisition.deadline_ms)
+                acquisition.add(run.first, run.last, 1)
             window.append(run)
-            acquisition.add(run.first, first + size - 1, 1)
-        return not acquisition.is_complete and (first > last or first + size > last)
+            room -= run.size
+            if run.last < end:
+                return
+        self._archive_filtered(last)
+
+    def _archive_filtered(self, last: int) -> None:
+        """Archive the offsets from the end of the window on: their records do not pass the filter."""
+        first = self.window.end_offset
+        if first <= last:
+            self.filtered += last - first + 1
+            self.window.append(Run(first, last, RecordState.ARCHIVED, 0))
+            self.is_dirty = True
 
     def _acquire_again(self, acquisition: Acquisition, run: Run) -> bool:
         """Acquire a run that is in the window already. Returns whether more may be acquired."""

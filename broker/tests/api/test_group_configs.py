@@ -20,6 +20,7 @@ from penstock.wire.messages.list_config_resources import ListConfigResourcesRequ
 GROUP, SET, DELETE, APPEND = 32, 0, 1, 2
 OWNER, POLICY = "penstock.owner", "penstock.deletion.policy"
 RESET, REPLAY = "penstock.reset.id", "penstock.replay.id"
+FILTER = "share.filter"
 OF_GROUP, DEFAULT = 8, 5
 
 
@@ -93,6 +94,7 @@ async def test_replacing_drops_what_is_not_named(broker) -> None:
         ("g", (OWNER, SET, "x" * 101), ErrorCode.INVALID_CONFIG),
         ("g", (RESET, SET, "x" * 201), ErrorCode.INVALID_CONFIG),
         ("g", (RESET, SET, "a\nb"), ErrorCode.INVALID_CONFIG),
+        ("g", (FILTER, SET, "type = order"), ErrorCode.INVALID_CONFIG),
         ("g", (OWNER, APPEND, "x"), ErrorCode.INVALID_CONFIG),
         ("g", (OWNER, SET, None), ErrorCode.INVALID_REQUEST),
         ("", (OWNER, SET, "x"), ErrorCode.INVALID_REQUEST),
@@ -224,3 +226,11 @@ async def test_a_value_out_of_the_brokers_bounds_is_refused(broker) -> None:
     assert "group.consumer.min.session.timeout.ms (45000)" in refused.error_message
     assert not (await change(broker, "g", ("consumer.session.timeout.ms", SET, "50000"))).error_code
     assert await settings_of(broker, "g") == {"consumer.session.timeout.ms": "50000"}
+
+
+async def test_an_invalid_filter_is_refused_with_the_position_of_the_error(broker) -> None:
+    response = await change(broker, "g", (FILTER, SET, "type = order"))
+    assert response.error_code == ErrorCode.INVALID_CONFIG
+    assert 'found "order" at character 8; expected a number, or a text in single quotes' in response.error_message
+    assert not (await change(broker, "g", (FILTER, SET, "type = 'order'"))).error_code
+    assert await settings_of(broker, "g") == {FILTER: "type = 'order'"}

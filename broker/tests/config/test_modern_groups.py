@@ -10,6 +10,7 @@ from penstock.config.modern_groups import (
     CONSUMER_SETTINGS,
     COPY_DEAD_LETTERS,
     DEAD_LETTER_TOPIC,
+    SHARE_FILTER,
     SHARE_SETTINGS,
     ConsumerGroupConfig,
     ShareGroupConfig,
@@ -18,6 +19,7 @@ from penstock.config.modern_groups import (
     share_group_config,
 )
 from penstock.config.share_groups import ShareOffsetReset, ShareResetStrategy
+from penstock.filter import RecordFilter
 
 GROUP_ONLY = {
     "share.auto.offset.reset",
@@ -27,6 +29,7 @@ GROUP_ONLY = {
     "share.redelivery.backoff.multiplier",
     "share.redelivery.backoff.max.ms",
     "share.order.by.key",
+    SHARE_FILTER,
     DEAD_LETTER_TOPIC,
     COPY_DEAD_LETTERS,
 }
@@ -124,6 +127,18 @@ def test_a_share_group_overrides_the_broker_within_its_bounds() -> None:
 def test_settings_of_redelivery_have_bounds(name: str, value: str) -> None:
     with pytest.raises(InvalidSetting, match=f"for {name}: it must be"):
         SHARE_SETTINGS[name].parse(value)
+
+
+def test_the_filter_of_a_share_group_is_compiled() -> None:
+    assert share_group_config(BrokerConfig(), {SHARE_FILTER: ""}).filter is None
+    found = share_group_config(BrokerConfig(), {SHARE_FILTER: " type = 'order' "})
+    assert found.filter == RecordFilter("type = 'order'")
+
+
+@pytest.mark.parametrize("value", ["type = order", "type =\n'order'", "a = 1 " * 400])
+def test_a_filter_that_cannot_be_parsed_is_refused(value: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"share\.filter"):
+        SHARE_SETTINGS[SHARE_FILTER].parse(value)
 
 
 def test_contradictory_defaults_of_share_groups_stop_the_broker() -> None:

@@ -8,24 +8,24 @@ from hypothesis import strategies as st
 
 from penstock.filter.expression import (
     Comparison,
+    ComparisonOperator,
     Conjunction,
     Disjunction,
     Existence,
     Expression,
-    Field,
     FieldKind,
     Literal,
     Membership,
     Negation,
-    Operator,
     Prefix,
+    RecordField,
 )
 from penstock.wire.record import Record
 
 NAMES = st.sampled_from(["type", "n", "a b", 'quo"te', "key", "and", "é", ""])
-HEADERS = st.builds(Field, st.just(FieldKind.HEADER), NAMES)
-TEXT_FIELDS = HEADERS | st.just(Field(FieldKind.KEY))
-TIMESTAMP = Field(FieldKind.TIMESTAMP)
+HEADERS = st.builds(RecordField, st.just(FieldKind.HEADER), NAMES)
+TEXT_FIELDS = HEADERS | st.just(RecordField(FieldKind.KEY))
+TIMESTAMP = RecordField(FieldKind.TIMESTAMP)
 TEXTS = st.sampled_from(["", "a", "ab", "it's", "1", "é", "\U0001f600", "\0"]) | st.text(
     st.characters(exclude_categories=["Cs"]), max_size=3
 )
@@ -36,8 +36,8 @@ NUMBERS = (
 )
 LITERALS = TEXTS | NUMBERS
 PREDICATES = st.one_of(
-    st.builds(Comparison, TEXT_FIELDS, st.sampled_from(Operator), LITERALS),
-    st.builds(Comparison, st.just(TIMESTAMP), st.sampled_from(Operator), NUMBERS),
+    st.builds(Comparison, TEXT_FIELDS, st.sampled_from(ComparisonOperator), LITERALS),
+    st.builds(Comparison, st.just(TIMESTAMP), st.sampled_from(ComparisonOperator), NUMBERS),
     st.builds(Membership, TEXT_FIELDS, st.lists(LITERALS, min_size=1, max_size=3).map(tuple)),
     st.builds(Membership, st.just(TIMESTAMP), st.lists(NUMBERS, min_size=1, max_size=3).map(tuple)),
     st.builds(Existence, TEXT_FIELDS | st.just(TIMESTAMP)),
@@ -64,16 +64,16 @@ RECORDS = st.builds(
 )
 
 COMPARE = {
-    Operator.EQUAL: operator.eq,
-    Operator.NOT_EQUAL: operator.ne,
-    Operator.LESS: operator.lt,
-    Operator.AT_MOST: operator.le,
-    Operator.GREATER: operator.gt,
-    Operator.AT_LEAST: operator.ge,
+    ComparisonOperator.EQUAL: operator.eq,
+    ComparisonOperator.NOT_EQUAL: operator.ne,
+    ComparisonOperator.LESS: operator.lt,
+    ComparisonOperator.AT_MOST: operator.le,
+    ComparisonOperator.GREATER: operator.gt,
+    ComparisonOperator.AT_LEAST: operator.ge,
 }
 
 
-def value_of(field: Field, record: Record) -> bytes | int | None:
+def value_of(field: RecordField, record: Record) -> bytes | int | None:
     """Return what a record has in a field: the last of repeated headers."""
     if field.kind is FieldKind.KEY:
         return record.key
@@ -100,7 +100,7 @@ def as_number(value: bytes | int | None) -> int | float | None:
     return None if number in (float("inf"), float("-inf")) else number
 
 
-def compares(value: bytes | int | None, compare: Operator, literal: Literal) -> bool:
+def compares(value: bytes | int | None, compare: ComparisonOperator, literal: Literal) -> bool:
     """Return the result of a comparison: false if there is nothing to compare."""
     if isinstance(literal, str):
         return isinstance(value, bytes) and bool(COMPARE[compare](value, literal.encode()))
@@ -114,7 +114,7 @@ def holds(expression: Expression, record: Record) -> bool:
         case Comparison(field, compare, literal):
             return compares(value_of(field, record), compare, literal)
         case Membership(field, literals):
-            return any(compares(value_of(field, record), Operator.EQUAL, literal) for literal in literals)
+            return any(compares(value_of(field, record), ComparisonOperator.EQUAL, literal) for literal in literals)
         case Existence(field):
             if field.kind is FieldKind.HEADER:
                 return any(name == field.name for name, _ in record.headers)

@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 
 from penstock.filter.expression import (
     Comparison,
+    ComparisonOperator,
     Conjunction,
     Disjunction,
     Existence,
     Expression,
-    Field,
     FieldKind,
     Membership,
     Negation,
-    Operator,
     Prefix,
+    RecordField,
 )
 from penstock.filter.lexer import MAX_FILTER_CHARS, FilterError
 from penstock.filter.parser import MAX_DEPTH, MAX_LITERALS, MAX_PREDICATES, parse_expression
 
 
-def header(name: str) -> Field:
-    return Field(FieldKind.HEADER, name)
+def header(name: str) -> RecordField:
+    return RecordField(FieldKind.HEADER, name)
 
 
 A, B, C = (Existence(header(name)) for name in "abc")
@@ -36,12 +36,12 @@ A, B, C = (Existence(header(name)) for name in "abc")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("type = 'it''s'", Comparison(header("type"), Operator.EQUAL, "it's")),
-        ("penstock-deliver-at>=-5", Comparison(header("penstock-deliver-at"), Operator.AT_LEAST, -5)),
-        ('"a ""b""" != .5', Comparison(header('a "b"'), Operator.NOT_EQUAL, 0.5)),
-        ('"key" < 1', Comparison(header("key"), Operator.LESS, 1)),
-        ("KEY <= '1'", Comparison(Field(FieldKind.KEY), Operator.AT_MOST, "1")),
-        ("timestamp > 1e3", Comparison(Field(FieldKind.TIMESTAMP), Operator.GREATER, 1000.0)),
+        ("type = 'it''s'", Comparison(header("type"), ComparisonOperator.EQUAL, "it's")),
+        ("penstock-deliver-at>=-5", Comparison(header("penstock-deliver-at"), ComparisonOperator.AT_LEAST, -5)),
+        ('"a ""b""" != .5', Comparison(header('a "b"'), ComparisonOperator.NOT_EQUAL, 0.5)),
+        ('"key" < 1', Comparison(header("key"), ComparisonOperator.LESS, 1)),
+        ("KEY <= '1'", Comparison(RecordField(FieldKind.KEY), ComparisonOperator.AT_MOST, "1")),
+        ("timestamp > 1e3", Comparison(RecordField(FieldKind.TIMESTAMP), ComparisonOperator.GREATER, 1000.0)),
         ("r IN ('eu', 5)", Membership(header("r"), ("eu", 5))),
         ("prefix(type, 'order.')", Prefix(header("type"), "order.")),
         ("not exists(a)", Negation(A)),

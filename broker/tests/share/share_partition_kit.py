@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from array import array
 
+from penstock.filter import RecordFilter
 from penstock.share.acquisition import AcquiredRange, AcquireMode, AcquireRequest
-from penstock.share.key_order import BatchKeys
+from penstock.share.contents import BatchContents, BatchKeys, adjacent
 from penstock.share.partition import AckBatch, AckType, LogBatch, ShareLimits, SharePartition, ShareSnapshot
 from penstock.share.redelivery import GROUP_BACKOFF, NO_BACKOFF, Delay, DeliveryLimit, RedeliveryBackoff
 from penstock.share.window import RecordState, StateRun
@@ -28,11 +29,12 @@ class Driver:
         limit: int = 5,
         backoff: RedeliveryBackoff = NO_BACKOFF,
         is_ordered: bool = False,
+        filter: RecordFilter | None = None,
         delays: list[Delay] | None = None,
     ) -> None:
         self.batches = list(batches)
         self.now_ms = 0.0
-        limits = ShareLimits(LOCK_MS, max_locks, DeliveryLimit(limit, backoff), is_ordered=is_ordered)
+        limits = ShareLimits(LOCK_MS, max_locks, DeliveryLimit(limit, backoff), is_ordered=is_ordered, filter=filter)
         self.partition = SharePartition(ShareSnapshot(start, runs or []), limits, self.now_ms, delays)
 
     def acquire(
@@ -81,4 +83,14 @@ def keyed(first: int, keys: str) -> LogBatch:
     """Return a batch with a record for each letter, which is its key; "-" stands for a record without a key."""
     known = [(offset, ord(key)) for offset, key in enumerate(keys, first) if key != "-"]
     found = BatchKeys(array("q", [offset for offset, _ in known]), array("q", [key for _, key in known]))
-    return LogBatch(first, first + len(keys) - 1, read_keys=lambda: found)
+    return LogBatch(first, first + len(keys) - 1, read_contents=lambda: BatchContents(found))
+
+
+def filtered(first: int, keys: str) -> LogBatch:
+    """Return a batch as `keyed` does, in which a capital letter is the key of a record that the filter leaves out."""
+    batch = keyed(first, keys.lower())
+    matching = list(adjacent([offset for offset, key in enumerate(keys, first) if not key.isupper()]))
+    keyed_contents = batch.read_contents()
+    assert keyed_contents is not None
+    contents = keyed_contents._replace(matching=matching)
+    return batch._replace(read_contents=lambda: contents)

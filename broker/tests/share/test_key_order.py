@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from share_partition_kit import LOCK_MS, OK, A, Driver, K, Q, keyed
+from share_partition_kit import LOCK_MS, OK, A, Driver, K, Q, filtered, keyed
 
-from penstock.share.key_order import BatchKeys, no_keys
 from penstock.share.partition import AckType, LogBatch, ShareLimits
 from penstock.share.redelivery import DeliveryLimit, RedeliveryBackoff
 from penstock.share.window import StateRun
@@ -151,24 +150,8 @@ def test_blocked_records_count_as_in_flight() -> None:
     assert offsets(d) == [1, 9]
 
 
-def test_a_batch_is_decoded_once_although_it_fits_in_parts() -> None:
-    reads: list[int] = []
-
-    def read() -> BatchKeys:
-        reads.append(1)
-        return no_keys()
-
-    d = ordered(LogBatch(0, 9, read_keys=read), max_locks=4)
-    assert offsets(d) == [0, 1, 2, 3]
-    d.settle(0, 0, ACCEPT)
-    assert offsets(d) == [4]
-    d.settle(1, 3, ACCEPT)
-    assert offsets(d) == [5, 6, 7]
-    assert len(reads) == 1
-
-
 def test_a_batch_whose_keys_cannot_be_read_ends_the_acquisition() -> None:
-    d = ordered(keyed(0, "ab"), LogBatch(2, 3, read_keys=lambda: None))
+    d = ordered(keyed(0, "ab"), LogBatch(2, 3, read_contents=lambda: None))
     assert offsets(d) == [0, 1]
     assert d.states == [(0, 1, Q, 1)]
     assert offsets(d) == []
@@ -181,3 +164,20 @@ def test_many_deleted_records_cost_no_more_than_the_index() -> None:
     offsets(d)
     d.partition.on_log_start(1 << 50)
     assert d.partition.next_fetch_offset() == 1 << 50
+
+
+# Together with `share.filter`
+
+
+def test_a_record_that_is_filtered_does_not_block_its_key() -> None:
+    d = ordered(filtered(0, "aAab"))
+    assert offsets(d) == [0, 3]
+    d.settle(0, 0, ACCEPT)
+    assert offsets(d) == [2]
+
+
+def test_filtered_records_take_no_room_of_an_ordered_group() -> None:
+    d = ordered(filtered(0, "aAAAAAAAab"), filtered(10, "Ac"), max_locks=3)
+    assert offsets(d) == [0, 9]
+    d.settle(0, 0, ACCEPT)
+    assert offsets(d) == [8, 11]

@@ -1,5 +1,5 @@
 """Properties of a share-partition under any sequence of fetches, acknowledgements, failed writes, timeouts and new
-leaders, with and without back-off and order by key, compared with a model that has one entry per record."""
+leaders, with and without back-off, order by key and filter, compared with a model that has one entry per record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from share_partition_kit import keyed
+from share_partition_kit import filtered, keyed
 
 from penstock.share.acquisition import AcquireMode, AcquireRequest
 from penstock.share.partition import (
@@ -74,7 +74,9 @@ class SharePartitionLife(RuleBasedStateMachine):
         """Offsets that were final in the store when the last leader was elected."""
         self.keys: dict[int, str] = {}
         """The keys of deliverable records that have one."""
-        self.is_ordered, self.backoff = False, NO_BACKOFF
+        self.unmatched: set[int] = set()
+        """Offsets of records that do not pass the filter."""
+        self.is_ordered, self.is_filtered, self.backoff = False, False, NO_BACKOFF
         self.partition = self.elect()
 
     @property
@@ -84,9 +86,9 @@ class SharePartitionLife(RuleBasedStateMachine):
     def elect(self) -> SharePartition:
         return SharePartition(self.durable, self.limits, self.now_ms)
 
-    @initialize(is_ordered=st.booleans(), backoff=st.sampled_from([NO_BACKOFF, BACKOFF]))
-    def configure(self, is_ordered: bool, backoff: RedeliveryBackoff) -> None:
-        self.is_ordered, self.backoff = is_ordered, backoff
+    @initialize(is_ordered=st.booleans(), is_filtered=st.booleans(), backoff=st.sampled_from([NO_BACKOFF, BACKOFF]))
+    def configure(self, is_ordered: bool, is_filtered: bool, backoff: RedeliveryBackoff) -> None:
+        self.is_ordered, self.is_filtered, self.backoff = is_ordered, is_filtered, backoff
         self.partition = self.elect()
 
     @rule(is_ordered=st.booleans())
@@ -95,13 +97,17 @@ class SharePartitionLife(RuleBasedStateMachine):
         self.partition.configure(self.limits)
 
     @rule(
-        keys=st.text("ab-", min_size=1, max_size=6),
+        keys=st.text("abA-", min_size=1, max_size=6),
         gap=st.sampled_from([0, 0, 0, 1, 3]),
         deliverable=st.sampled_from([True, True, False]),
     )
     def append(self, keys: str, gap: int, deliverable: bool) -> None:
         first, self.end = self.end + gap, self.end + gap + len(keys)
-        self.batches.append(keyed(first, keys)._replace(is_deliverable=deliverable))
+        batch = filtered(first, keys) if self.is_filtered else keyed(first, keys)
+        self.batches.append(batch._replace(is_deliverable=deliverable))
+        if self.is_filtered:
+            self.unmatched |= {offset for offset, key in enumerate(keys, first) if key.isupper()}
+            keys = keys.lower()
         if deliverable:
             self.keys |= {offset: key for offset, key in enumerate(keys, first) if key != "-"}
 
@@ -112,7 +118,7 @@ class SharePartitionLife(RuleBasedStateMachine):
         if offset is None:
             return
         found = [batch for batch in self.batches if batch.last >= offset][:reads]
-        deliverable = {o for b in found if b.is_deliverable for o in range(b.first, b.last + 1)}
+        deliverable = {o for b in found if b.is_deliverable for o in range(b.first, b.last + 1)} - self.unmatched
         acquired = self.partition.acquire(AcquireRequest(member, max_records, mode), offset, found, self.now_ms)
         offsets = [o for r in acquired for o in range(r.first, r.last + 1)]
         assert offsets == sorted(set(offsets))
@@ -140,7 +146,7 @@ class SharePartitionLife(RuleBasedStateMachine):
     def is_done(self, offset: int) -> bool:
         record = self.known.get(offset, Delivered())
         is_held = record.holder and (record.deadline_ms > self.now_ms or record.outcome is not None)
-        return offset in self.final | self.gone or (record.count >= LIMIT and not is_held)
+        return offset in self.final | self.gone | self.unmatched or (record.count >= LIMIT and not is_held)
 
     def release(self, record: Delivered, since_ms: float, delay_ms: float) -> None:
         record.holder, record.ready_ms = "", since_ms + delay_ms
@@ -281,7 +287,7 @@ class SharePartitionLife(RuleBasedStateMachine):
         if (writing := self.partition.begin_write()) is not None:
             self.writing = writing
             self.complete_write(True, True)
-        deliverable = {o for b in self.batches if b.is_deliverable for o in range(b.first, b.last + 1)}
+        deliverable = {o for b in self.batches if b.is_deliverable for o in range(b.first, b.last + 1)} - self.unmatched
         exhausted = {o for o, r in self.known.items() if r.count >= LIMIT}
         expected = {o for o in deliverable - self.final - exhausted - self.gone if o >= self.log_start}
         got: set[int] = set()
@@ -300,6 +306,7 @@ class SharePartitionLife(RuleBasedStateMachine):
             if self.partition.begin_write() is not None:
                 self.partition.complete_write(True)
         assert expected <= got, f"never delivered: {sorted(expected - got)}"
+        assert not got & self.unmatched, f"delivered against the filter: {sorted(got & self.unmatched)}"
         assert not got & self.final, f"delivered again: {sorted(got & self.final)}"
 
 

@@ -272,8 +272,11 @@ class PendingShareFetch:
         request = self.request
         mode = AcquireMode(request.share_acquire_mode)
         wanted = AcquireRequest(self.session.key.member_id, request.max_records - result.records, mode)
-        acquired = acquire_records(role, led.leader, wanted, self.read_limits(result))
-        self.api.members.leaders.stats.count_acquired(acquired.ranges)
+        already_filtered = led.leader.partition.filtered
+        acquired = acquire_records(led, wanted, self.read_limits(result))
+        stats = self.api.members.leaders.stats
+        stats.count_acquired(acquired.ranges)
+        stats.count_filtered(self.session.key.group_id, led.leader.partition.filtered - already_filtered)
         return acquired
 
     def read_limits(self, result: ShareFetchResult) -> ReadLimits:

@@ -6,15 +6,18 @@ Called by `share_fetch` for each partition of a session.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from penstock.log.scan import BadBatch, scan_headers
 from penstock.log.types import LogError, LogSlice, OffsetOutOfRange
 from penstock.replica.leader import Leader
 from penstock.share.acquisition import AcquiredRange, AcquireRequest
-from penstock.share.batches import deliverable_batches, keys_in
-from penstock.share.key_order import BatchKeys
+from penstock.share.batches import deliverable_batches
+from penstock.share.contents import BatchContents, ContentsQuery
+from penstock.share.decoding import BatchDecoder
 from penstock.share.leader import SharePartitionLeader
+from penstock.share.led_partition import LedSharePartition
 from penstock.share.partition import LogBatch
 from penstock.wire.batch import BatchHeader
 from penstock.wire.errors import ErrorCode
@@ -74,20 +77,20 @@ class BatchScan:
         except (BadBatch, OSError) as e:
             self.error = e
 
-    def with_keys(self, batches: Iterable[LogBatch]) -> Iterator[LogBatch]:
-        """Yield the batches that this scan has found, each with a function that reads its keys until the next."""
+    def with_contents(self, batches: Iterable[LogBatch], decoder: BatchDecoder) -> Iterator[LogBatch]:
+        """Yield the batches that this scan has found, each with a function that decodes it until the next."""
+        read_contents = partial(self.read_contents, decoder)
         for batch in batches:
-            yield batch._replace(read_keys=self.read_keys)
+            yield batch._replace(read_contents=read_contents)
 
-    def read_keys(self) -> BatchKeys | None:
-        """Return the keys of the current batch; None if the file cannot be read."""
-        assert self.header is not None, "keys are read during the scan"
+    def read_contents(self, decoder: BatchDecoder) -> BatchContents | None:
+        """Return the contents of the current batch; None if they are not known yet, or the file cannot be read."""
+        assert self.header is not None, "contents are read during the scan"
         try:
-            batch = self.records.file.read_at(self.starts[-1], self.header.size_bytes)
+            return decoder.contents(self.records, self.starts[-1], self.header)
         except OSError as e:
             self.error = e
             return None
-        return keys_in(memoryview(batch), self.header)
 
     def cut(self, ranges: Sequence[AcquiredRange]) -> LogSlice:
         """Return the slice of the batches from the first to the last acquired record, which takes the read over."""
@@ -99,17 +102,19 @@ class BatchScan:
         )
 
 
-def acquire_records(
-    role: Leader, leader: SharePartitionLeader, request: AcquireRequest, limits: ReadLimits
-) -> AcquiredRecords:
-    """Acquire records of a partition for a member. The caller releases the slice of the result."""
+def acquire_records(led: LedSharePartition, request: AcquireRequest, limits: ReadLimits) -> AcquiredRecords:
+    """Acquire records of a claimed share-partition for a member. The caller releases the slice of the result."""
+    role, leader = led.role, led.leader
+    assert leader is not None, f"{led.key} is not claimed"
+    group = leader.partition.limits
+    led.decoder.start_turn(ContentsQuery(group.is_ordered, group.filter))
     for _ in range(MAX_READS):
         offset = leader.partition.next_fetch_offset()
         limit = role.visible_stable_offset if limits.is_read_committed else role.visible_offset
         if offset is None or offset >= limit:
             return NOTHING
         try:
-            found = acquire_once(role, leader, request, limits, offset, limit)
+            found = acquire_once(led, leader, request, limits, offset, limit)
         except OffsetOutOfRange:
             leader.on_log_start(role.log.start_offset)
             return NOTHING
@@ -123,12 +128,18 @@ def acquire_records(
 
 
 def acquire_once(
-    role: Leader, leader: SharePartitionLeader, request: AcquireRequest, limits: ReadLimits, offset: int, limit: int
+    led: LedSharePartition,
+    leader: SharePartitionLeader,
+    request: AcquireRequest,
+    limits: ReadLimits,
+    offset: int,
+    limit: int,
 ) -> AcquiredRecords | None:
     """Read once from an offset and acquire records of the read. Returns None if the response has no room for a batch.
 
     Raises LogError.
     """
+    role = led.role
     records = role.read(offset, min(limits.max_bytes, MAX_READ_BYTES), limits.at_least_one, limit)
     if records is None:
         return None
@@ -139,8 +150,8 @@ def acquire_once(
         if limits.is_read_committed:
             aborted = role.aborted_between(offset, min(limit, records.next_offset))
         batches = deliverable_batches(scan, aborted)
-        if leader.partition.limits.is_ordered:
-            batches = scan.with_keys(batches)
+        if led.decoder.is_needed:
+            batches = scan.with_contents(batches, led.decoder)
         ranges = leader.acquire(request, offset, batches)
     finally:
         if not ranges:
