@@ -13,6 +13,7 @@ from typing import NamedTuple
 from penstock.api.acknowledged_reads import FlushWait
 from penstock.api.authorization.access import DataAccess
 from penstock.api.exchange import PeerInfo, RequestExchange
+from penstock.api.fetch_filters import filter_fetched, is_valid_filter, parts_with_filtered
 from penstock.api.fetch_results import FetchedPartitions, by_topic, epoch_error, is_redirect, record_sent, sent_state
 from penstock.api.fetch_rights import FetchRights, refused_follower
 from penstock.api.fetch_sessions import (
@@ -25,6 +26,7 @@ from penstock.api.fetch_sessions import (
 )
 from penstock.api.leaderships import LeadershipKey, Leaderships, leadership_key
 from penstock.api.replica_fetch import ReplicaFetchApi
+from penstock.filter import compile_filter
 from penstock.log.types import LogError, LogSlice, OffsetOutOfRange
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
@@ -106,6 +108,8 @@ class FetchApi:
         if is_throttled and request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self.sessions.close_owned(request.session_id, owner)
             selection = refused(ErrorCode.NONE)  # the client starts again after an empty response without a session
+        elif request.filter and not is_valid_filter(request.filter):
+            selection = refused(ErrorCode.INVALID_REQUEST)
         else:
             selection = self.sessions.select(request, version, owner)
         if self.rights is not None:
@@ -447,8 +451,19 @@ class PendingFetch:
         return FetchedPartition(target.partition, error, leader=leader)
 
     def reply(self, result: FetchedPartitions) -> None:
-        """Send the response, or release the slices if the connection is lost."""
+        """Send the response, after its filter if the request has one."""
         self.completed = True
+        if self.request.filter and result.bytes:
+            self.api.replicas.spawn(self.send_filtered(result))
+        else:
+            self.send(result)
+
+    async def send_filtered(self, result: FetchedPartitions) -> None:
+        """Leave out what does not pass the filter, and send the response."""
+        self.send(await filter_fetched(result, compile_filter(self.request.filter)))
+
+    def send(self, result: FetchedPartitions) -> None:
+        """Send the response, or release the slices if the connection is lost."""
         self.api.stats.observe(ApiKey.FETCH, self.api.stats.now_s() - self.started)
         self.api.stats.fetched_bytes += result.bytes
         rights = self.api.rights
@@ -470,7 +485,7 @@ class PendingFetch:
                 self.exchange.throttle(throttle_ms)
         if throttle_ms:
             set_throttle_time(parts, self.version, throttle_ms)
-        self.exchange.reply(parts)  # type: ignore[arg-type]  # the Sized parts are the LogSlices read above
+        self.exchange.reply(parts_with_filtered(parts) if self.request.filter else parts)  # type: ignore[arg-type]  # LogSlices are Sized
 
     def changed_partitions(
         self, found: list[tuple[FetchTarget, FetchedPartition]]

@@ -74,6 +74,7 @@ from penstock.client.types import (
     TopicPartitions,
     UndeliveredRecords,
 )
+from penstock.filter import FilterError
 from penstock.wire.acl import AclOperation, AclPermission, PatternType, ResourceType
 from penstock.wire.acl_binding import AclBinding, AclFilter
 from penstock.wire.errors import ErrorCode
@@ -143,6 +144,7 @@ __all__ = [
     "ErrorCode",
     "FetchSizes",
     "Fetched",
+    "FilterError",
     "GroupAdminClient",
     "GroupDescription",
     "GroupFenced",

@@ -29,6 +29,7 @@ from penstock.client.types import (
     TopicInfo,
     TopicPartition,
 )
+from penstock.filter import compile_filter
 from penstock.wire.record import Record
 
 OnDamagedBatch = Literal["error", "skip"]
@@ -65,6 +66,9 @@ class Consumer:
     - `on_damaged_batch`: handling of a batch that cannot be decoded: "error" (default) raises `ClientError` on each
       call until a seek; "skip" skips the batch, counts it in `skipped_batches` and calls `on_skipped` with a
       `SkippedBatch`.
+    - `filter`: a condition on headers, key and timestamp, such as `type = 'order' and priority >= 5`; records that do
+      not pass are not returned, and positions move past them. Penstock's brokers leave most of them out of responses.
+      An invalid filter raises `FilterError`.
     - `rack_id`: rack of this consumer. Leaders redirect it to an in-sync replica in that rack (KIP-392), and a
       coordinator prefers partitions with a replica there.
     - `auto_create_topics`: whether to create missing topics, if the brokers' `auto.create.topics.enable` is true
@@ -106,6 +110,7 @@ class Consumer:
         security: Security | None = None,
         on_damaged_batch: OnDamagedBatch = "error",
         on_skipped: Callable[[SkippedBatch], object] | None = None,
+        filter: str | None = None,
     ) -> None:
         if offset_reset not in ("earliest", "latest", "error"):
             raise ValueError(f'invalid offset_reset "{offset_reset}"; use earliest, latest or error')
@@ -140,6 +145,7 @@ class Consumer:
             buffer_bytes=buffer_bytes,
             isolation_level=self._isolation_level,
             rack_id=rack_id,
+            record_filter=None if filter is None else compile_filter(filter),
         )
         self._group = None
         if group_id is not None:

@@ -14,6 +14,7 @@ from penstock.client.errors import BrokerError, ClientError, ConnectionFailed, e
 from penstock.client.offsets import EARLIEST, LATEST
 from penstock.client.positions import PartitionState, Positions
 from penstock.client.types import TopicPartition
+from penstock.filter import RecordFilter
 from penstock.wire.errors import RETRIABLE, ErrorCode
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock.wire.schema import MalformedMessage
@@ -36,6 +37,7 @@ class FetchOptions:
     buffer_bytes: int = 64 * 1024 * 1024
     isolation_level: int = 0
     rack_id: str = ""
+    record_filter: RecordFilter | None = None
 
 
 class Fetcher:
@@ -154,6 +156,7 @@ class Fetcher:
             isolation_level=self.options.isolation_level,
             topics=list(topics.values()),
             rack_id=self.options.rack_id,
+            filter="" if self.options.record_filter is None else self.options.record_filter.text,
         )
         timeout_ms = self.cluster.request_timeout_ms + max_wait_ms
         response = await self.cluster.call(node_id, request, FetchResponse, timeout_ms=timeout_ms)

@@ -49,7 +49,7 @@ class Polling:
         skip: SkipHandler | None = None,
     ) -> None:
         self.cluster, self.group, self.offset_reset = cluster, group, offset_reset
-        self.positions = Positions(skip)
+        self.positions = Positions(skip, fetch.record_filter)
         self.rebalancing: Rebalancing | None = None
         self._isolation_level = fetch.isolation_level
         self._full_bytes = fetch.partition_buffer_bytes

@@ -12,6 +12,7 @@ from itertools import islice
 
 from penstock.client.errors import ClientError, IllegalState
 from penstock.client.types import SkippedBatch, TopicPartition
+from penstock.filter import RecordFilter
 from penstock.wire.batch import BatchHeader
 from penstock.wire.messages.fetch import AbortedTransaction
 from penstock.wire.record import Record
@@ -35,13 +36,15 @@ class PartitionState:
 
     __slots__ = (
         "batches", "buffered_bytes", "committed", "error", "fetch_offset", "high_watermark", "index",
-        "last_stable_offset", "log_start_offset", "paused", "position", "read_from", "read_from_until", "records",
-        "reset_to", "retry_at", "skip", "tp", "version",
+        "last_stable_offset", "log_start_offset", "paused", "position", "read_from", "read_from_until",
+        "record_filter", "records", "records_end", "reset_to", "retry_at", "skip", "tp", "version",
     )  # fmt: skip
 
-    def __init__(self, tp: TopicPartition, skip: SkipHandler | None = None) -> None:
+    def __init__(
+        self, tp: TopicPartition, skip: SkipHandler | None = None, record_filter: RecordFilter | None = None
+    ) -> None:
         self.tp = tp
-        self.skip = skip
+        self.skip, self.record_filter = skip, record_filter
         self.position = self.fetch_offset = -1
         self.version = 0
         self.paused = False
@@ -53,6 +56,8 @@ class PartitionState:
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.batches: deque[tuple[BatchHeader, memoryview]] = deque()
         self.records: list[Record] = []
+        self.records_end = 0
+        """The offset after the batch of `records`."""
         self.index = 0
         self.buffered_bytes = 0
 
@@ -103,7 +108,7 @@ class PartitionState:
                 raise
             more = list(islice(self.records, self.index, self.index + max_records - len(records)))
             self.index += len(more)
-            self.position = more[-1].offset + 1
+            self.position = self.records_end if self.index == len(self.records) else more[-1].offset + 1
             records = records + more if records else more
         return records
 
@@ -113,7 +118,7 @@ class PartitionState:
             return None
         record = self.records[self.index]
         self.index += 1
-        self.position = record.offset + 1
+        self.position = self.records_end if self.index == len(self.records) else record.offset + 1
         return record
 
     def advance(self) -> bool:
@@ -139,7 +144,10 @@ class PartitionState:
             if batch:
                 if header.base_offset < self.position:
                     decoded = [record for record in decoded if record.offset >= self.position]
+                if self.record_filter is not None:
+                    decoded = list(filter(self.record_filter.matches, decoded))
                 self.records, self.index = decoded, 0
+                self.records_end = header.last_offset + 1
             if not self.records:
                 self.position = max(self.position, header.last_offset + 1)
         return True
@@ -174,10 +182,11 @@ def is_abort_marker(header: BatchHeader, batch: memoryview) -> bool:
 
 
 class Positions:
-    """The assigned partitions. With `skip`, damaged batches are skipped and passed to it."""
+    """The assigned partitions. With `skip`, damaged batches are skipped and passed to it; with `record_filter`, records
+    that do not pass are left out."""
 
-    def __init__(self, skip: SkipHandler | None = None) -> None:
-        self.skip = skip
+    def __init__(self, skip: SkipHandler | None = None, record_filter: RecordFilter | None = None) -> None:
+        self.skip, self.record_filter = skip, record_filter
         self.states: dict[TopicPartition, PartitionState] = {}
         self._rotation = 0
 
@@ -188,7 +197,7 @@ class Positions:
         for tp, state in self.states.items():
             if tp not in assigned:
                 state.version += 1  # responses to outstanding requests are ignored
-        self.states = {tp: self.states.get(tp) or PartitionState(tp, self.skip) for tp in assigned}
+        self.states = {tp: self.states.get(tp) or PartitionState(tp, self.skip, self.record_filter) for tp in assigned}
         return new
 
     def state(self, tp: TopicPartition) -> PartitionState:

@@ -10,6 +10,7 @@ from penstock.client import (
     Admin,
     Closed,
     Consumer,
+    FilterError,
     IllegalState,
     NoOffset,
     OffsetAndMetadata,
@@ -50,6 +51,25 @@ async def test_getmany_gives_no_more_than_asked_for_and_loses_nothing(bootstrap:
                 assert len(records) <= 7
                 found += [r.offset for r in records]
         assert found == list(range(50))
+
+
+async def test_a_filter_leaves_records_out_and_moves_past_them(bootstrap: str, topic: str) -> None:
+    async with Producer(bootstrap, linger_ms=50) as producer:
+        for number in range(60):
+            headers = (("n", b"%d" % number),)
+            await producer.send(topic, b"%d" % number, headers=headers, partition=0)
+    async with Consumer(bootstrap, offset_reset="earliest", filter="n >= 10 and n < 12 or n in (30)") as consumer:
+        consumer.assign([(topic, 0)])
+        found: list[int] = []
+        while await consumer.position(TopicPartition(topic, 0)) < 60:
+            for records in (await consumer.getmany(timeout_ms=100)).values():
+                found += [record.offset for record in records]
+        assert found == [10, 11, 30]
+
+
+def test_a_filter_that_cannot_be_parsed_is_refused() -> None:
+    with pytest.raises(FilterError, match='found "b" at character 5'):
+        Consumer(filter="a = b")
 
 
 async def test_getmany_returns_empty_when_its_time_is_over(bootstrap: str, topic: str) -> None:

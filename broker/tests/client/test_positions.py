@@ -9,8 +9,10 @@ import pytest
 from penstock.client.errors import IllegalState
 from penstock.client.positions import PartitionState, Positions
 from penstock.client.types import SkippedBatch, TopicPartition
-from penstock.wire.batch import CONTROL, TRANSACTIONAL, checksum
+from penstock.filter import RecordFilter
+from penstock.wire.batch import CONTROL, TRANSACTIONAL, checksum, read_header
 from penstock.wire.batch_builder import build_batch
+from penstock.wire.batch_filter import rebuild_batch
 from penstock.wire.messages.fetch import AbortedTransaction
 from penstock.wire.record import Record
 from penstock.wire.schema import MalformedMessage
@@ -164,3 +166,32 @@ def test_no_partition_is_always_the_first_rotated() -> None:
     positions = Positions()
     positions.assign(TopicPartition("t", p) for p in range(3))
     assert {positions.rotated()[0].tp.partition for _ in range(3)} == {0, 1, 2}
+
+
+# Filters
+
+
+def odd(base: int, count: int) -> bytes:
+    """Return a batch whose records have their offset in a header."""
+    records = [Record(base + n, 1000, None, b"", (("odd", b"%d" % ((base + n) % 2)),)) for n in range(count)]
+    return build_batch(records, base_offset=base)
+
+
+def test_records_that_do_not_pass_the_filter_are_left_out_and_moved_past() -> None:
+    state = PartitionState(TP, record_filter=RecordFilter("odd = 1"))
+    state.seek(0)
+    fill(state, odd(0, 5), batch(5, 3), odd(8, 3), batch(11, 2))
+    assert [record.offset for record in state.read_records(2)] == [1, 3]
+    assert state.position == 5, "after the last record of its batch that passes"
+    record = state.next_record()
+    assert record is not None
+    assert (record.offset, state.position) == (9, 11)
+    assert state.next_record() is None
+    assert state.position == 13
+
+
+def test_a_batch_without_records_moves_the_position_on() -> None:
+    state = state_at(0)
+    fill(state, rebuild_batch(read_header(batch(0, 5)), []))
+    assert offsets(state) == []
+    assert (state.position, state.fetch_offset) == (5, 5)

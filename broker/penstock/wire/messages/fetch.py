@@ -82,6 +82,7 @@ class FetchRequest(Payload):
     topics: list[FetchTopic] = []
     forgotten_topics_data: list[ForgottenTopic] = []
     rack_id: str = ""
+    filter: str = ""
 
     KEY: ClassVar[int] = 1
     VERSIONS: ClassVar[tuple[int, int]] = (4, 18)
@@ -99,6 +100,7 @@ class FetchRequest(Payload):
         Field("topics", FetchTopic, 4, 18, array=True),
         Field("forgotten_topics_data", ForgottenTopic, 7, 18, array=True),
         Field("rack_id", "string", 11, 18),
+        Field("filter", "string", 12, 18, tag=10001),
     )
 
 
