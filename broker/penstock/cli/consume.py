@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import sys
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from penstock.cli.consume_shared import consume_shared
 from penstock.cli.parameters import MAX_INT32
 from penstock.cli.root import make_app
 from penstock.cli.times import format_time, parse_time_ms
-from penstock.client import Consumer, Record, SkippedBatch, TopicPartition
+from penstock.client import CommitFailed, Consumer, Record, SkippedBatch, TopicPartition
 from penstock.client.membership import GroupProtocol
 from penstock.client.types import Headers
+from penstock.filter import FilterError, compile_filter
 from penstock.runtime.clock import SystemClock
 
 app = make_app()
@@ -50,6 +52,7 @@ class ConsumeOptions:
     skip_damaged: bool
     key_separator: str | None
     details: bool
+    filter: str | None = None
 
 
 @app.command()
@@ -90,6 +93,12 @@ def consume(
     details: Annotated[
         bool, typer.Option("--details", help="Print topic, partition, offset and time before each message.")
     ] = False,
+    filter: Annotated[
+        str | None,
+        typer.Option(
+            "--filter", metavar="CONDITION", help="Only messages with such headers, key and time: \"type = 'order'\"."
+        ),
+    ] = None,
     isolation: Annotated[Isolation, typer.Option(help="read_committed skips aborted transactions.")] = (
         "read_uncommitted"
     ),
@@ -117,6 +126,7 @@ def consume(
     - `penstock consume flights --follow --key-separator ' '`
     - `penstock consume flights --time -1h --output json | jq .value`
     - `penstock consume flights --offset -100 --partition 0`
+    - `penstock consume events --filter "type = 'order' and region in ('eu', 'us') and priority >= 5"`
     - `penstock consume jobs --share-group workers --follow`
     """
     if sum((from_beginning, offset is not None, time is not None)) > 1:
@@ -131,8 +141,15 @@ def consume(
             "a share group reads what its brokers deliver; use no --group, --partition or start position",
             param_hint="--share-group",
         )
+    if share_group is not None and filter is not None:
+        raise typer.BadParameter(
+            "the filter of a share group is its setting; use `penstock group alter GROUP --config share.filter=...`",
+            param_hint="--filter",
+        )
     if group is None and group_protocol != "classic":
         raise typer.BadParameter("a group protocol needs a group; set --group", param_hint="--group-protocol")
+    if filter is not None:
+        check_filter(filter)
     try:
         time_ms = None if time is None else parse_time_ms(time, SystemClock().wall_ms())
     except ValueError as e:
@@ -147,12 +164,21 @@ def consume(
         on_damaged_batch == "skip",
         key_separator,
         details,
+        filter,
     )
     if share_group is not None:
         write = ConsumeWriter(options).write
         run(consume_shared(connection, topics, share_group, count=count, follow=follow, write=write))
         return
     run(consume_all(connection, topics, StartPosition(from_beginning, offset, time_ms), options, isolation))
+
+
+def check_filter(text: str) -> None:
+    """Raise `typer.BadParameter` if a filter cannot be parsed."""
+    try:
+        compile_filter(text)
+    except FilterError as e:
+        raise typer.BadParameter(str(e), param_hint="--filter") from None
 
 
 async def consume_all(
@@ -169,6 +195,7 @@ async def consume_all(
         on_damaged_batch="skip" if options.skip_damaged else "error",
         on_skipped=report_skipped,
         auto_create_topics=False,
+        filter=options.filter,
     ) as consumer:
         for topic in topics:
             await consumer.partitions(topic)
@@ -260,12 +287,14 @@ class ConsumeRun(ConsumeWriter):
         super().__init__(options)
         self.consumer = consumer
         self.ends: dict[TopicPartition, int] = {}
+        self.committed: dict[TopicPartition, int] = {}
 
     async def run(self) -> None:
         """Print messages and, with a group, commit after each batch."""
         count = self.options.count
         while count is None or self.written < count:
             if not self.options.follow and await self.has_reached_ends():
+                await self.commit_filtered()
                 return
             max_records = MAX_BATCH_RECORDS if count is None else min(count - self.written, MAX_BATCH_RECORDS)
             batches = await self.consumer.getmany(timeout_ms=200, max_records=max_records)
@@ -275,6 +304,18 @@ class ConsumeRun(ConsumeWriter):
                 sys.stdout.flush()
                 if self.options.group is not None:
                     await self.consumer.commit()
+            else:
+                await self.commit_filtered()
+
+    async def commit_filtered(self) -> None:
+        """With a group and a filter, commit positions that have moved past messages which do not pass."""
+        if self.options.group is None or self.options.filter is None:
+            return
+        positions = {tp: await self.consumer.position(tp) for tp in self.consumer.assignment}
+        if positions and positions != self.committed:
+            with contextlib.suppress(CommitFailed):  # during a rebalance: the positions are committed later
+                await self.consumer.commit()
+                self.committed = positions
 
     async def has_reached_ends(self) -> bool:
         """Return whether each partition was read to the end offset it had when it was assigned.

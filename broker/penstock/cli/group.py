@@ -1,4 +1,4 @@
-"""`penstock group`: lists, describes, resets and deletes consumer groups and share groups."""
+"""`penstock group`: lists, describes, alters, resets and deletes consumer groups and share groups."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, run
+from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, parse_configs, run
 from penstock.cli.connection import Connection, with_connection
 from penstock.cli.group_reset import OffsetResetTarget, parse_topic_partitions, reset_offsets
 from penstock.cli.output import print_json, print_table
 from penstock.cli.root import make_app
 from penstock.cli.times import parse_time_ms
-from penstock.client import GroupDescription, GroupMember, PartitionLag, ShareOffset, TopicPartition
+from penstock.client import (
+    Admin,
+    AlterConfig,
+    ClientError,
+    GroupDescription,
+    GroupMember,
+    PartitionLag,
+    ShareOffset,
+    TopicPartition,
+)
 from penstock.client.admin.types import SHARE
 from penstock.runtime.clock import SystemClock
 
-app = make_app(no_args_is_help=True, help="List, describe, reset and delete consumer groups and share groups.")
+app = make_app(no_args_is_help=True, help="List, describe, alter, reset and delete consumer groups and share groups.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 
@@ -51,7 +60,7 @@ async def list_groups(connection: Connection, as_json: bool) -> None:
 @app.command()
 @with_connection()
 def describe(group: Group, output: Output = "text", *, connection: Connection) -> None:
-    """Describe a consumer group or a share group: members, assigned partitions and lag.
+    """Describe a consumer group or a share group: members, assigned partitions, lag, and settings of its own.
 
     Examples:
 
@@ -65,8 +74,9 @@ async def describe_group(connection: Connection, group: str, as_json: bool) -> N
     """Print a group's description. Raises `CommandError` if the group does not exist."""
     async with connection.admin() as admin:
         found = await admin.describe_group(group)
+        configs = await own_configs(admin, group)
         if found.group_type == SHARE:
-            show_share_group(found, await admin.share_offsets(group), as_json)
+            show_share_group(found, await admin.share_offsets(group), configs, as_json)
             return
         topics = {tp.topic for member in found.members for tp in member.partitions}
         lags = await admin.group_lag(group, topics)
@@ -75,12 +85,33 @@ async def describe_group(connection: Connection, group: str, as_json: bool) -> N
             f'group "{group}" does not exist; run `penstock group list` to see all groups', ExitCode.NOT_FOUND
         )
     if as_json:
-        print_json(document(found, lags))
+        print_json({**document(found, lags), "configs": configs})
     else:
         show_group(found, lags)
+        show_configs(configs)
 
 
-def show_share_group(group: GroupDescription, offsets: Mapping[TopicPartition, ShareOffset], as_json: bool) -> None:
+async def own_configs(admin: Admin, group: str) -> dict[str, str | None]:
+    """Return the settings that are set for a group, other than those of external tools; none if they are not shown to
+    this user."""
+    found = (await admin.group_configs([group]))[group]
+    if isinstance(found, ClientError):
+        return {}
+    return {c.name: c.value for c in found.values() if not c.is_default and not c.name.startswith("penstock.")}
+
+
+def show_configs(configs: dict[str, str | None]) -> None:
+    """Print settings as a table."""
+    if configs:
+        print_table(("setting", "value"), list(configs.items()))
+
+
+def show_share_group(
+    group: GroupDescription,
+    offsets: Mapping[TopicPartition, ShareOffset],
+    configs: dict[str, str | None],
+    as_json: bool,
+) -> None:
     """Print a share group's description. Several members may have the same partition."""
     total = sum(offset.lag or 0 for offset in offsets.values())
     if as_json:
@@ -96,6 +127,7 @@ def show_share_group(group: GroupDescription, offsets: Mapping[TopicPartition, S
                     {"topic": tp.topic, "partition": tp.partition, "start_offset": offset.start, "lag": offset.lag}
                     for tp, offset in offsets.items()
                 ],
+                "configs": configs,
             }
         )
         return
@@ -106,6 +138,7 @@ def show_share_group(group: GroupDescription, offsets: Mapping[TopicPartition, S
     if offsets:
         rows = [(tp.topic, str(tp.partition), offset.start, offset.lag) for tp, offset in offsets.items()]
         print_table(("topic", "partition", "start", "lag"), rows)
+    show_configs(configs)
 
 
 def member_document(member: GroupMember) -> dict[str, object]:
@@ -165,6 +198,45 @@ def show_group(group: GroupDescription, lags: dict[TopicPartition, PartitionLag]
             for tp, lag in lags.items()
         ]  # fmt: skip
         print_table(("topic", "partition", "committed", "end", "lag", "member"), rows_)
+
+
+@app.command()
+@with_connection("config")
+def alter(
+    group: Group,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="NAME=VALUE", help="Group setting, by its name; may be repeated."),
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="Reset a setting to its default; may be repeated."),
+    ] = None,
+    *,
+    connection: Connection,
+) -> None:
+    """Change settings of a group. They can be set before the group exists, and take effect within 10 seconds.
+
+    Examples:
+
+    - `penstock group alter workers --config share.auto.offset.reset=earliest --config share.order.by.key=true`
+    - `penstock group alter workers --config "share.filter=type = 'order' and priority >= 5"`
+    - `penstock group alter workers --unset share.filter`
+    """
+    changes = [AlterConfig(n, v) for n, v in parse_configs(config or [], "--config").items()]
+    changes += [AlterConfig(name, None, "delete") for name in unset or []]
+    if not changes:
+        raise typer.BadParameter("nothing to change; set --config or --unset")
+    run(alter_group(connection, group, changes))
+
+
+async def alter_group(connection: Connection, group: str, changes: list[AlterConfig]) -> None:
+    """Apply configuration changes."""
+    async with connection.admin() as admin:
+        error = (await admin.alter_group_configs({group: changes}))[group]
+    if error is not None:
+        raise error
+    print(f"altered group {group}")
 
 
 @app.command("reset-offsets")

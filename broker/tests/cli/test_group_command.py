@@ -105,6 +105,23 @@ def test_a_reset_needs_one_target_and_its_partitions(cli: Cli, group: str, topic
     assert cli("group", "reset-offsets", group, "--all-topics", "--to-earliest", "--to-latest").code == 2
 
 
+def test_settings_of_a_group_are_altered_and_described(cli: Cli, group: str) -> None:
+    assert cli("group", "describe", group, "-o", "json").json["configs"] == {}
+    altered = cli("group", "alter", group, "-c", "share.filter=type = 'order'", "-c", "share.order.by.key=true")
+    assert (altered.code, altered.out) == (0, f"altered group {group}\n")
+    assert cli("group", "alter", group, "--unset", "share.order.by.key").code == 0
+    assert cli("group", "describe", group, "-o", "json").json["configs"] == {"share.filter": "type = 'order'"}
+    assert "share.filter  type = 'order'" in cli("group", "describe", group).lines
+    cli("group", "alter", group, "--unset", "share.filter")
+
+
+def test_an_invalid_filter_of_a_group_is_refused_with_the_position(cli: Cli, name: str) -> None:
+    refused = cli("group", "alter", name, "-c", "share.filter=type = order")
+    assert refused.code != 0
+    assert 'found "order" at character 8' in refused.err
+    assert cli("group", "alter", name).code == 2
+
+
 def test_status_counts_what_is_there(cli: Cli, topic: str) -> None:
     found = cli("status", "--output", "json").json
     assert len(found["brokers"]) == 1

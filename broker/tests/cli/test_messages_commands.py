@@ -203,6 +203,32 @@ def test_a_group_goes_on_where_it_was(cli: Cli, topic: str, name: str, protocol:
     assert cli("group", "describe", name, "--output", "json").json["lag"] == 0
 
 
+def fill_typed(cli: Cli, topic: str) -> None:
+    """Send messages "0" to "9" with their number in a header."""
+    lines = "".join(json.dumps({"value": str(n), "headers": {"n": str(n)}}) + "\n" for n in range(10))
+    cli("produce", topic, "--format", "json", "--partition", "0", stdin=lines)
+
+
+def test_messages_that_do_not_pass_the_filter_are_left_out(cli: Cli, topic: str) -> None:
+    fill_typed(cli, topic)
+    assert cli("consume", topic, "--filter", "n >= 3 and not n in (4, 5)", "-n", "3").lines == ["3", "6", "7"]
+    assert cli("consume", topic, "--filter", "exists(missing)").lines == []
+
+
+def test_a_group_moves_past_messages_that_do_not_pass_the_filter(cli: Cli, topic: str, name: str) -> None:
+    fill_typed(cli, topic)
+    assert cli("consume", topic, "--filter", "n < 2", "--group", name).lines == ["0", "1"]
+    assert cli("group", "describe", name, "-o", "json").json["lag"] == 0
+    cli("group", "delete", name, "--yes")
+
+
+def test_a_filter_that_cannot_be_parsed_is_named(cli: Cli, topic: str) -> None:
+    refused = cli("consume", topic, "--filter", "n = x")
+    assert (refused.code, 'found "x" at character 5' in refused.err) == (2, True)
+    shared = cli("consume", topic, "--filter", "n = 1", "--share-group", "g")
+    assert (shared.code, "penstock group alter" in shared.err) == (2, True)
+
+
 def test_a_group_protocol_needs_a_group(cli: Cli, topic: str) -> None:
     outcome = cli("consume", topic, "--group-protocol", "consumer")
     assert outcome.code == 2
