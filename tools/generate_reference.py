@@ -187,12 +187,15 @@ AddPartitionsToTxn carry the transaction number, topic ids and leader epochs
 ([decision 0014](../decisions/0014-transactions.md)).
 
 Clients may use the following fields; other clients can ignore them (decisions
-[0022](../decisions/0022-notes-of-owners.md), [0045](../decisions/0045-redelivery-of-share-groups.md) and
-[0048](../decisions/0048-delayed-delivery.md)):
+[0022](../decisions/0022-notes-of-owners.md), [0045](../decisions/0045-redelivery-of-share-groups.md),
+[0048](../decisions/0048-delayed-delivery.md) and [0053](../decisions/0053-filters.md)):
 
 | API | location | tag | type | meaning |
 |---|---|---|---|---|
 | DescribeConfigs 4 | request | 10001 | bool | return only settings that are set at run time on the resource itself |
+| Fetch 12 to 18 | request | 10001 | string | a [filter](filters.md): the broker may leave out records that do not \
+pass, as compaction does; it leaves out a batch without records unless it is the last of its partition; an invalid \
+filter is refused with INVALID_REQUEST |
 | ListOffsets 6 to 11 | partition of the request | 10001 | array of int64 | committed offsets whose unread age is \
 requested, at most 10,000 per request |
 | ListOffsets 6 to 11 | partition of the request | 10002 | bool | return the records that wait for \

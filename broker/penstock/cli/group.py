@@ -71,7 +71,7 @@ def describe(group: Group, output: Output = "text", *, connection: Connection) -
 
 
 async def describe_group(connection: Connection, group: str, as_json: bool) -> None:
-    """Print a group's description. Raises `CommandError` if the group does not exist."""
+    """Print a group's description. Raises `CommandError` if the group neither exists nor has settings."""
     async with connection.admin() as admin:
         found = await admin.describe_group(group)
         configs = await own_configs(admin, group)
@@ -80,7 +80,7 @@ async def describe_group(connection: Connection, group: str, as_json: bool) -> N
             return
         topics = {tp.topic for member in found.members for tp in member.partitions}
         lags = await admin.group_lag(group, topics)
-    if found.state == "Dead" and not lags:
+    if found.state == "Dead" and not lags and not configs:
         raise CommandError(
             f'group "{group}" does not exist; run `penstock group list` to see all groups', ExitCode.NOT_FOUND
         )

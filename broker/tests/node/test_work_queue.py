@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,12 @@ def guide(port: int) -> list[str]:
     """Return the examples, for a broker."""
     found = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     return [text.replace("127.0.0.1:9092", f"127.0.0.1:{port}") for text in found]
+
+
+def commands(heading: str) -> str:
+    """Return the commands of a section."""
+    section = GUIDE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
 
 
 def run(*code: str) -> None:
@@ -132,5 +139,29 @@ def test_the_guides_order_by_key_delivers_a_released_job_before_the_next_of_its_
         worker.acknowledge(first=AcknowledgeType.ACCEPT)
         assert worker.receive(1) == [("second", 1)]
         worker.acknowledge(second=AcknowledgeType.ACCEPT)
+    finally:
+        worker.consumer.close()
+
+
+def test_the_guides_filter_delivers_only_what_passes(up):
+    broker = up()
+    run(guide(broker.port)[0])
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment["PENSTOCK_BOOTSTRAP"] = f"127.0.0.1:{broker.port}"
+    shell = ["bash", "-ec", commands("Filters")]
+    described = subprocess.run(shell, env=environment, check=True, timeout=DEADLINE_S, capture_output=True, text=True)
+    assert "type = 'order' and region in ('eu', 'us') and priority >= 5" in described.stdout
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
+    for value, kind, region, priority in (
+        ("refund", "refund", "eu", "9"), ("first", "order", "eu", "5"), ("low", "order", "us", "4"),
+        ("far", "order", "cn", "7"), ("second", "order", "us", "10"),
+    ):  # fmt: skip
+        headers = {"type": kind, "region": region, "priority": priority}
+        producer.produce("jobs", value.encode(), headers=headers, partition=0)
+    assert producer.flush(DEADLINE_S) == 0
+    worker = Worker(broker.port)
+    try:
+        assert worker.receive(2) == [("first", 1), ("second", 1)]
+        worker.acknowledge(first=AcknowledgeType.ACCEPT, second=AcknowledgeType.ACCEPT)
     finally:
         worker.consumer.close()
