@@ -28,7 +28,6 @@ from penstock_chaos.cells import CELLS, Cell
 from penstock_chaos.etcd_program import NoEtcd, find_etcd, version_of
 from penstock_chaos.places import NoNamespaces
 from penstock_chaos.planted import PLANTS
-from penstock_chaos.world import World
 from penstock_faults.planting import FaultError, copy_of, plant
 
 SHOWN_FINDINGS = 10
@@ -40,7 +39,8 @@ def play(cell: Cell, seed: int) -> report.Row:
     home = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{cell.name}-"))
     print(f"{cell.name}: {cell.says} (seed {seed})", flush=True)
     began_s = time.monotonic()
-    world = World(home, random.Random(seed), cell.with_network, cell.small_disk, cell.is_secured, cell.with_etcd_links)
+    setup = cell.with_network, cell.small_disk, cell.is_secured, cell.with_etcd_links
+    world = cell.world(home, random.Random(seed), *setup)
     try:
         outcome = world.play(cell.fault)
     finally:

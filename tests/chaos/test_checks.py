@@ -47,15 +47,27 @@ class Run:
         ]
         self.invoices = {0: [(0, "w.1.0/0/0"), (4, "w.1.2/0/2")], 1: [(0, "w.1.0/1/0")]}
         self.position = 3
+        self.share: list[Entry] = [
+            *(["delivery", "q.1", SOURCE, 0, offset, value, 1, 8.0, 8.2] for offset, value in self.orders),
+            ["acknowledged", "q.1", SOURCE, 0, 0, "ok", 1, True, False, 8.3, 8.4],
+            ["acknowledged", "q.1", SOURCE, 0, 1, "ok", 1, True, True, 8.3, 8.4],
+            ["acknowledged", "q.1", SOURCE, 0, 2, "unknown", 1, True, False, 8.3, None],
+            ["acknowledged", "q.1", SOURCE, 0, 3, "ok", 1, False, False, 8.3, 8.4],
+        ]
+        self.letters: list[Entry] = [["letter", ["dlq.orders", 0, 0], SOURCE, 0, 1, "p.1/0/1"]]
+        self.done = 3
 
     def told(self) -> Told:
         told = Told()
+        told.history.delivery_limit, told.history.backoffs_s = 9, [0.0, 0.5, 1.0]
+        told.history.delays_s = {SOURCE: 0.5}
         told.add(self.producer, SOURCE)
         told.add(self.members, SOURCE)
         told.add(self.worker, TARGET)
         told.add([["seen", "follower.1", 1, "", 7.0, {str(p): r for p, r in self.invoices.items()}]], TARGET, True)
         contents: list[Entry] = [["content", SOURCE, 0, 0, len(self.orders), self.orders]]
         contents += [["content", TARGET, p, 0, 9, records] for p, records in self.invoices.items()]
+        told.add([*self.share, ["done", SOURCE, 0, self.done], *self.letters], "")
         contents.append(["committed", WORKERS, 0, self.position, 8.0, 8.1])
         told.add(contents, "")
         told.settle()
@@ -124,6 +136,38 @@ def give_up_a_record(run: Run) -> None:
     run.producer.append(["broken", "p.1: out of order"])
 
 
+def deliver_what_is_done(run: Run) -> None:
+    run.share.append(["delivery", "q.2", SOURCE, 0, 0, "p.1/0/0", 2, 8.5, 8.6])
+
+
+def deliver_during_the_back_off(run: Run) -> None:
+    run.share.append(["delivery", "q.2", SOURCE, 0, 3, "p.1/0/3", 2, 8.5, 8.6])
+
+
+def deliver_before_the_delay_has_passed(run: Run) -> None:
+    run.share[0][7:] = [1.2, 1.4]
+
+
+def forget_an_acknowledgement(run: Run) -> None:
+    del run.share[4]
+
+
+def leave_a_letter_out(run: Run) -> None:
+    run.letters[0][4] = 2
+
+
+def write_two_letters(run: Run) -> None:
+    run.letters.append(["letter", ["dlq.orders", 1, 7], SOURCE, 0, 1, "p.1/0/1"])
+
+
+def write_a_letter_without_content(run: Run) -> None:
+    run.letters[0][5] = None
+
+
+def write_a_letter_of_what_was_accepted(run: Run) -> None:
+    run.letters.append(["letter", ["dlq.orders", 0, 1], SOURCE, 0, 0, "p.1/0/0"])
+
+
 BREAKS: dict[Callable[[Run], None], str] = {
     lose_a_record: "lost",
     repeat_a_record: "duplicated",
@@ -140,6 +184,14 @@ BREAKS: dict[Callable[[Run], None], str] = {
     take_a_transaction_s_offsets_back: "committed back",
     leave_a_record_out: "not exactly once",
     give_up_a_record: "broken client",
+    deliver_what_is_done: "delivered again",
+    deliver_during_the_back_off: "too early",
+    deliver_before_the_delay_has_passed: "early",
+    forget_an_acknowledgement: "no letter",
+    leave_a_letter_out: "no letter",
+    write_two_letters: "two letters",
+    write_a_letter_without_content: "wrong letter",
+    write_a_letter_of_what_was_accepted: "unfounded letter",
 }
 
 

@@ -32,6 +32,7 @@ QUICKLY_IN_CLUSTER = (
     "producers-not-followed",
     "isr-expanded-early",
     "duplicate-answered-early",
+    "share-lock-kept-at-failover",
 )
 WORLDS_AND_SEEDS = [(CLUSTER, seed) for seed in CLUSTER_SEEDS] + [(BROKER, seed) for seed in BROKER_SEEDS]
 

@@ -96,9 +96,9 @@ class Cluster:
         for broker in started:
             broker.wait_ready()
 
-    def create_topic(self, name: str, partitions: int) -> None:
+    def create_topic(self, name: str, partitions: int, **config: str) -> None:
         self.console.ask(
-            "create_topic", bootstrap=self.bootstrap, name=name, partitions=partitions, replication=3, config={},
+            "create_topic", bootstrap=self.bootstrap, name=name, partitions=partitions, replication=3, config=config,
             security=self.secured.librdkafka(ADMIN) if self.secured is not None else {},
         )  # fmt: skip
         self.wait_truth(

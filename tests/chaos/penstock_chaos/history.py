@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from math import inf
 
 from penstock_crash.journal import Entry
-from penstock_simulation.history import Commit, CommittedRead, Content, History, Outcome, Seen, Write
+from penstock_simulation.history import (
+    Commit,
+    CommittedRead,
+    Content,
+    History,
+    Letter,
+    Outcome,
+    Seen,
+    ShareAck,
+    ShareDelivery,
+    Write,
+)
 
 SOURCE = "orders"
 TARGET = "invoices"
@@ -78,6 +89,22 @@ class Told:
                     its_topic, partition, start, end, records = fields
                     pairs = [(offset, value.encode()) for offset, value in records]
                     self.history.contents.append(Content((its_topic, partition), start, end, pairs))
+                case "delivery":
+                    member, its_topic, partition, offset, value, count, sent_s, at_s = fields
+                    place = its_topic, partition
+                    delivery = ShareDelivery(member, place, offset, value.encode(), count, sent_s, at_s)
+                    self.history.deliveries.append(delivery)
+                case "acknowledged":
+                    self._add_acknowledgement(*fields)
+                case "letter":
+                    at, its_topic, partition, offset, text = fields
+                    value = None if text is None else text.encode()
+                    position = (at[0], at[1]), at[2]
+                    self.history.letters = self.history.letters or []
+                    self.history.letters.append(Letter(position, (its_topic, partition), offset, value))
+                case "done":
+                    its_topic, partition, offset = fields
+                    self.history.queue_ends[its_topic, partition] = offset
                 case "broken":
                     self.broken.append(str(fields[0]))
 
@@ -97,6 +124,26 @@ class Told:
                 self.history.seen.append(
                     Seen(reader, session, place, offset, value.encode(), at_s, group, read_committed)
                 )
+
+    def _add_acknowledgement(
+        self,
+        member: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        outcome: str,
+        count: int,
+        is_final: bool,
+        is_rejected: bool,
+        sent_s: float | None,
+        completed_s: float | None,
+    ) -> None:
+        """Add a member's acknowledgement; without times, it was not sent or not answered."""
+        sent_s, completed_s = inf if sent_s is None else sent_s, inf if completed_s is None else completed_s
+        place = topic, partition
+        self.history.acks.append(
+            ShareAck(member, place, offset, is_final, Outcome(outcome), completed_s, count, sent_s, is_rejected)
+        )
 
     def _add_output(self, transaction: str, partition: int, value: str, source: int, offset: int) -> None:
         self.outputs.append(Output(transaction, value.encode(), partition, (source, offset)))

@@ -32,4 +32,20 @@ PLANTS = (
         new="        return True\n",
         caught_by=("revoked-while-cut",),
     ),
+    Fault(
+        name="share-state-not-stored",
+        says="acknowledgements of share groups are answered although the store does not have them",
+        file="share/coordinator.py",
+        old="            return error or await self._put(write.key, states, stored, version, write.data)\n",
+        new="            return error\n",
+        caught_by=("queue-kill-leader",),
+    ),
+    Fault(
+        name="delay-forgotten",
+        says="a new leader takes all records that it finds for due",
+        file="replica/delayed_delivery.py",
+        old="window.known_ms - window.delay_ms",
+        new="window.known_ms",
+        caught_by=("queue-kill-leader",),
+    ),
 )

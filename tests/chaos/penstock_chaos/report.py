@@ -37,6 +37,13 @@ Three brokers and an etcd run as separate processes, with default settings excep
 - a `read_committed` consumer that reads the output of the transactions (aiokafka)
 - a client that reads the groups' committed offsets twice a second
 
+The cells `queue-*` have other clients:
+
+- two idempotent producers (confluent-kafka); one of them writes to a topic with `delivery.delay.ms` 3000
+- a share group of both topics with a dead-letter topic, back-off and 3 deliveries at most: four members, which are the
+  [simulation](../decisions/0019-simulation.md)'s; they accept, release, reject and keep records one by one
+- a consumer that reads the delayed topic (aiokafka)
+
 The test of one fault is a cell. A cell starts when all clients make progress in every partition. Then it causes its
 fault and verifies that the fault happened (records in etcd, the kernel's state of a process, dropped packets). After
 the fault is healed, everything acknowledged until then must be readable, and all clients must make progress in every
@@ -51,10 +58,14 @@ none of these:
 - a transaction of which only a part is visible; a visible aborted transaction; a lost transaction whose commit was
   acknowledged; a record that was not transformed exactly once
 - in-sync replicas that differ in a byte
+- share groups: a record that is delivered by a request that was sent after its acknowledgement was answered; a record
+  that the group is done with, although no member accepted it and it has no dead letter; two dead letters of a record,
+  one of an accepted record, or one with another content; a released record that is delivered during its back-off
+- a record of the delayed topic that a consumer or a member receives before its delay has passed
 
 `tests/chaos/test_checks.py` verifies that invented violations of each kind are found. `python -m tests.chaos.run
---plant acknowledged-alone` (or `duplicates-written`, `outdated-acls`) plants a bug in a copy of the broker and runs the
-cells that must fail.
+--plant acknowledged-alone` (or `duplicates-written`, `outdated-acls`, `share-state-not-stored`, `delay-forgotten`)
+plants a bug in a copy of the broker and runs the cells that must fail.
 
 etcd must be a version whose data survives SIGKILL (not 3.5.0 to 3.5.2): the one that `PENSTOCK_CHAOS_ETCD` names, the
 one on PATH, or one that is built once from Go modules. Cells that cut links give each process a network namespace,

@@ -32,6 +32,9 @@ class Workload:
 
     def __init__(self, home: Path, place: Place, module: str, name: str, progress: str, **options: Any) -> None:
         self.name, self.progress = name, progress
+        self.topic: str = options.get("topic", "")
+        """The topic that it writes or reads."""
+        self.reads_committed = module == "follow"
         self.journal = Journal(home / f"{name}.journal")
         self.done: Counter[str] = Counter()
         """Entries by kind; commits and transactions count only if acknowledged."""

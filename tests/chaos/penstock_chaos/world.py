@@ -10,12 +10,12 @@ from __future__ import annotations
 import random
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock_simulation.findings import Finding
-from penstock_simulation.history import Partition
+from penstock_simulation.history import History, Partition
 
 from penstock_chaos.broker import ClusterBroker
 from penstock_chaos.checks import findings, longest_pause_s
@@ -28,7 +28,6 @@ from penstock_chaos.secured import ADMIN, Administrator, Secured
 from penstock_chaos.workload import POLL_S, Workload
 
 SOURCE_PARTITIONS, TARGET_PARTITIONS = 6, 3
-GROUPS = ("billing", "shipping", WORKERS)
 FLOW_LIMIT_S = 90.0
 READABLE_LIMIT_S = 60.0
 FINISH_LIMIT_S = 90.0
@@ -57,6 +56,11 @@ class World:
     `with_network`: network namespaces. `small_disk`: id of a broker. `is_secured`: TLS, users and ACLs.
     `with_etcd_links`: brokers reach etcd through links that can be cut.
     """
+
+    topics: Mapping[str, int] = {SOURCE: SOURCE_PARTITIONS, TARGET: TARGET_PARTITIONS}
+    """Partitions by topic."""
+    groups: tuple[str, ...] = ("billing", "shipping", WORKERS)
+    """The groups that commit offsets of the source."""
 
     def __init__(
         self,
@@ -92,27 +96,34 @@ class World:
     # Workloads
 
     def start(self) -> None:
+        """Start the cluster, create the topics, and start the workloads."""
         self.cluster.start()
-        self.cluster.create_topic(SOURCE, SOURCE_PARTITIONS)
-        self.cluster.create_topic(TARGET, TARGET_PARTITIONS)
+        self.create_topics()
         if self.secured is not None:
             Administrator(self.cluster.bootstrap, self.secured).create_users()
+        self.start_workloads()
+
+    def create_topics(self) -> None:
+        for topic, partitions in self.topics.items():
+            self.cluster.create_topic(topic, partitions)
+
+    def start_workloads(self) -> None:
         source = {"topic": SOURCE, "partitions": SOURCE_PARTITIONS}
         producing = source | {"pause_s": PRODUCE_PAUSE_S}
-        self._work("produce_confluent", "confluent", "ack", **producing)
-        self._work("produce_kafka_python", "kafka-python", "ack", **producing)
+        self.work("produce_confluent", "confluent", "ack", **producing)
+        self.work("produce_kafka_python", "kafka-python", "ack", **producing)
         grouping = source | {"life_s": MEMBER_LIFE_S}
-        self._work("group_confluent", "billing", "commit", group="billing", members=2, **grouping)
-        self._work("group_kafka_python", "shipping", "commit", group="shipping", **grouping)
-        self._work(
+        self.work("group_confluent", "billing", "commit", group="billing", members=2, **grouping)
+        self.work("group_kafka_python", "shipping", "commit", group="shipping", **grouping)
+        self.work(
             "transact", WORKERS, "end", group=WORKERS, transactional_id=WORKERS, target=TARGET,
             target_partitions=TARGET_PARTITIONS, most=200, abort_rate=0.1, seed=self.rng.randrange(1 << 32), **source,
         )  # fmt: skip
-        self._work("follow", "follower", "seen", topic=TARGET, partitions=TARGET_PARTITIONS)
+        self.work("follow", "follower", "seen", topic=TARGET, partitions=TARGET_PARTITIONS)
         if self.secured is not None:
-            self._work("produce_penstock", "penstock", "ack", **producing)
+            self.work("produce_penstock", "penstock", "ack", **producing)
 
-    def _work(self, module: str, name: str, progress: str, **options: object) -> None:
+    def work(self, module: str, name: str, progress: str, **options: object) -> None:
         options |= {"bootstrap": self.cluster.bootstrap} | self._login(name)
         self.workloads[name] = Workload(self.home, self.cluster.clients, module, name, progress, **options)
 
@@ -124,6 +135,8 @@ class World:
         """Read new entries of the workloads' journals."""
         for workload in self.workloads.values():
             for kind, *fields in workload.read():
+                if workload.topic != SOURCE:
+                    continue
                 if kind == "send":
                     self._sent[fields[3]] = fields[1], fields[4]
                 elif kind == "ack":
@@ -198,24 +211,32 @@ class World:
 
     def _finish(self) -> None:
         """Let the workloads complete their operations, then read everything."""
-        for workload in self.workloads.values():
-            workload.ask_to_finish()
-        deadline = time.monotonic() + FINISH_LIMIT_S
-        for workload in self.workloads.values():
-            workload.wait_finished(deadline)
+        self.finish_all()
         self._read_everything()
         self._compare_replicas()
 
+    def finish_all(self) -> None:
+        self.finish_workloads(self.workloads)
+
+    def finish_workloads(self, names: Iterable[str]) -> None:
+        """Let workloads complete their operations, and wait for their ends."""
+        finishing = [self.workloads[name] for name in names]
+        for workload in finishing:
+            workload.ask_to_finish()
+        deadline = time.monotonic() + FINISH_LIMIT_S
+        for workload in finishing:
+            workload.wait_finished(deadline)
+
     def _read_everything(self) -> None:
         """Read to the high watermark first, then as `read_committed`: a hanging transaction holds back the LSO."""
-        topics = {SOURCE: SOURCE_PARTITIONS, TARGET: TARGET_PARTITIONS}
+        topics = dict(self.topics)
         first = self._reader("ends", "read_uncommitted", topics, {}, ())
         first.wait_finished(time.monotonic() + FINISH_LIMIT_S)
         ends: dict[str, dict[int, int]] = {topic: {} for topic in topics}
         for topic, partition, _, end, _ in first.journal.of("content"):
             ends[topic][partition] = end
         self._ends = ends
-        last = self._reader("contents", "read_committed", topics, ends, GROUPS)
+        last = self._reader("contents", "read_committed", topics, ends, self.groups)
         last.wait_finished(time.monotonic() + FINISH_LIMIT_S)
         self._contents = last
 
@@ -249,13 +270,13 @@ class World:
     def _judge(self, began_s: float) -> None:
         self.read()
         told = Told()
+        self.settings_of(told)
         for workload in self.workloads.values():
-            told.add(
-                workload.journal.entries, TARGET if workload.name == "follower" else SOURCE, workload.name == "follower"
-            )
+            told.add(workload.journal.entries, workload.topic, workload.reads_committed)
         if self._contents is not None:
             told.add(self._contents.journal.entries, SOURCE)
         history = told.settle()
+        self.describe(history)
         again = {c.partition: renumbered(c, self._numberings.get(c.partition, [])) for c in history.contents}
         if any(again.values()):
             count = sum(map(len, again.values()))
@@ -267,6 +288,12 @@ class World:
         self.outcome.commits = sum(commit.group != WORKERS and commit.completed_s < 1e300 for commit in history.commits)
         last_s = max((write.completed_s for write in acknowledged), default=began_s)
         self.outcome.longest_pause_s = longest_pause_s(history, SOURCE, began_s, last_s)
+
+    def settings_of(self, told: Told) -> None:
+        """Record settings on which the checks depend."""
+
+    def describe(self, history: History) -> None:
+        """Add what the history contains to the evidence."""
 
     def clean_up(self) -> None:
         for workload in self.workloads.values():

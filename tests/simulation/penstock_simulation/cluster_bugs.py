@@ -291,7 +291,9 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
             "        self._read = None\n"
             "        self._letters.complete()\n"
             "        await self._leader.store_letters()\n"
-            "        while (await self._services.logs.append(batch.target, data)).error not in WRITTEN:\n"
+            "        for _ in range(50):\n"
+            "            if (await self._services.logs.append(batch.target, data)).error in WRITTEN:\n"
+            "                return\n"
             "            await asyncio.sleep(0.1)\n",
         ),
         Hunt(("kill", "kill_in_loop", "kill_several", "power_loss"), ("queues",)),
@@ -321,7 +323,7 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
     (
         one_edit(
             "share-lock-kept-at-failover",
-            "a new leader regards the records that were delivered before as locked for ever",
+            "a new leader regards the records that were delivered before as locked forever",
             "share/partition.py",
             "        self.window.append(Run(stored.first, stored.last, state, stored.delivery_count))\n",
             "        run = Run(stored.first, stored.last, state, stored.delivery_count)\n"

@@ -26,7 +26,6 @@ from penstock_simulation.workload import RETRY_S, Plan, configure_group
 if TYPE_CHECKING:
     from penstock.wire.primitives import Buffer
 
-WORKERS = "workers"
 MEMBERS = 2
 HEARTBEAT_S = 1.0
 LEFT = -1
@@ -39,7 +38,7 @@ FINAL = frozenset({AckType.ACCEPT, AckType.REJECT})
 
 async def work(plan: Plan, name: str, rng: random.Random) -> None:
     """Run a member; after an error or some time, its next incarnation."""
-    await configure_group(plan, WORKERS, plan.queue_settings)
+    await configure_group(plan, plan.queue_group, plan.queue_settings)
     while True:
         plan.lives[name] += 1
         member = ShareMember(plan, f"{name}.{plan.lives[name]}", rng)
@@ -53,7 +52,7 @@ async def finish(plan: Plan) -> None:
     """Wait until the group is done with all records. Raises `ClientError` while it is not."""
     partitions = plan.queue_partitions
     async with Admin(plan.bootstrap, request_timeout_ms=3000) as admin:
-        starts = await admin.share_offsets(WORKERS)
+        starts = await admin.share_offsets(plan.queue_group)
     behind = [tp for tp in partitions if tp not in starts or starts[tp].lag != 0]
     if behind:
         raise ClientError(f"the share group is not done with {behind[0]}: {starts.get(behind[0])}")
@@ -73,6 +72,7 @@ class ShareMember:
     def __init__(self, plan: Plan, member_id: str, rng: random.Random) -> None:
         self.plan, self.member_id, self.rng = plan, member_id, rng
         self.cluster = ClusterConnections(plan.bootstrap, request_timeout_ms=3000)
+        self.group = plan.queue_group
         self.epoch = 0
         self.assigned: list[Partition] = []
         self.sessions: dict[int, tuple[int, Leader]] = {}
@@ -99,14 +99,14 @@ class ShareMember:
     async def close(self) -> None:
         """Leave the group; a member that is killed does not, and keeps its partitions until its session ends."""
         with contextlib.suppress(ClientError):
-            await self.heartbeat(ShareGroupHeartbeatRequest(WORKERS, self.member_id, LEFT))
+            await self.heartbeat(ShareGroupHeartbeatRequest(self.group, self.member_id, LEFT))
         await self.cluster.close()
 
     async def heartbeats(self) -> None:
         """Stay a member; join again when fenced."""
         while True:
             topics = self.plan.queue_topics if self.epoch == 0 else None
-            request = ShareGroupHeartbeatRequest(WORKERS, self.member_id, self.epoch, None, topics)
+            request = ShareGroupHeartbeatRequest(self.group, self.member_id, self.epoch, None, topics)
             response = await self.cluster.retrying(lambda sent=request: self.heartbeat(sent))
             if response.error_code:
                 self.epoch, self.assigned = 0, []
@@ -120,10 +120,10 @@ class ShareMember:
 
     async def heartbeat(self, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
         """Send one heartbeat. Raises `ClientError` for all errors but those that require to join again."""
-        response = await self.cluster.call_coordinator(WORKERS, request, ShareGroupHeartbeatResponse)
+        response = await self.cluster.call_coordinator(self.group, request, ShareGroupHeartbeatResponse)
         if response.error_code not in (0, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH):
-            self.cluster.forget_coordinator(WORKERS)
-            raise BrokerError(response.error_code, WORKERS, response.error_message)
+            self.cluster.forget_coordinator(self.group)
+            raise BrokerError(response.error_code, self.group, response.error_message)
         return response
 
     async def turn(self) -> None:
@@ -169,7 +169,7 @@ class ShareMember:
             )
             for name in topics_of(named)
         ]
-        request = ack.ShareAcknowledgeRequest(WORKERS, self.member_id, epoch, topics=topics)
+        request = ack.ShareAcknowledgeRequest(self.group, self.member_id, epoch, topics=topics)
         self.sessions[leader.node_id] = epoch + 1, opened
         response = await self.cluster.call(leader.node_id, request, ack.ShareAcknowledgeResponse)
         check(response.error_code)
@@ -203,7 +203,7 @@ class ShareMember:
             for name in topics_of(named)
         ]
         request = fetch.ShareFetchRequest(
-            WORKERS, self.member_id, epoch, WAIT_MS, 1, MUCH, MAX_RECORDS, MAX_RECORDS,
+            self.group, self.member_id, epoch, WAIT_MS, 1, MUCH, MAX_RECORDS, MAX_RECORDS,
             share_acquire_mode=self.rng.choice([0, 1]), topics=topics,
         )  # fmt: skip
         self.sessions[leader.node_id] = epoch + 1, leader
@@ -268,7 +268,7 @@ class ShareMember:
 def check(error: int) -> None:
     """Raise `BrokerError` for an error."""
     if error:
-        raise BrokerError(error, WORKERS)
+        raise BrokerError(error, "share group")
 
 
 def by_partition(acks: Iterable[ShareAck]) -> dict[Partition, list[ShareAck]]:

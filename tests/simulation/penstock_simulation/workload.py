@@ -85,6 +85,7 @@ class Plan:
     """Number of keys of the records in `TOPIC`; 0 for records without keys."""
     queue_settings: dict[str, str] = field(default_factory=dict)
     """The settings of the share group."""
+    queue_group: str = "workers"
     queue_topics: list[str] = field(default_factory=lambda: [TOPIC])
     """The topics of the share group."""
     queue_choices: dict[int | None, float] = field(default_factory=dict)
