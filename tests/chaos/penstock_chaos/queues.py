@@ -56,6 +56,9 @@ class QueueWorld(World):
             "share_members", "q", "worked", group=WORKERS, topics=QUEUES, settings=SETTINGS, members=MEMBERS,
             seed=self.rng.randrange(1 << 32),
         )  # fmt: skip
+        self.work(
+            "share_confluent", "librdkafka", "worked", group=WORKERS, topics=QUEUES, seed=self.rng.randrange(1 << 32)
+        )
 
     def finish_all(self) -> None:
         """Let the producers finish, then wait until the share group and the consumer have all records."""
@@ -66,7 +69,7 @@ class QueueWorld(World):
         )  # fmt: skip
         self.workloads["end"] = end
         end.wait_finished(time.monotonic() + FINISH_LIMIT_S)
-        self.finish_workloads(["q", "late-follower"])
+        self.finish_workloads(["q", "librdkafka", "late-follower"])
 
     def describe(self, history: History) -> None:
         done = sum(ack.is_final and ack.outcome is Outcome.OK for ack in history.acks)

@@ -40,8 +40,9 @@ Three brokers and an etcd run as separate processes, with default settings excep
 The cells `queue-*` have other clients:
 
 - two idempotent producers (confluent-kafka); one of them writes to a topic with `delivery.delay.ms` 3000
-- a share group of both topics with a dead-letter topic, back-off and 3 deliveries at most: four members, which are the
-  [simulation](../decisions/0019-simulation.md)'s; they accept, release, reject and keep records one by one
+- a share group of both topics with a dead-letter topic, back-off and 3 deliveries at most: a confluent-kafka member,
+  and four members of the [simulation](../decisions/0019-simulation.md), which accept, release, reject and keep records
+  one by one
 - a consumer that reads the delayed topic (aiokafka)
 
 The test of one fault is a cell. A cell starts when all clients make progress in every partition. Then it causes its

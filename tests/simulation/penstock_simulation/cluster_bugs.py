@@ -341,7 +341,7 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
             "        return ErrorCode.UNKNOWN_MEMBER_ID\n    if epoch == member.epoch:\n        return ErrorCode.NONE",
             "        return ErrorCode.NONE\n    if epoch == member.epoch:\n        return ErrorCode.NONE",
         ),
-        Hunt(("pause_client", "kill_client", "cut", "pause"), ("groups",)),
+        Hunt(("pause_client", "cut"), ("groups",)),
     ),
     (BUGS["deferred-batch-overtaken"], Hunt(("restart", "watch_lag", "store_slow"), ("transactions",))),
 )
