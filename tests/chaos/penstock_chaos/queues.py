@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from penstock_simulation import queue_settings
 from penstock_simulation.history import History, Outcome
+from penstock_simulation.workload import configure_group
 
 from penstock_chaos.history import SOURCE, WORKERS, Told
+from penstock_chaos.loads.share_plan import share_plan
 from penstock_chaos.workload import Workload
 from penstock_chaos.world import FINISH_LIMIT_S, PRODUCE_PAUSE_S, SOURCE_PARTITIONS, World
 
@@ -45,6 +48,8 @@ class QueueWorld(World):
         self.cluster.create_topic(LETTERS, LETTER_PARTITIONS, **{"errors.deadletterqueue.group.enable": "true"})
 
     def start_workloads(self) -> None:
+        group = {"bootstrap": self.cluster.bootstrap, "group": WORKERS, "topics": QUEUES, "settings": SETTINGS}
+        asyncio.run(configure_group(share_plan(group), WORKERS, SETTINGS))  # before the first member joins
         source, later = (
             {"topic": SOURCE, "partitions": SOURCE_PARTITIONS},
             {"topic": LATER, "partitions": LATER_PARTITIONS},
@@ -68,7 +73,7 @@ class QueueWorld(World):
             group=WORKERS, topics=QUEUES, settings=SETTINGS, letters=LETTERS, letter_partitions=LETTER_PARTITIONS,
         )  # fmt: skip
         self.workloads["end"] = end
-        end.wait_finished(time.monotonic() + FINISH_LIMIT_S)
+        end.wait_finished(time.monotonic() + 2 * FINISH_LIMIT_S)  # locks end after 15 s
         self.finish_workloads(["q", "librdkafka", "late-follower"])
 
     def describe(self, history: History) -> None:

@@ -1,9 +1,9 @@
 """Members of a share group, those of the simulation, on real connections.
 
-Options: bootstrap, name, members, seed, group, topics, settings (of the group). Journal: `worked` time, for each
-acknowledgement that is answered; at the end, `delivery` member, topic, partition, offset, value, delivery count, times
-of request and receipt, and `acknowledged` member, topic, partition, offset, outcome, delivery count, whether it is
-final, whether it rejects, times of request and answer or null.
+Options: bootstrap, name, members, seed, group, topics, settings (of the group). Journal: `delivery` member, topic,
+partition, offset, value, delivery count, times of request and receipt; `acknowledged` member, topic, partition, offset,
+outcome, delivery count, whether it is final, whether it rejects, times of request and answer or null; `worked` time,
+for each answered acknowledgement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock_crash.journal import JournalWriter
 from penstock_simulation import queueing
-from penstock_simulation.history import History, Outcome
+from penstock_simulation.history import History, Outcome, ShareAck
 from penstock_simulation.queue_settings import FAILING_CHOICES
 
 from penstock_chaos.loads.common import start
@@ -33,32 +33,44 @@ async def run(options: dict[str, Any], journal: JournalWriter, end: threading.Ev
     tasks = [
         asyncio.create_task(queueing.work(plan, name, random.Random(f"{options['seed']} {name}"))) for name in names
     ]
-    answered = 0
+    record = MemberJournal(plan.history, journal)
     while not end.is_set():
         await asyncio.sleep(POLL_S)
         for task in tasks:
             if task.done():
                 task.result()
-        now_answered = sum(each.outcome is Outcome.OK for each in plan.history.acks)
-        for _ in range(now_answered - answered):
-            journal.write("worked", plan.world.now)
-        answered = now_answered
+        record.write()
     for task in tasks:
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.gather(*tasks)
-    write_down(plan.history, journal)
+    record.write(is_over=True)
 
 
-def write_down(history: History, journal: JournalWriter) -> None:
-    """Write all deliveries and acknowledgements into the journal."""
-    for each in history.deliveries:
-        place, times = (*each.partition, each.offset), (each.sent_s, each.received_s)
-        journal.write("delivery", each.member, *place, each.value.decode(), each.count, *times)
-    for ack in history.acks:
-        how = ack.outcome.value, ack.count, ack.is_final, ack.is_rejected
-        times = [None if at_s == inf else at_s for at_s in (ack.sent_s, ack.completed_s)]
-        journal.write("acknowledged", ack.member, *ack.partition, ack.offset, *how, *times)
+class MemberJournal:
+    """Writes what happened to the members into the journal."""
+
+    def __init__(self, history: History, journal: JournalWriter) -> None:
+        self.history, self.journal = history, journal
+
+    def write(self, is_over: bool = False) -> None:
+        """Write new deliveries, and acknowledgements whose outcome is known; at the end the others too."""
+        history, journal = self.history, self.journal
+        for each in history.deliveries:
+            place, times = (*each.partition, each.offset), (each.sent_s, each.received_s)
+            journal.write("delivery", each.member, *place, each.value.decode(), each.count, *times)
+        history.deliveries.clear()
+        kept: list[ShareAck] = []
+        for ack in history.acks:
+            if ack.outcome is Outcome.UNKNOWN and not is_over:
+                kept.append(ack)
+                continue
+            how = ack.outcome.value, ack.count, ack.is_final, ack.is_rejected
+            sent_and_answered_s = [None if at_s == inf else at_s for at_s in (ack.sent_s, ack.completed_s)]
+            journal.write("acknowledged", ack.member, *ack.partition, ack.offset, *how, *sent_and_answered_s)
+            if ack.outcome is Outcome.OK:
+                journal.write("worked", ack.completed_s)
+        history.acks[:] = kept
 
 
 def main(options: dict[str, Any]) -> None:
