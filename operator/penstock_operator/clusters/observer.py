@@ -32,6 +32,8 @@ from penstock_operator.reconcile.cluster.observed import (
     ObservedCluster,
     ObservedPod,
     ReportedState,
+    creation_error,
+    first_missing_pod,
     read_claim,
     read_pod,
     seconds_between,
@@ -46,6 +48,8 @@ from penstock_operator.specs.security import has_certificates
 OWNED = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, BUDGETS, NETWORK_POLICIES)
 MAX_REPORT_AGE_S = 2.0
 """Maximum age of a reused broker report; pods cause many events at once. Ignored when a pod is about to be stopped."""
+MAX_EVENTS_AGE_S = 2.0
+"""Pause between two reads of the Events about a pod that is missing."""
 MAX_STORE_REPORT_AGE_S = 2.0
 """The same for etcd."""
 BROKER_TIMEOUT_S = 20.0
@@ -76,6 +80,8 @@ class ClusterMemory:
     store_at: float = 0.0
     seen_ready: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Pods whose `ready_since` is in the future, by UID: that time, and when it was first observed."""
+    missing_pod: tuple[str, float, str] = ("", 0.0, "")
+    """Name of the pod that was missing, when its Events were read, and what they say."""
     brokers_error: str = ""
     """The first error since brokers last answered. Later errors do not replace it: each new message would be a status
     write, whose event triggers the next reconciliation."""
@@ -135,6 +141,7 @@ class ClusterObserver:
             now=wall,
             live=live,
             pods=pods,
+            missing_pod=await self._why_a_pod_is_missing(cluster, memory, live, pods, now),
             claims=tuple(sorted((c for c in claims if c is not None), key=lambda claim: claim.name)),
             zones=self._zones(cluster),
             nodes=tuple(map(read_node, self._nodes())) if self._objects.is_listed(NODES) else None,
@@ -148,6 +155,29 @@ class ClusterObserver:
             certificates=certificates,
             certificates_error=unreadable,
         )
+
+    async def _why_a_pod_is_missing(
+        self,
+        cluster: Cluster,
+        memory: ClusterMemory,
+        live: Mapping[tuple[KubeResource, str], Object],
+        pods: Sequence[ObservedPod],
+        now: float,
+    ) -> str:
+        """Return why Kubernetes does not create a pod, which only Events about the StatefulSet say."""
+        namespace, name = place_of(cluster)
+        stateful_set = live.get((STATEFUL_SETS, names.stateful_set(name)))
+        missing = first_missing_pod(name, stateful_set, pods)
+        if not missing or stateful_set is None:
+            return ""
+        known, read_at, why = memory.missing_pod
+        if known != missing or now - read_at >= MAX_EVENTS_AGE_S:
+            try:
+                why = creation_error(missing, await self._kube.events(namespace, stateful_set["metadata"]["uid"]))
+            except KubeError:  # Not permitted by the Role of an earlier chart, for example: the pod counts as coming.
+                why = ""
+            memory.missing_pod = (missing, now, why)
+        return why
 
     async def _observe_store(
         self, cluster: Cluster, memory: ClusterMemory, now: float, fresh: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from penstock_operator.kube.events import EventRecorder
+from penstock_operator.kube.events import EVENTS, EventRecorder
 from penstock_operator.kube.http import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Requests, path_of
 from penstock_operator.ports.kube import KubeError, KubeEvent, KubeResource, ListPage, Object
 
@@ -135,6 +135,12 @@ class KubeClient:
             raise
         self._written("delete", resource, None)
         return True
+
+    async def events(self, namespace: str, uid: str) -> Sequence[Object]:
+        """Return Events about the object with this UID, at most one page, in no order."""
+        query = {"limit": str(PAGE), "fieldSelector": f"involvedObject.uid={uid}"}
+        items: Sequence[Object] = (await self._requests.send("GET", path_of(EVENTS, namespace), query=query))["items"]
+        return items
 
     async def record_events(self, about: Object, events: Sequence[KubeEvent]) -> None:
         """Write Events about an object, best effort."""

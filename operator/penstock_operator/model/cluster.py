@@ -333,7 +333,10 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
         ),
     ] = ()
     replicas: Annotated[int, doc("Number of broker pods.")] | None = None
-    ready_replicas: Annotated[int, doc("Number of ready broker pods.")] | None = None
+    ready_replicas: (
+        Annotated[int, doc("Number of ready pods of the desired brokers, without those that a scale-down removes.")]
+        | None
+    ) = None
     selector: Annotated[str, doc("Label selector of the broker pods, as text, for autoscalers.")] | None = None
     cluster_id: Annotated[str, doc("Cluster id that the brokers report to clients.")] | None = None
     controller: Annotated[int, doc("Id of the controller broker.")] | None = None

@@ -159,6 +159,7 @@ class Topic(Model, frozen=True, kw_only=True):
             AGE,
             PrinterColumn("Topic", ".status.topicName", priority=1),
             PrinterColumn("Offline", ".status.offline", "integer", priority=1),
+            PrinterColumn("Delay-Ms", r".spec.config['delivery\.delay\.ms']", priority=1),
             condition_column("Synced", priority=1),
             condition_column("Healthy", priority=1),
             message_column(),

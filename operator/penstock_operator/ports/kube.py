@@ -111,5 +111,8 @@ class Kube(Protocol):
         """Delete an object. Return False if it, or the one with `uid`, does not exist. With `resource_version`, raise a
         conflict (409) if the object changed. With `orphan`, its dependents are kept without an owner."""
 
+    async def events(self, namespace: str, uid: str) -> Sequence[Object]:
+        """Return Events about the object with this UID, in no order."""
+
     async def record_events(self, about: Object, events: Sequence[KubeEvent]) -> None:
         """Write Events, best effort: repeated ones are counted in one Event. Does not raise."""

@@ -83,6 +83,15 @@ def init_containers(
             {"name": "etcd", "containerPort": names.ETCD_PORT, "protocol": "TCP"},
             {"name": "etcd-peer", "containerPort": names.ETCD_PEER_PORT, "protocol": "TCP"},
         ],
+        "startupProbe": {
+            # Until etcd has a leader, the kubelet does not start the broker, which would exit. The alarm NOSPACE must
+            # not keep a broker from starting.
+            "httpGet": {"path": "/health?exclude=NOSPACE", "port": "etcd", "scheme": "HTTP"},
+            "periodSeconds": 1,
+            "timeoutSeconds": 4,
+            "failureThreshold": 600,
+            "successThreshold": 1,
+        },
         "readinessProbe": {
             # A serializable read, so that a lost quorum does not make brokers unready: they continue to serve requests
             # that need no etcd. A gateway forwards the probe.

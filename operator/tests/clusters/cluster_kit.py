@@ -76,6 +76,8 @@ class World:
         self.kubelets_ahead_s = 0.0
         """Seconds by which the clocks of nodes and API server are ahead of the operator's."""
         self.pods_made = 0
+        self.pod_quota = 100
+        """Number of pods beyond which Kubernetes creates none, and writes an Event instead."""
         self.most_away = 0
         """Maximum number of brokers down at the same time."""
         self.restart_action: list[int] = []
@@ -146,7 +148,7 @@ class World:
                 continue
             for ordinal in range(body["spec"]["replicas"]):
                 if (PODS, NS, names.pod(NAME, ordinal)) not in self.kube.stored:
-                    self._make(body, ordinal)
+                    self._make_if_permitted(body, ordinal)
             for ordinal in range(body["spec"]["replicas"], 20):
                 if (PODS, NS, names.pod(NAME, ordinal)) in self.kube.stored:
                     self.kube.remove(PODS, NS, names.pod(NAME, ordinal))
@@ -161,6 +163,19 @@ class World:
                 self.brokers.forget(number)
                 self.restart_action.append(number)
         self.most_away = max(self.most_away, sum(not ready for ready in there.values()))
+
+    def _make_if_permitted(self, body: Object, ordinal: int) -> None:
+        is_permitted = len(self.kube.objects.list_objects(PODS, NS)) < self.pod_quota
+        pod = names.pod(NAME, ordinal)
+        result = "successful" if is_permitted else f'failed error: pods "{pod}" is forbidden: exceeded quota: pods'
+        event = {
+            "reason": "SuccessfulCreate" if is_permitted else "FailedCreate",
+            "message": f"create Pod {pod} in StatefulSet {body['metadata']['name']} {result}",
+            "lastTimestamp": self.stamp(),
+        }
+        self.kube.events_by_uid.setdefault(body["metadata"]["uid"], []).append(event)
+        if is_permitted:
+            self._make(body, ordinal)
 
     def _make(self, body: Object, ordinal: int) -> None:
         template = copy.deepcopy(body["spec"]["template"])

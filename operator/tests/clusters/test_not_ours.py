@@ -170,6 +170,38 @@ async def test_an_object_that_cannot_be_written_keeps_no_other_waiting() -> None
     assert world.kube.read(BUDGETS, NS, "c-broker")
 
 
+async def test_a_pod_that_a_quota_does_not_permit_is_named_in_the_condition_with_the_reason() -> None:
+    """Only an Event about the StatefulSet has it."""
+    world = await formed(brokers={"replicas": 3})
+    world.pod_quota = 3
+    world.apply(brokers={"replicas": 4})
+    await world.run(20)
+    quota = 'pods "c-broker-3" is forbidden: exceeded quota: pods'
+    assert world.condition("Ready") == ("False", "BrokersNotReady")
+    assert world.message("Ready") == f"3 of 4 brokers are ready: {quota}"
+    world.kube.fail("events", KubeError(403, "Forbidden", "no such right"), times=1_000_000)
+    await world.run(20)
+    assert world.message("Ready") == "3 of 4 brokers are ready", "the Role of an earlier chart"
+    world.kube.recover()
+    world.pod_quota = 4
+    await world.run(60)
+    assert world.condition("Ready") == ("True", "Serving")
+    reads = world.kube.calls["events"]
+    await world.run(60)
+    assert world.kube.calls["events"] == reads, "with all pods there is nothing to read"
+
+
+async def test_a_roll_says_which_quota_keeps_the_pod_of_its_first_broker_from_coming_back() -> None:
+    world = await formed(brokers={"replicas": 3})
+    world.pod_quota = 2
+    world.apply(brokers={"replicas": 3}, image="penstock:2")
+    await world.run(20)
+    assert world.condition("Rolled") == ("False", "Waiting")
+    assert "has no pod yet: pods" in world.message("Rolled")
+    assert world.condition("Ready") == ("True", "Serving")
+    assert "exceeded quota" in world.message("Ready")
+
+
 async def test_brokers_start_and_restart_only_while_the_services_exist_that_they_advertise() -> None:
     world = World()
     error = KubeError(403, "Forbidden", "exceeded quota")

@@ -44,6 +44,15 @@ async def with_topics(replicas: int = 3, *, etcd: dict[str, object] | None = Non
     return world
 
 
+async def test_brokers_that_a_scale_down_removes_do_not_count_as_available() -> None:
+    world = await with_topics(5)
+    world.moves_a_turn = 0
+    world.apply(brokers={"replicas": 3})
+    await world.run(20)
+    status = world.cluster.status
+    assert (status.replicas, status.ready_replicas, world.condition("Scaled")[1]) == (5, 3, "Draining")
+
+
 @pytest.mark.slow
 async def test_new_brokers_get_their_share_of_replicas_and_the_status_tells_how_far_it_is() -> None:
     world = await with_topics()

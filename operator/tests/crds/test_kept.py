@@ -327,6 +327,13 @@ def test_kubectl_get_prints_the_columns(kubectl: Kubectl, name: str, kind: Any) 
     assert lines[1][1:-1] == cells
 
 
+def test_kubectl_get_shows_the_delay_of_a_topic_in_a_wide_table(kubectl: Kubectl, name: str) -> None:
+    kubectl.apply(manifest("Topic", name, {"config": {"delivery.delay.ms": 60_000}}))
+    head, row = (line.split() for line in kubectl.must("get", "pt", name, "--output", "wide").splitlines())
+    assert "DELAY-MS" in head
+    assert "60000" in row
+
+
 @pytest.mark.parametrize("kind", SHOWN)
 def test_kubectl_wait_sees_the_condition(kubectl: Kubectl, name: str, kind: Any) -> None:
     kubectl.apply(manifest(kind, name, {}))

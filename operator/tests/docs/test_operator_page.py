@@ -130,9 +130,8 @@ OTHER_WORDS = {
     "Dead", "Empty",  # of groups
     "Bound", "ConfigMap", "ContainerCreating", "Lost", "Pending", "PodInitializing", "PodScheduled",
     "Running", "Succeeded",  # of Kubernetes
-    "Exists", "NoExecute", "NoSchedule", "StatefulSet",
+    "Exists", "FailedCreate", "NoExecute", "NoSchedule", "StatefulSet", "SuccessfulCreate",
     "Reset", "Replay",  # start of Events; a phase follows
-    "Running",  # of replays
 }  # fmt: skip
 """Strings in the code that look like reasons."""
 ROOMS = {

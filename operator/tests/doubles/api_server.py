@@ -174,6 +174,8 @@ class ApiServer:
 
     async def _list(self, request: web.Request, resource: KubeResource, namespace: str | None) -> web.Response:
         everything = await self.kube.list(resource, namespace, _labels(request))
+        if uid := _uid_of_events(request):
+            everything = [body for body in everything if body["involvedObject"]["uid"] == uid]
         start, limit = int(request.query.get("continue", 0)), int(request.query.get("limit", 0)) or 1_000_000
         items = everything[start : start + limit]
         metadata = {"resourceVersion": str(self.kube._version)}
@@ -214,6 +216,12 @@ class ApiServer:
 def _labels(request: web.Request) -> dict[str, str]:
     wanted = [part.partition("=") for part in request.query.get("labelSelector", "").split(",") if part]
     return {key: value for key, _, value in wanted}
+
+
+def _uid_of_events(request: web.Request) -> str:
+    field, _, uid = request.query.get("fieldSelector", "").partition("=")
+    assert field in ("", "involvedObject.uid"), f"unsupported field selector {field}"
+    return uid
 
 
 def _groups() -> Object:

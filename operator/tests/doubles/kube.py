@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock_operator.engine.object_cache import ObjectCache
+from penstock_operator.kube.events import EVENTS
 from penstock_operator.ports.kube import (
     BUDGETS,
     CERT_MANAGER_CERTIFICATES,
@@ -65,6 +66,8 @@ class FakeKube:
         self.changes: Counter[str] = Counter()
         self.recorded: list[tuple[str, KubeEvent]] = []
         """Recorded Events: "Kind/namespace/name" and the Event."""
+        self.events_by_uid: dict[str, list[Object]] = {}
+        """Events of other components, by UID of the object that they are about."""
         self.terminating: set[str] = set()
         self.missing_namespaces: set[str] = set()
         self.crds_gone: set[KubeResource] = set()
@@ -140,6 +143,10 @@ class FakeKube:
         self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> list[Object]:
         return [item async for page in self.pages(resource, namespace, labels) for item in page.items]
+
+    async def events(self, namespace: str, uid: str) -> Sequence[Object]:
+        await self._enter("events", EVENTS)
+        return [_copied(body) for body in self.events_by_uid.get(uid, ())]
 
     async def pages(
         self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None

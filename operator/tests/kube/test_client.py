@@ -173,6 +173,11 @@ async def test_an_event_is_written_once_and_counted(client: Any) -> None:
     assert by_reason["ResetRefused"]["involvedObject"]["uid"] == made["metadata"]["uid"]
     assert by_reason["ResetRefused"]["lastTimestamp"], "kubectl get events --sort-by .lastTimestamp"
     assert by_reason["ResetDone"]["type"] == "Normal"
+    other = await kube.create(CONSUMER_GROUPS, ns, group(name_of("other")))
+    await kube.record_events(other, [KubeEvent("Normal", "ResetDone", "done")])
+    found = await kube.events(ns, made["metadata"]["uid"])
+    assert {event["metadata"]["name"] for event in found} == {event["metadata"]["name"] for event in events}
+    await kube.delete(CONSUMER_GROUPS, ns, other["metadata"]["name"])
     await kube.delete(CONSUMER_GROUPS, ns, name)
 
 

@@ -18,11 +18,13 @@ RELEASE = pytest.StashKey[Release]()
 # With `-n 3 --dist loadgroup`, each lane has a separate process. Most tests wait most of their time. The modules that
 # update the CRDs share a lane, and so do Spark's virtual machines and the module that needs the least computing time.
 LANES = {
+    "test_conditions": "one",
     "test_failures": "one",
     "test_invalid": "one",
     "test_lifecycle": "one",
     "test_install": "one",
     "test_groups": "two",
+    "test_groups_queue": "two",
     "test_spark": "two",
     "test_security": "two",
     "test_scaling": "three",

@@ -36,11 +36,18 @@ def is_draining(release: Release, broker: int) -> bool:
     return str(broker) in metadata.get("annotations", {}).get("penstock.io/draining", "").split(",")
 
 
+def prepare(release: Release) -> None:
+    """Scale to three brokers with three replicas, whatever the tests before have left."""
+    if release.kubectl.status(CLUSTERS, release.cluster).get("readyReplicas") != 3:
+        release.scale(3)
+    release.kubectl.patch(TOPICS, "load", {"spec": {"replicas": 3}})
+    eventually("three replicas", lambda: release.kubectl.status(TOPICS, "load").get("replicas") == 3, 180)
+    release.until_scaled(3)
+
+
 def test_one_to_three_to_five_to_three_brokers_under_load_loses_nothing(release: Release) -> None:
     with release.clients.load(release.connection, "load") as load:
-        release.scale(3)
-        release.kubectl.patch(TOPICS, "load", {"spec": {"replicas": 3}})
-        eventually("three replicas", lambda: release.kubectl.status(TOPICS, "load").get("replicas") == 3, 180)
+        prepare(release)
         release.scale(5)
         eventually("new brokers have replicas", lambda: {3, 4} <= hosts(release, "load"), 180, 2)
         release.scale(3)
@@ -50,6 +57,7 @@ def test_one_to_three_to_five_to_three_brokers_under_load_loses_nothing(release:
 
 
 def test_fewer_brokers_than_replicas_are_refused_with_a_condition(release: Release) -> None:
+    prepare(release)
     release.kubectl("scale", f"{CLUSTERS}/{release.cluster}", "--replicas=2")
 
     def refused() -> Object | None:
@@ -62,6 +70,7 @@ def test_fewer_brokers_than_replicas_are_refused_with_a_condition(release: Relea
 
 
 def test_a_rolling_restart_under_load_leaves_no_partition_without_a_leader(release: Release) -> None:
+    prepare(release)
     before = {name: pod["metadata"]["uid"] for name, pod in release.brokers().items()}
     with release.clients.load(release.connection, "load") as load:
         # Different resources change the pod template.
@@ -80,6 +89,7 @@ def test_a_rolling_restart_under_load_leaves_no_partition_without_a_leader(relea
 
 
 def test_an_operator_killed_in_the_middle_of_a_scale_down_is_followed_by_one_that_finishes(release: Release) -> None:
+    prepare(release)
     with release.clients.load(release.connection, "load") as load:
         release.scale(4)
         eventually("the new broker has replicas, so that there is something to drain", lambda: is_host(release, 3), 180)

@@ -24,6 +24,15 @@ def test_the_release_has_no_etcd_and_the_broker_pods_have_one(release: Release) 
         assert "etcd" in {c["name"] for c in pod["spec"]["containers"] + pod["spec"].get("initContainers", [])}, name
 
 
+def test_brokers_that_start_at_once_with_their_etcd_do_not_restart(release: Release) -> None:
+    restarts = {
+        (name, container["name"]): container["restartCount"]
+        for name, pod in release.brokers().items()
+        for container in pod["status"]["containerStatuses"] + pod["status"]["initContainerStatuses"]
+    }
+    assert set(restarts.values()) == {0}, restarts
+
+
 def test_three_to_four_to_three_brokers_under_load_loses_nothing(release: Release) -> None:
     with release.clients.load(release.connection, "load") as load:
         release.scale(4)

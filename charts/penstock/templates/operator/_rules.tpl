@@ -44,7 +44,7 @@
 {{- end }}
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, create, patch]
 {{- end -}}
 
 {{/* Permissions on Secrets, always in a Role of one namespace. */}}

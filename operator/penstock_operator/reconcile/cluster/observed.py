@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -113,6 +113,9 @@ class ObservedCluster:
     live: Mapping[tuple[KubeResource, str], Object] = field(default_factory=dict)
     """Owned objects by resource and name."""
     pods: tuple[ObservedPod, ...] = ()
+    missing_pod: str = ""
+    """Why Kubernetes does not create the first pod that is missing, such as a full quota; empty if it does, or if none
+    is missing."""
     claims: tuple[ObservedClaim, ...] = ()
     zones: Mapping[str, str] | None = None
     """Zone by node; None if the operator cannot read nodes."""
@@ -245,3 +248,26 @@ def parse_time(text: str) -> datetime:
     if found.tzinfo is None:
         raise ValueError(f'"{text}" has no time zone')
     return found
+
+
+def first_missing_pod(cluster_name: str, stateful_set: Object | None, pods: Sequence[ObservedPod]) -> str:
+    """Return the name of the first pod that the StatefulSet should have and does not, or ""."""
+    replicas = int(((stateful_set or {}).get("spec") or {}).get("replicas") or 0)
+    ordinals = {pod.ordinal for pod in pods}
+    missing = next((ordinal for ordinal in range(replicas) if ordinal not in ordinals), None)
+    return "" if missing is None else names.pod(cluster_name, missing)
+
+
+def creation_error(pod: str, events: Sequence[Object]) -> str:
+    """Return why a pod cannot be created, from the Events about its StatefulSet; "" if the last attempt succeeded."""
+    attempts = [
+        event
+        for event in events
+        if event.get("reason") in ("FailedCreate", "SuccessfulCreate")
+        and f"Pod {pod} " in str(event.get("message") or "")
+    ]
+    newest = max(attempts, key=lambda event: str(event.get("lastTimestamp") or ""), default={})
+    if newest.get("reason") != "FailedCreate":
+        return ""
+    text = str(newest["message"])
+    return text.partition("failed error: ")[2] or text

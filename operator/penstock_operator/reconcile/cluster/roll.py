@@ -208,7 +208,7 @@ def roll_blocker(cluster: Cluster, there: Sequence[ObservedPod], observed: Obser
     for ordinal in range(pods):
         pod = by_ordinal.get(ordinal)
         if pod is None:
-            return f"broker {ordinal} has no pod yet"
+            return f"broker {ordinal} has no pod yet" + (f": {observed.missing_pod}" if observed.missing_pod else "")
         if pod.is_terminating:
             return f"broker {ordinal} is terminating"
         if not pod.is_ready:

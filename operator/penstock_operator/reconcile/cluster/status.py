@@ -93,7 +93,7 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
         observed_generation=cluster.metadata.generation,
         conditions=with_conditions(before.conditions, made, observed.now),
         replicas=len(observed.pods),
-        ready_replicas=sum(pod.is_ready for pod in observed.pods),
+        ready_replicas=sum(pod.is_ready for pod in observed.pods if pod.ordinal < cluster.spec.brokers.replicas),
         selector=names.selector_text(cluster.metadata.name),
         cluster_id=reported.snapshot.cluster_id if reported is not None else before.cluster_id,
         controller=reported.snapshot.controller_id
@@ -187,10 +187,12 @@ def ready(cluster: Cluster, observed: ObservedCluster, found: Findings) -> Findi
     desired = found.scale.pods
     serving = [pod.ordinal for pod in observed.pods if pod.is_ready and pod.ordinal < desired]
     if stays_ready(cluster, observed, found, desired - len(serving)):
-        return "Ready", True, "Serving", f"{len(serving)} of {desired} brokers are ready, all partitions have leaders"
+        message = f"{len(serving)} of {desired} brokers are ready, all partitions have leaders"
+        return "Ready", True, "Serving", message + (f"; no pod: {observed.missing_pod}" if observed.missing_pod else "")
     if len(serving) < desired:
         away = sorted(set(range(desired)) - set(serving))
         problems = [f"broker {p.ordinal}: {p.problem}" for p in observed.pods if p.problem and p.ordinal in away]
+        problems += [observed.missing_pod] if observed.missing_pod else []
         because = observed.failure or "; ".join(problems)
         message = f"{len(serving)} of {desired} brokers are ready" + (f": {because}" if because else "")
         return "Ready", False, "BrokersNotReady", message
