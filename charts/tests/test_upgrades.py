@@ -66,9 +66,6 @@ def companion(helm: str, chart: Path, *options: str) -> Document:
         (TLS, "", "TLS of the companion etcd is fixed at the first install"),
         (TLS, PLAIN, "TLS of the companion etcd is fixed at the first install"),
         ("", PLAIN, "TLS of the companion etcd is fixed at the first install"),
-        ("", "etcd.companion.storage.size=4Gi", "the companion etcd has volumes of 2Gi, not 4Gi"),
-        ("", "etcd.companion.storage.size=4Gi", "kubectl delete statefulset penstock-etcd --cascade=orphan"),
-        ("etcd.companion.storage.size=2G", "", "the companion etcd has volumes of 2G, not 2Gi"),
         ("", "etcd.companion.storage.className=fast", "etcd.companion.storage.className is fixed at the first install"),
         ("etcd.companion.storage.className=fast", "", "etcd.companion.storage.className is fixed at the first install"),
     ],
@@ -84,10 +81,8 @@ def test_what_the_companion_etcd_would_not_survive_or_kubernetes_refuse_is_refus
     [
         ("", ""),
         ("", "etcd.companion.initialClusterState=existing"),
-        ("", "etcd.companion.storage.size=2048Mi"),
-        ("etcd.companion.storage.size=1.5Gi", "etcd.companion.storage.size=1.5Gi"),
-        ("etcd.companion.storage.size=1.5Gi", "etcd.companion.storage.size=1536Mi"),
-        ("etcd.companion.storage.size=2Gi", "etcd.companion.storage.size=2097152Ki"),
+        ("", "etcd.companion.storage.size=4Gi"),
+        ("etcd.companion.storage.size=4Gi", ""),
         ("etcd.companion.storage.className=fast", "etcd.companion.storage.className=fast"),
         (TLS, TLS),
         (PLAIN, PLAIN),
@@ -133,3 +128,19 @@ def test_an_upgrade_never_disconnects_clients_in_plain_text_unless_the_values_sa
     assert ('Cluster "penstock" has no listeners' in message) == is_refused, message
     assert ("set cluster.allowPlaintext=true to keep plain text" in message) == is_refused
     assert is_refused or not message
+
+
+@pytest.mark.parametrize("size", ["1Gi", "4Gi"])
+def test_another_size_of_etcds_volumes_goes_to_the_cluster_and_the_claim_template_stays(
+    helm: str, chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/dev/null")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found: dict[str, Any] = {"/apis/apps/v1": KINDS, WHERE: companion(helm, chart)}
+    with api_server(found) as url:
+        made = render(
+            helm, chart, "--kube-apiserver", url, "--dry-run=server", "--set", f"etcd.companion.storage.size={size}"
+        )
+    (claim,) = next(d for d in made if d["kind"] == "StatefulSet")["spec"]["volumeClaimTemplates"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    assert next(d for d in made if d["kind"] == "Cluster")["spec"]["etcd"]["storage"] == {"size": size}

@@ -245,15 +245,16 @@ podAntiAffinity:
 {{- if ne (default "" .spec.storageClassName) (default "" $companion.storage.className) -}}
 {{- fail (printf "etcd.companion.storage.className is fixed at the first install: it is %q, got %q; restore the value" (default "" .spec.storageClassName) (default "" $companion.storage.className)) -}}
 {{- end -}}
-{{- $size := .spec.resources.requests.storage -}}
-{{- if ne (include "penstock.bytes" $size) (include "penstock.bytes" $companion.storage.size) -}}
-{{- fail (printf "the companion etcd has volumes of %s, not %s: Kubernetes does not change the claims of a StatefulSet. To expand them, patch each claim (kubectl patch pvc data-%s-0 --patch '{\"spec\":{\"resources\":{\"requests\":{\"storage\":\"%s\"}}}}', and so on), then kubectl delete statefulset %s --cascade=orphan, which keeps the pods, and upgrade again" $size $companion.storage.size $name $companion.storage.size $name) -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Bytes of a quantity, for comparison: the API server returns 1.5Gi as 1536Mi. */}}
-{{- define "penstock.bytes" -}}
-{{- $units := dict "m" 0.001 "k" 1000 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
-{{- mulf (regexFind "^[0-9.]+" .) (default 1 (get $units (regexFind "[a-zA-Z]+$" .))) -}}
+{{/* Size in the claim template of the companion: that of the first install, because Kubernetes does not change the claim
+     templates of a StatefulSet. The operator expands the claims. */}}
+{{- define "penstock.etcdClaimSize" -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-etcd" (include "penstock.fullname" .)) -}}
+{{- $found := .Values.etcd.companion.storage.size -}}
+{{- range (default dict $there.spec).volumeClaimTemplates -}}
+{{- $found = .spec.resources.requests.storage -}}
+{{- end -}}
+{{- $found -}}
 {{- end -}}

@@ -185,7 +185,7 @@ class ClusterObserver:
         """Return the state of the etcd. A recent report is used again, with the current pods. Raises `KubeError`, only
         with `fresh`."""
         if fresh or memory.store is None or now - memory.store_at >= MAX_STORE_REPORT_AGE_S:
-            memory.store, memory.store_at = await self._store.observe(cluster, fresh=fresh), now
+            memory.store, memory.store_at = await self._store.observe(cluster, before=memory.store, fresh=fresh), now
         return self._store.refresh(cluster, memory.store) if memory.store is not None and not fresh else memory.store
 
     async def _observe_certificates(

@@ -8,15 +8,18 @@ from dataclasses import replace
 from penstock_operator.clusters.store_access import store_access
 from penstock_operator.engine.ports import Objects
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.ports.kube import CONFIG_MAPS, PODS, STATEFUL_SETS, Kube, KubeError, Object
+from penstock_operator.ports.kube import CLAIMS, CONFIG_MAPS, PODS, STATEFUL_SETS, Kube, KubeError, Object
 from penstock_operator.ports.state_store import StateStoreClient, StateStoreError
 from penstock_operator.reconcile.cluster.observed_store import (
     ObservedStore,
+    ObservedStoreClaim,
     ObservedStorePod,
     ObservedTaskPod,
+    read_store_claim,
     read_store_pod,
     read_task_pod,
 )
+from penstock_operator.reconcile.cluster.store_storage import is_settled
 from penstock_operator.specs import companion, names
 
 
@@ -26,9 +29,12 @@ class StoreObserver:
     def __init__(self, kube: Kube, objects: Objects, store: StateStoreClient) -> None:
         self._kube, self._objects, self._store = kube, objects, store
 
-    async def observe(self, cluster: Cluster, *, fresh: bool) -> ObservedStore | None:
+    async def observe(
+        self, cluster: Cluster, *, before: ObservedStore | None = None, fresh: bool = False
+    ) -> ObservedStore | None:
         """Observe the etcd of `etcd.endpoints`; None for a sidecar etcd, whose readiness is that of its pods. With
-        `fresh`, pods are current instead of cached. Raises `KubeError`, only with `fresh`."""
+        `fresh`, pods are current instead of cached. `before` is the last observation: claims that need no change are
+        not read again. Raises `KubeError`, only with `fresh`."""
         if not cluster.spec.etcd.endpoints:
             return None
         namespace, name = cluster.metadata.namespace, cluster.metadata.name
@@ -39,6 +45,7 @@ class StoreObserver:
         except StateStoreError as e:
             error = str(e)
         found = self.refresh(cluster, ObservedStore(report, error, replicas=await self._replicas(cluster)))
+        found = replace(found, claims=await self._claims(cluster, found.pods, before))
         if not fresh:
             return found
         bodies = await self._kube.list(PODS, namespace, {names.CLUSTER_LABEL: name})
@@ -51,6 +58,27 @@ class StoreObserver:
             pods=store_pods(cluster, bodies),
             bootstrap=await self._kube.get(CONFIG_MAPS, namespace, companion.bootstrap_name(stateful_set)),
         )
+
+    async def _claims(
+        self, cluster: Cluster, pods: Sequence[ObservedStorePod], before: ObservedStore | None
+    ) -> tuple[ObservedStoreClaim, ...]:
+        """Return the claims of the pods' volumes. They have no label of the cluster, so no watch reports them."""
+        storage = cluster.spec.etcd.storage
+        if storage is None:
+            return ()
+        known = before.claims if before is not None else ()
+        owners = [(pod.claim, pod.uid) for pod in pods if pod.claim and not pod.is_terminating]
+        if [(claim.name, claim.pod_uid) for claim in known] == owners and is_settled(storage.size, known):
+            return known
+        found = []
+        for name, uid in owners:
+            try:
+                body = await self._kube.get(CLAIMS, cluster.metadata.namespace, name)
+            except KubeError:
+                return ()
+            if body is not None:
+                found.append(read_store_claim(uid, body))
+        return tuple(found)
 
     async def _replicas(self, cluster: Cluster) -> int | None:
         """Return the replicas of the companion etcd if the cluster is or was hibernated. A StatefulSet whose pods are

@@ -8,7 +8,7 @@ from penstock_operator.model import pods
 from penstock_operator.model.common import DNS_LABEL, Model
 from penstock_operator.model.fields import Rule, doc
 from penstock_operator.model.snapshots import Snapshots
-from penstock_operator.model.storage import SidecarStorageSpec
+from penstock_operator.model.storage import CompanionStorageSpec, SidecarStorageSpec
 
 MAX_ENDPOINTS = 64
 
@@ -69,6 +69,10 @@ class Etcd(Model, frozen=True, kw_only=True):
         Rule(
             "!has(self.statefulSet) || (has(self.endpoints) && self.managed)",
             "etcd.statefulSet requires etcd.endpoints and etcd.managed: true",
+        ),
+        Rule(
+            "!has(self.storage) || has(self.statefulSet)",
+            "etcd.storage requires etcd.statefulSet: the operator expands the volumes of its pods only",
         ),
         Rule(
             "!has(self.snapshots) || !has(self.sidecar)",
@@ -139,6 +143,7 @@ class Etcd(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    storage: Annotated[CompanionStorageSpec, doc("Volumes of the members of `statefulSet`.")] | None = None
     sidecar: (
         Annotated[EtcdSidecar, doc("Runs an etcd member in the pods of the first three brokers, or of the only one.")]
         | None

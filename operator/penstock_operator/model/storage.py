@@ -50,6 +50,21 @@ class StorageSpec(Model, frozen=True, kw_only=True):
     ) = None
 
 
+class CompanionStorageSpec(Model, frozen=True, kw_only=True):
+    """Volume of each member of the etcd of `statefulSet`."""
+
+    size: Annotated[
+        str,
+        doc(
+            "Size of the volume of each member. The operator expands their claims one at a time if the StorageClass"
+            " allows expansion; volumes never shrink.",
+            *size_rules(),
+            min_length=1,
+            max_length=32,
+        ),
+    ]
+
+
 class SidecarStorageSpec(StorageSpec, frozen=True, kw_only=True):
     """Volume of each sidecar etcd member."""
 

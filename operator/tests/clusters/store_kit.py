@@ -87,7 +87,8 @@ class StoreWorld(World):
             "labels": {names.CLUSTER_LABEL: "c"},
             "ownerReferences": [{"kind": "StatefulSet", "name": SET, "uid": "sts"}],
         }
-        spec: Object = {"affinity": {"podAntiAffinity": {"preferred": []}}}
+        claim = {"name": "data", "persistentVolumeClaim": {"claimName": f"data-{SET}-{ordinal}"}}
+        spec: Object = {"affinity": {"podAntiAffinity": {"preferred": []}}, "volumes": [claim]}
         spec["nodeName"] = self.pinned.get(ordinal) or self._schedule(spec)
         self.gone.append(ordinal)
         self.kube.put(PODS, {"metadata": meta, "spec": spec, "status": {"madeAt": self.time}})

@@ -12,6 +12,7 @@ from penstock_operator.reconcile.cluster.observed_nodes import NodeRequirements,
 from penstock_operator.specs import companion, snapshots
 
 ETCD_CONTAINER = "etcd"
+DATA_VOLUME = "data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,19 @@ class ObservedStorePod:
     problem: str = ""
     """Why the pod does not run, as Kubernetes reports it."""
     requirements: NodeRequirements = field(default_factory=NodeRequirements)
+    claim: str = ""
+    """Name of the claim of its data volume."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedStoreClaim:
+    """The claim of a member's volume."""
+
+    name: str
+    pod_uid: str
+    requested: str
+    capacity: str = ""
+    is_terminating: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +76,8 @@ class ObservedStore:
     """ConfigMap with which members without data start."""
     replicas: int | None = None
     """Replicas of the companion etcd's StatefulSet; None: not observed, because it is only needed for hibernation."""
+    claims: tuple[ObservedStoreClaim, ...] = ()
+    """Claims of the members' volumes; empty without `etcd.storage`."""
     tasks: tuple[ObservedTaskPod, ...] = ()
     """Pods that take or restore snapshots."""
 
@@ -92,6 +108,26 @@ def read_store_pod(stateful_set: str, body: Object) -> ObservedStorePod | None:
         node=spec.get("nodeName"),
         problem=problem_of(status, container),
         requirements=read_requirements(spec),
+        claim=claim_of(spec),
+    )
+
+
+def claim_of(pod_spec: Mapping[str, Any]) -> str:
+    """Return the name of the claim of a member's data volume, or ""."""
+    volumes = (v.get("persistentVolumeClaim") for v in pod_spec.get("volumes") or () if v.get("name") == DATA_VOLUME)
+    return next((str(claim["claimName"]) for claim in volumes if claim), "")
+
+
+def read_store_claim(pod_uid: str, body: Object) -> ObservedStoreClaim:
+    """Return the state of the claim of a member's volume."""
+    requests = ((body.get("spec") or {}).get("resources") or {}).get("requests") or {}
+    capacity = (body.get("status") or {}).get("capacity") or {}
+    return ObservedStoreClaim(
+        name=body["metadata"]["name"],
+        pod_uid=pod_uid,
+        requested=str(requests.get("storage") or "0"),
+        capacity=str(capacity.get("storage") or ""),
+        is_terminating=body["metadata"].get("deletionTimestamp") is not None,
     )
 
 

@@ -39,6 +39,7 @@ from penstock_operator.reconcile.cluster.spread import SpreadPlan, plan_spread
 from penstock_operator.reconcile.cluster.status import Findings, condition_events, proposal_events, status_of
 from penstock_operator.reconcile.cluster.storage import plan_storage
 from penstock_operator.reconcile.cluster.store import StorePlan, plan_store
+from penstock_operator.reconcile.cluster.store_storage import plan_store_storage, with_store_storage
 from penstock_operator.reconcile.cluster.transition import plan_transition
 from penstock_operator.reconcile.plan import ReconcilePlan
 from penstock_operator.specs import cluster_annotations, compare, etcd, names, objects, pod
@@ -74,7 +75,7 @@ def reconcile(
     scale = plan_scale(cluster, observed, recorded, members if has_sidecar else 0)
     hibernation = plan_hibernation(cluster, observed, recorded, scale)
     was_stopped = bool(recorded.hibernation)
-    storage = plan_storage(cluster, observed)
+    storage = with_store_storage(plan_storage(cluster, observed), plan_store_storage(cluster, observed))
     transition = plan_transition(cluster, observed.pods)
     external = plan_external(cluster, observed, scale.pods, recorded.external_unknown_to)
     hosts = certificate_hosts(cluster, scale.pods, external_hosts(cluster, observed, external.addresses))

@@ -109,7 +109,10 @@ def shared_problem(report: StateStoreReport) -> StorePlan | None:
         message = "etcd raised the alarm CORRUPT: the data of its members differs; replace the member that etcd names"
         return StorePlan(False, "Corrupt", message, requeue_after_s=UNHEALTHY_INTERVAL_S)
     if NOSPACE in report.alarms:
-        message = f"etcd raised the alarm NOSPACE and rejects writes; {database(report)}; increase its quota"
+        message = (
+            f"etcd raised the alarm NOSPACE and rejects writes; {database(report)}; the controller compacts and"
+            " defragments a managed etcd; if the alarm stays, increase its quota"
+        )
         return StorePlan(False, "NoSpace", message, requeue_after_s=UNHEALTHY_INTERVAL_S)
     return None
 
