@@ -13,7 +13,7 @@ from penstock_e2e.drivers import DRIVERS, clients
 from penstock_e2e.model import Driver, ErrorCode, MakeTopic, Partition, Record, Refused, eventually
 
 from penstock.client import Consumer as PenstockConsumer
-from penstock.client.types import Isolation
+from penstock.client.consumer import Isolation
 
 SCHEDULED = {"delivery.schedule.enable": "true"}
 DELAY_MS = 1_500
@@ -122,7 +122,7 @@ async def test_aiokafka(bootstrap: str, topic: str, isolation: str) -> None:
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 async def test_penstock_client(bootstrap: str, topic: str, isolation: Isolation) -> None:
     async with PenstockConsumer(bootstrap, isolation=isolation, offset_reset="earliest") as consumer:
-        consumer.subscribe([topic])
+        consumer.assign([(topic, 0)])
         found = []
         async for record in consumer:
             found.append((record.value or b"").decode())
