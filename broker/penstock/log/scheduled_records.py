@@ -7,7 +7,7 @@ nor delivered cost their header.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 
@@ -53,10 +53,14 @@ class BodyPlace(NamedTuple):
     path: str
 
 
-def replay_schedule(search: LogSearch, from_offset: int, end_offset: int, schedule: Schedule) -> None:
-    """Apply all batches of a range. Raises CorruptLog, LogError."""
+def replay_schedule(
+    search: LogSearch, from_offset: int, end_offset: int, schedule: Schedule, is_over: Callable[[], bool] = bool
+) -> None:
+    """Apply all batches of a range, or some if `is_over` returns True before. Raises CorruptLog, LogError."""
     view = search.make_view(list(search.segments))
     for file, position, header, path in iterate_batches(view, from_offset, end_offset):
+        if is_over():
+            return
         try:
             if is_scheduled(header):
                 table = parse_table(file.read_at(position, table_size(header)), header)

@@ -27,6 +27,7 @@ from penstock.replica.offline import Offline
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState
 from penstock.replica.roles import ReplicaRoles, may_lead
+from penstock.replica.schedule_snapshots import ScheduleSnapshots
 from penstock.replica.throttle import Throttles
 from penstock.runtime.clock import Clock
 from penstock.state.view import ClusterView, TopicChange, TopicView
@@ -88,6 +89,7 @@ class ReplicaManager:
         self.unflushed: dict[Leader, None] = {}
         """Leaders with acknowledged but unflushed records."""
         self.delayed = DelayedDelivery(clock, self.spawn)
+        self.schedule_snapshots = ScheduleSnapshots(self.spawn)
         self.throttles = Throttles(view, config)
         self.roles = ReplicaRoles(self, is_unassigned)
         view.subscribe(self.on_topics_changed)
@@ -189,6 +191,7 @@ class ReplicaManager:
         known = self.role(role.key)
         assert known is None, f"{role!r} would replace {known!r}, which has not been removed"
         assert not role.ended, f"{role!r} has ended"
+        self.schedule_snapshots.add(role)
         if isinstance(role, Leader):
             self.leaders[role.name, role.index] = self.leaders[role.key] = role
         elif isinstance(role, Follower):
@@ -200,6 +203,7 @@ class ReplicaManager:
 
     def remove_role(self, role: Partition) -> None:
         """Remove a role; its log stays open."""
+        self.schedule_snapshots.remove(role)
         if self.leaders.get(role.key) is role:
             del self.leaders[role.key]
             if self.leaders.get((role.name, role.index)) is role:
@@ -256,6 +260,7 @@ class ReplicaManager:
                 for index in range(len(old.partitions)):
                     if partition := self.role((new.topic_id, index)):
                         partition.reconfigure(new.config)
+                        self.schedule_snapshots.add(partition)
             self.roles.update_from_view(new, change if old is not None else TopicChange(None, new))
 
     def drop_topic(self, topic: TopicView) -> None:
@@ -304,5 +309,6 @@ class ReplicaManager:
         """Cancel all scheduled work."""
         self.roles.close()
         self.delayed.close()
+        self.schedule_snapshots.close()
         if self.expiry is not None:
             self.expiry.cancel()

@@ -109,6 +109,13 @@ class ScheduleIndex:
             heapq.heappush(keys, key)
         rows.extend((due_ms, origin, key_hash, location))
 
+    def add_minute(self, key: int, rows: Rows) -> None:
+        """Add the records of a minute from a snapshot."""
+        assert key not in self.minutes, f"minute {key} was added before"
+        self.minutes[key] = rows
+        heapq.heappush(self.minute_keys, key)
+        self.count += len(rows) // WIDTH
+
     # Delivery
 
     @property

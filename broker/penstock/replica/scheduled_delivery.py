@@ -15,11 +15,12 @@ from typing import Protocol
 from penstock.config.topic import TopicConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.retention import count_droppable
-from penstock.log.scheduled_records import FoundBody, read_bodies, replay_schedule
+from penstock.log.scheduled_records import FoundBody, read_bodies
 from penstock.log.types import LogError
 from penstock.replica.acceptance import Appended
 from penstock.replica.delayed_delivery import RETRY_S, DelayedDelivery
 from penstock.replica.schedule_index import ScheduleIndex, WaitingRecord
+from penstock.replica.schedule_snapshots import load_schedule, source_of
 from penstock.replica.scheduling import ScheduledRecords
 from penstock.runtime.logging import get_logger
 from penstock.wire.batch import BatchHeader, read_header, stamp
@@ -238,11 +239,10 @@ class LeaderSchedule:
         async with self.host.loads:
             if self.is_over():
                 return
-            log, index = self.leader.log, ScheduleIndex()
-            replay = partial(replay_schedule, log.new_search(), log.start_offset, log.end_offset, index)
+            load = partial(load_schedule, source_of(self.leader.log), self.is_over)
             self.unread = []
             try:
-                await asyncio.get_running_loop().run_in_executor(None, replay)
+                index = await asyncio.get_running_loop().run_in_executor(None, load)
             except LogError as e:
                 if not self.stopped:
                     logger.error("cannot read scheduled records; retrying", partition=repr(self.leader), reason=str(e))

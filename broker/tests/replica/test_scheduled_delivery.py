@@ -14,6 +14,7 @@ from replica_kit import DataPath, accepted, batch_of, opened_data_path, until
 from penstock.replica.acceptance import Appended
 from penstock.replica.leader import Leader
 from penstock.replica.scheduled_delivery import LeaderSchedule
+from penstock.wire.batch import CRC, CRC_OFFSET, TRANSACTIONAL, checksum
 from penstock.wire.errors import ErrorCode
 from penstock.wire.record import Header, Record
 from penstock.wire.records import build_batch, iterate_batches, iterate_records
@@ -230,6 +231,37 @@ async def test_a_time_that_cannot_be_kept_is_refused_with_the_record_and_the_rea
     assert message is not None
     assert reason in message
     assert leader.log.end_offset == 0
+
+
+async def test_a_transaction_with_a_time_is_refused(path: DataPath) -> None:
+    leader = await path.partition(**SCHEDULED)
+    for attributes, header in ((TRANSACTIONAL, after(1)), (TRANSACTIONAL, (CANCEL, b""))):
+        batch = build_batch(
+            [Record(key=b"k", headers=(header,), timestamp_ms=path.clock.wall_ms())],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=0,
+            attributes=attributes,
+        )
+        done = leader.append(memoryview(bytearray(batch)), all_in_sync=True, verified=True)
+        assert done.error == ErrorCode.INVALID_RECORD
+        assert "without a transaction" in (done.message or "")
+    assert leader.log.end_offset == 0
+
+
+async def test_a_batch_that_is_too_large_uncompressed_is_refused(path: DataPath) -> None:
+    leader = await path.partition(**SCHEDULED)
+    done = append(leader, record("x" * (1 << 20), after(1)), codec=1)
+    assert done.error == ErrorCode.MESSAGE_TOO_LARGE
+    assert "send smaller batches" in (done.message or "")
+
+
+async def test_damaged_records_are_refused(path: DataPath) -> None:
+    leader = await path.partition(**SCHEDULED, penstock_record_validation="none")
+    batch = bytearray(build_batch([record("a", after(1)), record("b")]))
+    batch[-1] = 0x7F
+    CRC.pack_into(batch, CRC_OFFSET, checksum(memoryview(batch), 0, len(batch)))
+    assert leader.append(memoryview(batch), all_in_sync=True).error == ErrorCode.INVALID_RECORD
 
 
 async def test_cancelling_without_a_key_is_refused(path: DataPath) -> None:
