@@ -18,7 +18,7 @@ from bench import report as report_module
 from bench import tables
 from bench.client import ClientFailed
 from bench.peers.broker import Peer
-from bench.peers.kafka import Kafka, KafkaCluster, KafkaUnavailable
+from bench.peers.kafka import NEWEST, Kafka, KafkaCluster, KafkaUnavailable
 from bench.peers.mock import Mock
 from bench.peers.penstock import CLUSTER_COMMAND, DEFAULT_COMMAND, Penstock, PenstockCluster
 from bench.peers.service import BrokerFailed, Contender
@@ -36,6 +36,8 @@ from bench.suites import (
     latency,
     mixed,
     partitions,
+    queues,
+    rebalance,
     rf3,
     security,
     share,
@@ -63,6 +65,8 @@ ONE_BROKER: dict[str, tuple[Suite, float]] = {  # suites, with their approximate
     "surge": (surge.run, 1),
     "commits": (commits.run, 1),
     "share": (share.run, 12),
+    "queues": (queues.run, 45),
+    "rebalance": (rebalance.run, 12),
 }
 
 SECURITY: dict[str, tuple[Suite, float]] = {
@@ -78,6 +82,7 @@ THREE_BROKERS: dict[str, tuple[Suite, float]] = {
     "failover": (failover.run, 7),
     "cluster-partitions": (cluster_partitions.run, 6),
     "cluster-commits": (commits.on_cluster, 2),
+    "cluster-queues": (queues.on_clusters, 50),
 }
 SUITES = {**ONE_BROKER, **SECURITY, **THREE_BROKERS, **spark.SUITES}
 GROUPS = {"all": ONE_BROKER, "security": SECURITY, "cluster": THREE_BROKERS, "spark": spark.SUITES}
@@ -123,10 +128,12 @@ def run_suites(
     options = Options(rounds, megabytes, _numbers(sizes), _numbers(acks), quick, null)
     console = Console() if sys.stdout.isatty() else Console(width=LOG_WIDTH)
     try:
-        subject: Peer = Kafka("penstock") if null else Penstock(penstock)
-        kafka = None if no_kafka else Kafka()
-        subject_cluster: Contender = KafkaCluster("penstock") if null else PenstockCluster(penstock_node)
-        kafka_cluster = None if no_kafka else KafkaCluster()
+        subject: Peer = Kafka("penstock", version=NEWEST) if null else Penstock(penstock)
+        kafka = None if no_kafka else Kafka(version=NEWEST)
+        subject_cluster: Contender = (
+            KafkaCluster("penstock", version=NEWEST) if null else PenstockCluster(penstock_node)
+        )
+        kafka_cluster = None if no_kafka else KafkaCluster(version=NEWEST)
     except KafkaUnavailable as error:
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(2) from error

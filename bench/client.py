@@ -98,6 +98,14 @@ def _dispatch(spec: specs.AnySpec) -> specs.Metrics:
         from bench.loads import share
 
         return share.run(spec)
+    if isinstance(spec, specs.Queue):
+        from bench.loads import queue
+
+        return queue.run(spec)
+    if isinstance(spec, specs.Rebalance):
+        from bench.loads import rebalance
+
+        return rebalance.run(spec)
     if isinstance(spec, specs.Mixed):
         from bench.loads import mixed
 

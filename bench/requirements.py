@@ -65,6 +65,10 @@ class Verdict:
 SIZES = {100: "100 B", 1024: "1 KiB", 10240: "10 KiB"}
 SHARE_RATE_PER_S = 100
 SHARE_LATENCY_CASES = {f"{SHARE_RATE_PER_S}/s, members: {members}": members for members in (1, 16)}
+QUEUE_SIZES = (100, 1024)
+WORST_CASE = "100 B, members: 64, one by one, every second one released once"
+REBALANCE_CASES = {"a member dies": False, "a member leaves": True}
+"""The cases of `rebalance`, and whether the member leaves the group."""
 MIXED_WARM, MIXED_COLD = "consumer behind, warm", "consumer behind, cold"
 CPU, RATE, MB = "cpu_s_per_million", "messages_per_s", "mb_per_s"
 AT_MOST, AT_LEAST = Bound.AT_MOST, Bound.AT_LEAST
@@ -240,6 +244,24 @@ def _share() -> Iterator[Requirement]:
         yield Requirement(group, "share", case, "end_to_end_p99_ms", AT_MOST, 0.5, label=f"produce to delivery, {case}")
 
 
+def _rebalance() -> Iterator[Requirement]:
+    """Yield the requirement beside Kafka; the session timeout is equal on both sides and subtracted."""
+    group = "Consumer group (KIP-848) of 200 members and 1,000 partitions, until all partitions are consumed again"
+    label = "a member dies, after its session timeout"
+    yield Requirement(group, "rebalance", "a member dies", "seconds", AT_MOST, 0.5, label=label)
+
+
+def _queues(suite: str, group: str) -> Iterator[Requirement]:
+    """Yield requirements relative to the queue servers that write each message to disk before they confirm it."""
+    cases = [f"publish {size_name(size)}" for size in QUEUE_SIZES] + [case for case, *_ in share_cases(QUEUE_SIZES)]
+    for case in cases:
+        for base in ("rabbitmq", "jetstream"):
+            label = f"{case}, beside {base}"
+            yield Requirement(
+                group, suite, case, RATE, AT_LEAST, 1.0, base=base, unless_client_limits=True, label=label
+            )
+
+
 def _cluster_work() -> Iterator[Requirement]:
     """Yield requirements for three brokers on one core; CPU is that of all processes, with etcd."""
     flushes = (("durable", "penstock", "kafka"), ("unflushed", "penstock unflushed", "kafka unflushed"))
@@ -341,8 +363,13 @@ def _spark() -> Iterator[Requirement]:
 ONE_BROKER = (
     *(*_cpu(), *_throughput(), *_catch_up(), *_mixed_one_broker(), *_durable(), *_latency()),
     *(*_footprint(), *_scale(), *_surge(), *_share()),
+    *_rebalance(),
+    *_queues("queues", "Work queues, durable: messages a second"),
 )
-THREE_BROKERS = (*_cluster_work(), *_mixed_cluster(), *_cluster_faults(), *_cluster_scale())
+THREE_BROKERS = (
+    *(*_cluster_work(), *_mixed_cluster(), *_cluster_faults(), *_cluster_scale()),
+    *_queues("cluster-queues", "Work queues with three replicas, durable: messages a second"),
+)
 SECURITY = tuple(_security())
 SPARK = tuple(_spark())
 ALL = (*ONE_BROKER, *SECURITY, *THREE_BROKERS, *SPARK)

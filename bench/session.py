@@ -116,10 +116,15 @@ class Session:
         self.recorder = Recorder(self.results_dir(), header)
         self.console.rule(f"{name}: {rounds} rounds")
 
+    @property
+    def all_cores(self) -> set[int]:
+        """Return both cores, for suites of single events."""
+        return {self.cores.broker, self.cores.client}
+
     @contextmanager
     def cluster(self, contender: Contender) -> Iterator[Cluster]:
         """Run a cluster on all cores, for suites of single events: starting, failing, creating."""
-        with self.brokers(contender, cores={self.cores.broker, self.cores.client}) as [running]:
+        with self.brokers(contender, cores=self.all_cores) as [running]:
             assert isinstance(running, Cluster), f"{contender.label} is no cluster"
             yield running
 

@@ -17,8 +17,8 @@ ALTER_VERSION = 1
 GROUP_RESOURCE, SET = 32, 0
 HEARTBEAT_VERSION, FETCH_VERSION, ACKNOWLEDGE_VERSION, METADATA_VERSION = 1, 2, 2, 12
 MAX_FETCH_BYTES = 50 << 20
-ACCEPT = b"\2\1"
-"""The compact array of acknowledgement types with ACCEPT for the complete range."""
+ACCEPT, RELEASE = b"\2\1", b"\2\2"
+"""The compact array of acknowledgement types with one for the complete range."""
 
 Ranges = Sequence[tuple[int, int]]
 """First and last offsets, both inclusive."""
@@ -36,6 +36,18 @@ class Delivery(NamedTuple):
 def find_coordinator_request(group: str) -> bytes:
     """Return a FindCoordinator, at which Kafka creates the topic of its group coordinator."""
     return frame(FIND_COORDINATOR, 0, 0, string(group.encode()), flexible=False)
+
+
+def find_coordinator_response(body: bytes | memoryview) -> str | None:
+    """Return the coordinator's address, or None if there is none yet; `body` starts with the correlation id."""
+    reader = Reader(body, 4)
+    if reader.unpack("h"):
+        return None
+    reader.skip(4)
+    size = reader.unpack("h")
+    host = bytes(body[reader.position : reader.position + size]).decode()
+    reader.skip(size)
+    return f"{host}:{reader.unpack('i')}"
 
 
 def heartbeat_request(group: str, member: str, epoch: int, topic: str) -> bytes:
@@ -116,22 +128,22 @@ class ShareMember:
         topics = self._topics(acks if self._epoch else dict.fromkeys(self._partitions, ()))
         return frame(SHARE_FETCH, FETCH_VERSION, 0, self._names + limits + topics + b"\1\0", flexible=True)
 
-    def acknowledge(self, acks: Mapping[int, Ranges]) -> bytes:
-        """Return a ShareAcknowledge that accepts records."""
+    def acknowledge(self, acks: Mapping[int, Ranges], kind: bytes = ACCEPT) -> bytes:
+        """Return a ShareAcknowledge that accepts or releases records."""
         self._epoch += 1
         head = struct.pack(">i?", self._epoch, False)
-        body = self._names + head + self._topics(acks) + b"\0"
+        body = self._names + head + self._topics(acks, kind) + b"\0"
         return frame(SHARE_ACKNOWLEDGE, ACKNOWLEDGE_VERSION, 0, body, flexible=True)
 
-    def _topics(self, acks: Mapping[int, Ranges]) -> bytes:
+    def _topics(self, acks: Mapping[int, Ranges], kind: bytes = ACCEPT) -> bytes:
         if not acks:
             return b"\1"
-        partitions = b"".join(_partition(index, ranges) for index, ranges in acks.items())
+        partitions = b"".join(_partition(index, ranges, kind) for index, ranges in acks.items())
         return b"\2" + self._topic_id + uvarint(len(acks) + 1) + partitions + b"\0"
 
 
-def _partition(index: int, ranges: Ranges) -> bytes:
-    batches = b"".join(struct.pack(">qq", first, last) + ACCEPT + b"\0" for first, last in ranges)
+def _partition(index: int, ranges: Ranges, kind: bytes) -> bytes:
+    batches = b"".join(struct.pack(">qq", first, last) + kind + b"\0" for first, last in ranges)
     return struct.pack(">i", index) + uvarint(len(ranges) + 1) + batches + b"\0"
 
 

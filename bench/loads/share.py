@@ -1,4 +1,4 @@
-"""A share group: raw connections, one for each member, with one request in flight on each.
+"""A share group: raw connections, one for each member.
 
 A record counts when the broker has answered its acknowledgement.
 """
@@ -19,7 +19,7 @@ from bench.loads.section import Section, percentiles
 from bench.loads.specs import Metrics
 from bench.loads.specs import Share as Spec
 from bench.loads.stream import Stream
-from bench.share_wire import Delivery, Ranges, ShareMember
+from bench.share_wire import ACCEPT, RELEASE, Delivery, Ranges, ShareMember
 
 MAX_WAIT_MS = 500
 JOIN_LIMIT_S = 30.0
@@ -39,32 +39,48 @@ class Worker:
         self.held: dict[int, Ranges] = {}
         self.single: deque[tuple[int, int]] = deque()
         """Records to acknowledge one by one: partition and offset."""
-        self.acknowledging = 0
-        self.is_acknowledge = False
+        self.in_flight: deque[tuple[bool, int]] = deque()
+        """For each request in flight, whether it is a fetch, and how many records it accepts."""
+        self.is_fetching = False
 
     def send_next(self) -> None:
-        """Acknowledge the next record, or fetch."""
-        if self.single:
-            index, offset = self.single.popleft()
-            self.acknowledging, self.is_acknowledge = 1, True
-            self.stream.send(self.member.acknowledge({index: [(offset, offset)]}))
-            return
-        self.is_acknowledge = False
-        self.acknowledging = sum(last - first + 1 for ranges in self.held.values() for first, last in ranges)
-        spec = self.load.spec
-        self.stream.send(self.member.fetch(self.held, max_records=spec.max_records, max_wait_ms=MAX_WAIT_MS))
+        """Acknowledge the next records one by one, or fetch, as far as the spec permits requests in flight."""
+        limit = self.load.spec.in_flight
+        requests = []
+        while self.single and len(self.in_flight) < limit:
+            requests.append(self.acknowledge(*self.single.popleft()))
+        if not self.single and not self.is_fetching and len(self.in_flight) < limit:
+            requests.append(self.fetch())
+        if requests:
+            self.stream.send(b"".join(requests))
+
+    def acknowledge(self, index: int, offset: int) -> bytes:
+        """Return the request that accepts a record, or releases it."""
+        is_release = self.load.spec.alternating and self.load.is_release_next((index, offset))
+        self.in_flight.append((False, 0 if is_release else 1))
+        return self.member.acknowledge({index: [(offset, offset)]}, RELEASE if is_release else ACCEPT)
+
+    def fetch(self) -> bytes:
+        """Return a fetch that accepts what is held."""
+        self.is_fetching = True
+        self.in_flight.append((True, sum(last - first + 1 for each in self.held.values() for first, last in each)))
+        request = self.member.fetch(self.held, max_records=self.load.spec.max_records, max_wait_ms=MAX_WAIT_MS)
         self.held = {}
+        return request
 
     def on_readable(self) -> None:
-        """Handle the response, and send the next request."""
+        """Handle the responses, and send the next requests."""
         if self.stream.full:
             self.stream.push()
         for answer in self.stream.answers():
-            if self.is_acknowledge:
-                share_wire.acknowledge_response(answer)
-            else:
+            is_fetch, accepted_records = self.in_flight.popleft()
+            if is_fetch:
+                self.is_fetching = False
                 self.take(answer, share_wire.fetch_response(answer))
-            self.load.accepted += self.acknowledging
+            else:
+                share_wire.acknowledge_response(answer)
+            self.load.accepted += accepted_records
+        if not self.stream.full:
             self.send_next()
 
     def take(self, answer: bytes, deliveries: list[Delivery]) -> None:
@@ -98,21 +114,31 @@ class ShareLoad:
         self.started_ns = time.perf_counter_ns()
         self.delivered_ns: list[int] = []
         self.sent = self.acknowledged = 0
+        self.released: set[tuple[int, int]] = set()
+        """Records that were released once: partition and offset."""
         self.workers: list[Worker] = []
         self.selector = selectors.DefaultSelector()
         self.producer: Stream | None = None
 
+    def is_release_next(self, record: tuple[int, int]) -> bool:
+        """Return True the first time for every second record of a partition."""
+        if record[1] % 2 or record in self.released:
+            return False
+        self.released.add(record)
+        return True
+
     def join(self) -> list[Connection]:
-        """Let all members join the group, and open their connections."""
+        """Let all members join the group at its coordinator, and open their connections."""
         spec, group = self.spec, f"share-{uuid.uuid4()}"
         admin = Connection(spec.address, spec.limit_s)
         setting = share_wire.group_config_request(group, "share.auto.offset.reset", "earliest")
         share_wire.group_config_response(admin.ask(setting))
         topic_id = share_wire.topic_id_response(admin.ask(share_wire.topic_id_request(spec.topic)))
-        connections = [admin]
+        coordinator = Connection(find_coordinator(admin, group), spec.limit_s)
+        connections = [admin, coordinator]
         for _ in range(spec.members):
             member = str(uuid.uuid4())
-            join_group(admin, group, share_wire.heartbeat_request(group, member, 0, spec.topic))
+            join_group(coordinator, share_wire.heartbeat_request(group, member, 0, spec.topic))
             connection = Connection(spec.address, spec.limit_s)
             connections.append(connection)
             worker = Worker(self, Stream(connection), ShareMember(group, member, topic_id, spec.partitions))
@@ -183,10 +209,20 @@ class ShareLoad:
                 raise RuntimeError(f"of {self.sent} messages only {len(self.delivered_ns)} were delivered")
 
 
-def join_group(connection: Connection, group: str, request: bytes) -> None:
-    """Let a member join once the group has a coordinator. Raises RuntimeError."""
+def find_coordinator(connection: Connection, group: str) -> str:
+    """Return the address of the group's coordinator once it has one. Raises RuntimeError."""
     deadline = time.monotonic() + JOIN_LIMIT_S
-    connection.ask(share_wire.find_coordinator_request(group))
+    request = share_wire.find_coordinator_request(group)
+    while (address := share_wire.find_coordinator_response(connection.ask(request))) is None:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the group {group} has no coordinator after {JOIN_LIMIT_S:.0f} s")
+        time.sleep(JOIN_INTERVAL_S)
+    return address
+
+
+def join_group(connection: Connection, request: bytes) -> None:
+    """Let a member join once the coordinator serves its group. Raises RuntimeError."""
+    deadline = time.monotonic() + JOIN_LIMIT_S
     while (error := share_wire.heartbeat_response(connection.ask(request))[0]) != 0:
         if time.monotonic() > deadline:
             raise RuntimeError(f"a member could not join its share group: error code {error}")
@@ -207,6 +243,8 @@ def run(spec: Spec) -> Metrics:
         load.is_measuring = True
         section = Section(spec.broker_pids)
         load.poll(time.perf_counter() + spec.seconds)
+        if load.accepted == before:
+            raise RuntimeError(f"no record was accepted in {spec.seconds} s; the topic may have too few")
         metrics = section.finish(load.accepted - before, spec.size_bytes)
         if spec.rate_per_s:
             metrics["messages"] = load.sent - sent_before

@@ -132,9 +132,12 @@ class Failover(Spec, frozen=True, kw_only=True):
 class Share(Spec, frozen=True, kw_only=True):
     """Members of a new share group, each on a raw connection, that accept what they get for `seconds`.
 
-    `one_by_one`: a member acknowledges each record in a request of its own and waits for the response; otherwise the
-    next fetch acknowledges all records of the previous one. With `rate_per_s`, a further connection produces messages
-    at that rate, and the section measures the time until their delivery; otherwise the topic has enough messages.
+    `one_by_one`: a member acknowledges each record in a request of its own, with at most `in_flight` requests in
+    flight; otherwise the next fetch acknowledges all records of the previous one. With `rate_per_s`, a further
+    connection produces messages at that rate, and the section measures the time until their delivery; otherwise the
+    topic has enough messages.
+    `alternating`: members release every second record once; such a release does not count as a message. `address` is
+    that of the leader of all partitions.
     """
 
     partitions: int
@@ -144,6 +147,45 @@ class Share(Spec, frozen=True, kw_only=True):
     one_by_one: bool = False
     rate_per_s: int = 0
     max_records: int = 500
+    in_flight: int = 1
+    alternating: bool = False
+
+
+class Queue(Spec, frozen=True, kw_only=True):
+    """A queue of RabbitMQ (`amqp`) or JetStream (`nats`) that exists for the section; `kafka` publishes to `topic`.
+
+    Without `members`, the section publishes for `seconds`, `messages` at most. Otherwise the queue is filled with
+    `messages`, or what can be published in `fill_s`; the section ends after `seconds` or when all are acknowledged: one
+    by one, or many together. `alternating`: members release every second message once. With `rate_per_s`, a publisher
+    sends at that rate for `seconds`, and the section measures the time until the delivery. `address` lists all nodes.
+    """
+
+    protocol: str
+    size_bytes: int
+    messages: int
+    members: int
+    seconds: float
+    one_by_one: bool = False
+    alternating: bool = False
+    rate_per_s: int = 0
+    prefetch: int = 500
+    fill_s: float = 10.0
+    partitions: int = 1
+    replicas: int = 1
+
+
+class Rebalance(Spec, frozen=True, kw_only=True):
+    """A new consumer group (KIP-848) of `members`, of which one dies, or `leaves`, after `settle_s` without changes.
+
+    `session_timeout_ms` is the group's; the figure counts from its end.
+    """
+
+    members: int
+    partitions: int
+    session_timeout_ms: int
+    leaves: bool = False
+    settle_s: float = 0.0
+    seed: int = 0
 
 
 class Mixed(Spec, frozen=True, kw_only=True):
@@ -160,5 +202,19 @@ class Mixed(Spec, frozen=True, kw_only=True):
     lagging_messages: int
 
 
-AnySpec = Produce | Consume | OneByOne | Paced | Surge | Handshakes | Flood | Commits | Failover | Share | Mixed
+AnySpec = (
+    Produce
+    | Consume
+    | OneByOne
+    | Paced
+    | Surge
+    | Handshakes
+    | Flood
+    | Commits
+    | Failover
+    | Share
+    | Mixed
+    | Queue
+    | Rebalance
+)
 Metrics = dict[str, float]

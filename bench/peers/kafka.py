@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +20,9 @@ from bench.peers.broker import Broker, Peer, free_port
 from bench.peers.cluster import BROKERS, ClusterContender
 
 VERSION = "4.3.1"
+"""The release that the differential tests compare with."""
+NEWEST = "4.4.0"
+"""The release that the benchmarks compare with."""
 LOG4J_VERSION = "2.25.4"
 MAVEN_LIMIT_S = 600
 FORMAT_LIMIT_S = 120
@@ -137,6 +140,11 @@ class Kafka(Peer):
     def version(self) -> str:
         return f"Apache Kafka {self._version}"
 
+    def with_settings(self, settings: Mapping[str, str]) -> Kafka:
+        """Return the same release with broker settings."""
+        lines = "".join(f"{name}={value}\n" for name, value in settings.items())
+        return Kafka(self.label, self._properties + lines, version=self._version)
+
     def prepare(self, data_dir: Path, port: int) -> None:
         self._format(data_dir, port, 1, [free_port()], _new_cluster_id(), _ALONE)
 
@@ -182,8 +190,9 @@ class _Node(Kafka):
         cluster_id: str,
         properties: str = "",
         jvm_flags: Sequence[str] = (),
+        version: str = VERSION,
     ) -> None:
-        super().__init__(f"{label}-{node_id}", properties, jvm_flags)
+        super().__init__(f"{label}-{node_id}", properties, jvm_flags, version)
         self._node_id, self._controller_ports, self._cluster_id = node_id, controller_ports, cluster_id
 
     def prepare(self, data_dir: Path, port: int) -> None:
@@ -199,18 +208,28 @@ class KafkaCluster(ClusterContender):
     durable_topic: ClassVar[dict[str, str]] = {**Kafka.durable_topic, "min.insync.replicas": "2"}
     unflushed_topic: ClassVar[dict[str, str]] = {"min.insync.replicas": "2"}
 
-    def __init__(self, label: str = "kafka", properties: str = "", jvm_flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self, label: str = "kafka", properties: str = "", jvm_flags: Sequence[str] = (), version: str = VERSION
+    ) -> None:
         self.label = label
-        self._properties, self._jvm_flags = properties, jvm_flags
-        resolve()
+        self._properties, self._jvm_flags, self._version = properties, jvm_flags, version
+        resolve(version)
 
     def version(self) -> str:
-        return f"Apache Kafka {VERSION} (three combined nodes)"
+        return f"Apache Kafka {self._version} (three combined nodes)"
 
     def parts(self, cores: set[int], home: Path) -> tuple[None, list[Broker]]:
         ports, cluster_id = [free_port() for _ in range(BROKERS)], _new_cluster_id()
         nodes = [
-            _Node(self.label, number, ports, cluster_id, self._properties.replace("{id}", str(number)), self._jvm_flags)
+            _Node(
+                self.label,
+                number,
+                ports,
+                cluster_id,
+                self._properties.replace("{id}", str(number)),
+                self._jvm_flags,
+                self._version,
+            )
             for number in range(1, BROKERS + 1)
         ]
         with ThreadPoolExecutor(BROKERS) as pool:

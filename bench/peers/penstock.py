@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import ClassVar
@@ -33,6 +34,10 @@ class Penstock(Peer):
 
     def command(self, data_dir: Path, port: int) -> list[str]:
         return [part.format(data=data_dir, port=port) for part in shlex.split(self._template)]
+
+    def with_settings(self, settings: Mapping[str, str]) -> Penstock:
+        """Return the same build with broker settings."""
+        return Penstock(" ".join([self._template, *(f"--set {name}={value}" for name, value in settings.items())]))
 
 
 class _Node(Peer):

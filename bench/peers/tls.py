@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bench.peers.broker import free_port
-from bench.peers.kafka import Kafka
+from bench.peers.kafka import NEWEST, Kafka
 from bench.peers.penstock import Penstock
 
 CIPHER_SUITE = "TLS_AES_256_GCM_SHA384"
@@ -128,7 +128,7 @@ class TlsKafka(Kafka):
     """Kafka with a plain listener and one with TLS."""
 
     def __init__(self, listener: TlsListener, label: str = "kafka") -> None:
-        super().__init__(label)
+        super().__init__(label, version=NEWEST)
         self.listener = listener
 
     def prepare(self, data_dir: Path, port: int) -> None:

@@ -73,19 +73,25 @@ def share_spec(
     members: int,
     *,
     one_by_one: bool = False,
+    alternating: bool = False,
     rate_per_s: int = 0,
     seconds: float = SECTION_S,
+    in_flight: int = 1,
+    partitions: int = work.PARTITIONS,
+    address: str = "",
 ) -> specs.Share:
     """Return the spec of a section."""
     return specs.Share(
-        address=lane.address or lane.broker.address,
+        address=address or lane.address or lane.broker.address,
         topic=topic,
         broker_pids=lane.broker.pids,
         core=session.cores.client,
-        partitions=work.PARTITIONS,
+        partitions=partitions,
         members=members,
         size_bytes=size_bytes,
         seconds=session.options.seconds(seconds),
         one_by_one=one_by_one,
+        in_flight=in_flight,
+        alternating=alternating,
         rate_per_s=rate_per_s,
     )
