@@ -31,6 +31,7 @@ from bench.suites import (
     codecs,
     commits,
     connections,
+    delayed,
     failover,
     footprint,
     latency,
@@ -67,6 +68,7 @@ ONE_BROKER: dict[str, tuple[Suite, float]] = {  # suites, with their approximate
     "share": (share.run, 12),
     "queues": (queues.run, 45),
     "rebalance": (rebalance.run, 12),
+    "delayed": (delayed.run, 8),
 }
 
 SECURITY: dict[str, tuple[Suite, float]] = {

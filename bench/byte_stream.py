@@ -15,6 +15,7 @@ class ByteStream:
 
     def __init__(self, address: str, timeout_s: float) -> None:
         host, port = address.rsplit(":", 1)
+        self._timeout_s = timeout_s
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._unsent = bytearray()
@@ -24,8 +25,8 @@ class ByteStream:
         self.socket.setblocking(False)
 
     def stop_polling(self) -> None:
-        """Send what is left, and block again."""
-        self.socket.setblocking(True)
+        """Send what is left, and block again, with the timeout."""
+        self.socket.settimeout(self._timeout_s)
         self.push()
 
     def send(self, data: bytes) -> None:

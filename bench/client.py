@@ -106,6 +106,10 @@ def _dispatch(spec: specs.AnySpec) -> specs.Metrics:
         from bench.loads import rebalance
 
         return rebalance.run(spec)
+    if isinstance(spec, specs.Delayed):
+        from bench.loads import delayed
+
+        return delayed.run(spec)
     if isinstance(spec, specs.Mixed):
         from bench.loads import mixed
 

@@ -20,7 +20,8 @@ class Connection:
     def close(self) -> None:
         self.socket.close()
 
-    def _exactly(self, size_bytes: int) -> bytes:
+    def exactly(self, size_bytes: int) -> bytes:
+        """Return the next `size_bytes`."""
         data = self.socket.recv(size_bytes)
         while len(data) < size_bytes:
             more = self.socket.recv(size_bytes - len(data))
@@ -35,11 +36,11 @@ class Connection:
         if not head:
             raise ConnectionError("the broker closed the connection")
         if len(head) < 4:
-            head += self._exactly(4 - len(head))
+            head += self.exactly(4 - len(head))
         size_bytes = struct.unpack_from(">i", head)[0]
         missing = 4 + size_bytes - len(head)
         assert missing >= 0, "more than one answer arrived for one request"
-        return head[4:] + (self._exactly(missing) if missing else b"")
+        return head[4:] + (self.exactly(missing) if missing else b"")
 
     def ask(self, request: bytes) -> bytes:
         self.socket.sendall(request)

@@ -69,6 +69,10 @@ QUEUE_SIZES = (100, 1024)
 WORST_CASE = "100 B, members: 64, one by one, every second one released once"
 REBALANCE_CASES = {"a member dies": False, "a member leaves": True}
 """The cases of `rebalance`, and whether the member leaves the group."""
+DELAYED_KINDS = ("delivery.delay.ms", "delivery.schedule.enable")
+DELAYED_WAITING, DELAYED_LATENESS = "1,000,000 waiting", "1,000 due a second"
+DELAYED_RESTARTS = {"restart": False, "restart after kill -9": True}
+"""The cases of a restart, and whether the broker is killed."""
 MIXED_WARM, MIXED_COLD = "consumer behind, warm", "consumer behind, cold"
 CPU, RATE, MB = "cpu_s_per_million", "messages_per_s", "mb_per_s"
 AT_MOST, AT_LEAST = Bound.AT_MOST, Bound.AT_LEAST
@@ -251,6 +255,18 @@ def _rebalance() -> Iterator[Requirement]:
     yield Requirement(group, "rebalance", "a member dies", "seconds", AT_MOST, 0.5, label=label)
 
 
+def _delayed() -> Iterator[Requirement]:
+    group = "A million records that wait for their delivery"
+    for kind in DELAYED_KINDS:
+        for case, metric, most, unit, what in (
+            *((case, "seconds", 5.0, "s", case) for case in DELAYED_RESTARTS),
+            (DELAYED_LATENESS, "late_p99_ms", 100.0, "ms", f"{DELAYED_LATENESS}, lateness, p99"),
+        ):
+            yield Requirement(
+                group, "delayed", case, metric, AT_MOST, most, kind, base=None, unit=unit, label=f"{kind}: {what}"
+            )
+
+
 def _queues(suite: str, group: str) -> Iterator[Requirement]:
     """Yield requirements relative to the queue servers that write each message to disk before they confirm it."""
     cases = [f"publish {size_name(size)}" for size in QUEUE_SIZES] + [case for case, *_ in share_cases(QUEUE_SIZES)]
@@ -364,6 +380,7 @@ ONE_BROKER = (
     *(*_cpu(), *_throughput(), *_catch_up(), *_mixed_one_broker(), *_durable(), *_latency()),
     *(*_footprint(), *_scale(), *_surge(), *_share()),
     *_rebalance(),
+    *_delayed(),
     *_queues("queues", "Work queues, durable: messages a second"),
 )
 THREE_BROKERS = (

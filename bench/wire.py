@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
@@ -21,6 +21,9 @@ _BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 _BATCH_AFTER_CRC = struct.Struct(">hiqqqhii")
 BATCH_LENGTH_OFFSET = 8
 BATCH_LAST_DELTA_OFFSET = 23
+_BATCH_ATTRIBUTES_OFFSET, _BATCH_MAX_TIMESTAMP_OFFSET = 21, 35
+CONTROL = 0x20
+"""Attribute of batches that consumers skip."""
 
 
 class WireError(Exception):
@@ -52,17 +55,21 @@ def string(data: bytes) -> bytes:
     return struct.pack(">h", len(data)) + data
 
 
-def record_batch(values: Sequence[bytes], timestamp_ms: int | None = None) -> bytes:
+def record_batch(
+    values: Sequence[bytes], timestamp_ms: int | None = None, headers: Sequence[tuple[bytes, bytes]] | None = None
+) -> bytes:
     """Return one uncompressed batch of keyless records with base offset 0 and no producer id.
 
-    The default timestamp is the current time: retention would delete older records.
+    `headers` has one header, name and value, for each record. The default timestamp is the current time: retention
+    would delete older records.
     """
     assert values, "a batch holds at least one record"
     if timestamp_ms is None:
         timestamp_ms = int(time.time() * 1000)
     records = bytearray()
     for delta, value in enumerate(values):
-        body = b"\0" + varint(0) + varint(delta) + varint(-1) + varint(len(value)) + value + varint(0)
+        body = b"\0" + varint(0) + varint(delta) + varint(-1) + varint(len(value)) + value
+        body += varint(0) if headers is None else varint(1) + b"".join(varint(len(x)) + x for x in headers[delta])
         records += varint(len(body)) + body
     last = len(values) - 1
     tail = _BATCH_AFTER_CRC.pack(0, last, timestamp_ms, timestamp_ms, -1, -1, -1, len(values)) + records
@@ -192,11 +199,16 @@ def produce_response(frame_body: bytes | memoryview) -> Iterator[Produced]:
 
 @dataclass(frozen=True)
 class Fetched:
-    """Response to a Fetch of one partition; `next_offset` is -1 without a batch."""
+    """Response to a Fetch of one partition; `next_offset` is -1 without a batch.
+
+    The batches are between the positions `start` and `end` of the response.
+    """
 
     error: int
     high_watermark: int
     next_offset: int
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
 
 
 def fetch_response(frame_body: bytes | memoryview) -> Fetched:
@@ -219,7 +231,34 @@ def fetch_response(frame_body: bytes | memoryview) -> Fetched:
         reader.skip_tags()
     reader.skip(4)
     size_bytes = max(reader.uvarint() - 1, 0)
-    return Fetched(error, high_watermark, _after_last_batch(reader, size_bytes))
+    start, end = reader.position, reader.position + size_bytes
+    return Fetched(error, high_watermark, _after_last_batch(reader, size_bytes), start, end)
+
+
+def first_bytes(data: bytes | memoryview, start: int, end: int, size_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield, for each record of the whole batches in a range, its batch's largest timestamp and the beginning of its
+    value. Control batches are skipped, as by consumers; the others have to be uncompressed.
+    """
+    while start + _BATCH_HEADER.size <= end:
+        (length,) = struct.unpack_from(">i", data, start + BATCH_LENGTH_OFFSET)
+        after = start + 12 + length
+        if after > end:
+            return
+        (attributes,) = struct.unpack_from(">h", data, start + _BATCH_ATTRIBUTES_OFFSET)
+        (timestamp_ms,) = struct.unpack_from(">q", data, start + _BATCH_MAX_TIMESTAMP_OFFSET)
+        reader = Reader(data, start + _BATCH_HEADER.size)
+        while not attributes & CONTROL and reader.position < after:
+            size = reader.uvarint() >> 1
+            following = reader.position + size
+            reader.skip(1)
+            for _ in range(2):  # the deltas of timestamp and offset
+                reader.uvarint()
+            key_size = reader.uvarint()
+            reader.skip(0 if key_size & 1 else key_size >> 1)
+            reader.uvarint()
+            yield timestamp_ms, bytes(data[reader.position : reader.position + size_bytes])
+            reader.position = following
+        start = after
 
 
 def _after_last_batch(reader: Reader, size_bytes: int) -> int:

@@ -146,7 +146,7 @@ class QueueLoad:
         due_ns, end_ns = time.perf_counter_ns(), time.perf_counter_ns() + int(seconds * 1e9)
         sent = 0
         while due_ns < end_ns:
-            while time.perf_counter_ns() >= due_ns and self.publisher.is_ready:
+            while due_ns < end_ns and time.perf_counter_ns() >= due_ns and self.publisher.is_ready:
                 self.publisher.send([STAMP.pack(due_ns).ljust(self.spec.size_bytes, b"x")])
                 due_ns += interval_ns
                 sent += 1

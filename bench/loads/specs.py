@@ -188,6 +188,24 @@ class Rebalance(Spec, frozen=True, kw_only=True):
     seed: int = 0
 
 
+class Delayed(Spec, frozen=True, kw_only=True):
+    """Records that are delivered later, published on a raw connection.
+
+    `delay_ms` is the topic's delay, or with `is_scheduled` that of the header of each record. Without `rate_per_s`, the
+    section publishes `messages` to `partitions` partitions; those of a schedule are due between one and ten times
+    `delay_ms` later. With `rate_per_s`, it publishes to one partition for `seconds`, and measures how late each
+    record is delivered.
+    """
+
+    partitions: int
+    messages: int
+    size_bytes: int
+    delay_ms: int
+    is_scheduled: bool = False
+    rate_per_s: int = 0
+    seconds: float = 0.0
+
+
 class Mixed(Spec, frozen=True, kw_only=True):
     """A producer at a fixed rate, a consumer at the tail of the partition, and one that reads it from its beginning.
 
@@ -216,5 +234,6 @@ AnySpec = (
     | Mixed
     | Queue
     | Rebalance
+    | Delayed
 )
 Metrics = dict[str, float]

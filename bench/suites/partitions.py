@@ -36,20 +36,25 @@ def create_wide(broker: Service, each: int) -> None:
 def write_each(broker: Service, partitions: Sequence[int]) -> None:
     """Write one message to each of these partitions of every wide topic; retry until all are accepted."""
     deadline = time.monotonic() + WRITE_LIMIT_S
-    batch = wire.record_batch([b"x"])
     for topic in TOPICS:
-        left: Sequence[int] = partitions
-        while left:
-            try:
-                refused = _write(broker.address, topic, left, batch)
-            except OSError:
-                broker.check()
-                refused = list(left)
-            if refused and time.monotonic() > deadline:
-                raise TimeoutError(broker.failure(f"refused {len(refused)} partitions of {topic}"))
-            if len(refused) == len(left):
-                time.sleep(0.01)
-            left = refused
+        write_topic(broker, topic, partitions, deadline)
+
+
+def write_topic(broker: Service, topic: str, partitions: Sequence[int], deadline: float) -> None:
+    """Write one message to each of these partitions; retry until all are accepted, or until `deadline` (monotonic)."""
+    batch = wire.record_batch([b"x"])
+    left = partitions
+    while left:
+        try:
+            refused = _write(broker.address, topic, left, batch)
+        except OSError:
+            broker.check()
+            refused = list(left)
+        if refused and time.monotonic() > deadline:
+            raise TimeoutError(broker.failure(f"refused {len(refused)} partitions of {topic}"))
+        if len(refused) == len(left):
+            time.sleep(0.01)
+        left = refused
 
 
 def _write(address: str, topic: str, partitions: Sequence[int], batch: bytes) -> list[int]:
