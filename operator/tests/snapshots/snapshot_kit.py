@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -45,11 +46,11 @@ class RunningEtcd:
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def wait(self) -> None:
+    def wait(self, context: ssl.SSLContext | None = None) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                choose_member([self.url], None)
+                choose_member([self.url], context)
             except SnapshotError:
                 assert time.monotonic() < deadline, "etcd does not start"
                 time.sleep(0.1)

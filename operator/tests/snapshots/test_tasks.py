@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from snapshots.snapshot_kit import PROGRAMS, RunningEtcd, task
 
+from penstock_operator.pki.authority import CertificateRequest, create_authority, issue
 from penstock_operator.snapshots.destinations import DirectoryDestination
 from penstock_operator.snapshots.errors import SnapshotError
 from penstock_operator.snapshots.object_store import ObjectStoreAddress
@@ -182,3 +183,28 @@ def test_certificates_that_are_none_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("none")
     with pytest.raises(SnapshotError, match="cannot be used"):
         etcd_tls(tmp_path)
+
+
+def test_an_etcd_that_requires_client_certificates_is_read_with_those_of_the_secret(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    authority = create_authority("etcd", "test", now, 2)
+    pair = issue(authority, CertificateRequest("c-etcd", "test", 1, ("localhost", "127.0.0.1")), now)
+    for name, text in (("ca.crt", authority.certificate), ("tls.crt", pair.certificate), ("tls.key", pair.key)):
+        (tmp_path / name).write_text(text)
+    tls = [f"--{kind}{flag}={tmp_path / name}" for kind in ("", "peer-") for flag, name in (
+        ("trusted-ca-file", "ca.crt"), ("cert-file", "tls.crt"), ("key-file", "tls.key"))]  # fmt: skip
+    running = RunningEtcd(
+        tmp_path, scheme="https", flags=[*tls, "--client-cert-auth=true", "--peer-client-cert-auth=true"]
+    )
+    stored, context = DirectoryDestination(tmp_path / "stored"), etcd_tls(tmp_path)
+    try:
+        running.wait(context)
+        assert take_snapshot(task(running.url), stored, context, NOW).size_bytes > 0
+        (tmp_path / "nameless").mkdir()
+        (tmp_path / "nameless" / "ca.crt").write_text(authority.certificate)
+        with pytest.raises(SnapshotError, match="is that of a leader: https://"):
+            take_snapshot(task(running.url), stored, etcd_tls(tmp_path / "nameless"), NOW)
+        with pytest.raises(SnapshotError, match="certificate verify failed"):
+            take_snapshot(task(running.url), stored, None, NOW)
+    finally:
+        running.stop()
