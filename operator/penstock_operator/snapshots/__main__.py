@@ -1,4 +1,4 @@
-"""The program of snapshot pods: `python -m penstock_operator.snapshots take|fetch|install`.
+"""The program of snapshot pods: `python -m penstock_operator.snapshots take`.
 
 The environment variable SNAPSHOT_TASK has the task as JSON. The result is the container's termination message.
 """
@@ -20,30 +20,24 @@ from penstock_operator.snapshots.tasks import (
     TaskResult,
     destination_of,
     etcd_tls,
-    fetch_snapshot,
-    install_restored,
     take_snapshot,
 )
 
 TASK, MESSAGE_FILE, TLS_DIRECTORY = "SNAPSHOT_TASK", "TERMINATION_MESSAGE_FILE", "ETCD_TLS_DIRECTORY"
 DEFAULT_MESSAGE_FILE, DEFAULT_TLS_DIRECTORY = "/dev/termination-log", "/etc/penstock-etcd-tls"
 MAX_ERROR_CHARS = 1000
-COMMANDS = ("take", "fetch", "install")
+COMMANDS = ("take",)
 
 log = get_logger("penstock.operator.snapshots")
 
 
-def run_task(command: str, environment: Mapping[str, str]) -> TaskResult:
+def run_task(environment: Mapping[str, str]) -> TaskResult:
     """Run the task in the environment. Raises `SnapshotError`."""
     try:
         task = msgspec.json.decode(environment.get(TASK, ""), type=SnapshotTask)
     except msgspec.DecodeError as e:
         raise SnapshotError(f"the environment variable {TASK} is not a task: {e}") from None
-    if command == "install":
-        return install_restored(task)
     destination = destination_of(task, environment)
-    if command == "fetch":
-        return fetch_snapshot(task, destination)
     is_secured = any(endpoint.startswith("https://") for endpoint in task.endpoints)
     folder = Path(environment.get(TLS_DIRECTORY, DEFAULT_TLS_DIRECTORY))
     return take_snapshot(task, destination, etcd_tls(folder) if is_secured else None, datetime.now(UTC))
@@ -56,7 +50,7 @@ def main(arguments: list[str], environment: Mapping[str, str]) -> int:
         return 2
     configure("info", "json")
     try:
-        result = run_task(arguments[0], environment)
+        result = run_task(environment)
     except SnapshotError as e:
         result = TaskResult(error=str(e)[:MAX_ERROR_CHARS])
     Path(environment.get(MESSAGE_FILE, DEFAULT_MESSAGE_FILE)).write_bytes(msgspec.json.encode(result))

@@ -1,8 +1,7 @@
-"""The tasks of snapshot pods: take a snapshot, fetch one into a member's volume, put the restored data in its place."""
+"""Takes a snapshot of etcd: the task of snapshot pods. Called by `__main__`."""
 
 from __future__ import annotations
 
-import shutil
 import ssl
 from collections.abc import Mapping
 from datetime import datetime
@@ -10,24 +9,20 @@ from pathlib import Path
 
 import msgspec
 
-from penstock_operator.snapshots.destinations import DirectoryDestination, SnapshotDestination, flush_directory
+from penstock_operator.snapshots.destinations import DirectoryDestination, SnapshotDestination
 from penstock_operator.snapshots.errors import SnapshotError
 from penstock_operator.snapshots.etcd_stream import choose_member, read_snapshot
 from penstock_operator.snapshots.integrity import Digest
 from penstock_operator.snapshots.manifest import (
     CONTENT,
     MANIFEST,
-    MAX_MANIFEST_BYTES,
     SnapshotManifest,
     complete_snapshots,
     expired_files,
     name_at,
-    parse_manifest,
 )
 from penstock_operator.snapshots.object_store import ObjectStoreAddress, ObjectStoreDestination
 
-BEFORE = "before-"
-"""Prefix of the directory with a member's data before a restore."""
 MAX_REPORTED = 20
 """Names in a result: a termination message has at most 4,096 bytes."""
 ACCESS_KEY, SECRET_KEY = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
@@ -43,10 +38,6 @@ class SnapshotTask(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     days: int = 1
     directory: str = ""
     object_store: ObjectStoreAddress | None = None
-    snapshot: str = ""
-    """Name of the snapshot to fetch."""
-    target: str = ""
-    """Directory of the member into which it is fetched."""
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -121,70 +112,3 @@ def take_snapshot(
 def newest(names: list[str]) -> tuple[str, ...]:
     """Return the newest names, newest first."""
     return tuple(reversed(names[-MAX_REPORTED:]))
-
-
-def fetch_snapshot(task: SnapshotTask, destination: SnapshotDestination) -> TaskResult:
-    """Copy a snapshot to `target` and verify it; without `target`, only verify it. Raises `SnapshotError`."""
-    complete = complete_snapshots(destination.files())
-    if task.snapshot not in complete:
-        found = f"the newest ones are {', '.join(newest(complete)[:3])}" if complete else "there are no snapshots"
-        raise SnapshotError(f'snapshot "{task.snapshot}" does not exist: {found}')
-    body = bytearray()
-    for chunk in destination.read(task.snapshot + MANIFEST):
-        body += chunk
-        if len(body) > MAX_MANIFEST_BYTES:
-            raise SnapshotError(
-                f'the manifest of snapshot "{task.snapshot}" has more than {MAX_MANIFEST_BYTES:,} bytes'
-            )
-    manifest, found_digest = parse_manifest(task.snapshot, bytes(body)), Digest()
-    chunks = found_digest.counted(destination.read(task.snapshot + CONTENT))
-    if task.target:
-        folder = Path(task.target)
-        for left in (*folder.glob("restore-*"), *folder.glob("restored-*")):  # of interrupted restores
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        DirectoryDestination(folder).write(restore_file(task.snapshot), chunks)
-    else:
-        for _ in chunks:
-            pass
-    if (found_digest.size_bytes, found_digest.sha256) != (manifest.size_bytes, manifest.sha256):
-        raise SnapshotError(
-            f'snapshot "{task.snapshot}" is damaged: its SHA-256 is not that of its manifest; use another'
-        )
-    found_digest.check_etcd_checksum()
-    return TaskResult(
-        name=task.snapshot, size_bytes=manifest.size_bytes, sha256=manifest.sha256, stored=newest(complete)
-    )
-
-
-def restore_file(snapshot: str) -> str:
-    """Return the name of a fetched snapshot in a member's volume."""
-    return f"restore-{snapshot}{CONTENT}"
-
-
-def restored_directory(snapshot: str) -> str:
-    """Return the name of the directory into which etcdutl restores, in a member's volume."""
-    return f"restored-{snapshot}"
-
-
-def install_restored(task: SnapshotTask) -> TaskResult:
-    """Replace a member's data by what etcdutl restored; the former data is kept beside it until the next restore.
-    Raises `SnapshotError`. After an interruption, the whole pod is repeated."""
-    folder = Path(task.target)
-    data, restored = folder / "data", folder / restored_directory(task.snapshot)
-    before = folder / f"{BEFORE}{task.snapshot}"
-    try:
-        if not (restored / "member").is_dir():
-            raise SnapshotError(f'etcdutl restored nothing to "{restored}"; see the log of its container')
-        if before.exists():  # an interrupted pod has put the former data there
-            shutil.rmtree(data, ignore_errors=True)
-        elif data.exists():
-            data.rename(before)
-        restored.rename(data)
-        flush_directory(folder)
-        (folder / restore_file(task.snapshot)).unlink(missing_ok=True)
-        for left in folder.glob(f"{BEFORE}*"):
-            if left != before:
-                shutil.rmtree(left, ignore_errors=True)
-    except OSError as e:
-        raise SnapshotError(f'cannot replace the data in "{folder}": {e.strerror or e}') from None
-    return TaskResult(name=task.snapshot)

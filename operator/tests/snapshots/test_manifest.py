@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
-from penstock_operator.snapshots.errors import SnapshotError
 from penstock_operator.snapshots.manifest import (
     complete_snapshots,
     expired_files,
     name_at,
-    parse_manifest,
     taken_at,
 )
 
@@ -49,17 +45,3 @@ def test_incomplete_snapshots_are_ignored_and_removed_and_files_of_others_stay()
     there = [*files(1), *incomplete, "notes.db", "README", "etcd-.json"]
     assert complete_snapshots(there) == [name_at(NOW - timedelta(days=1))]
     assert sorted(expired_files(there, 1, 30, NOW)) == sorted(incomplete)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"", b"[]", b"\xff",
-        b'{"name":"other","namespace":"n","cluster":"c","sizeBytes":1,"sha256":"' + b"0" * 64 + b'"}',
-        b'{"name":"etcd-20260310T120000Z","namespace":"n","cluster":"c","sizeBytes":0,"sha256":"' + b"0" * 64 + b'"}',
-        b'{"name":"etcd-20260310T120000Z","namespace":"n","cluster":"c","sizeBytes":1,"sha256":"0"}',
-    ],
-)  # fmt: skip
-def test_a_manifest_that_is_none_is_refused(body: bytes) -> None:
-    with pytest.raises(SnapshotError, match="use another snapshot"):
-        parse_manifest("etcd-20260310T120000Z", body)

@@ -23,10 +23,6 @@ from penstock_operator.snapshots.tasks import (
     TaskResult,
     destination_of,
     etcd_tls,
-    fetch_snapshot,
-    install_restored,
-    restore_file,
-    restored_directory,
     take_snapshot,
 )
 
@@ -93,56 +89,6 @@ def test_an_etcd_that_does_not_answer_or_is_none_is_an_error(s3: str, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_fetched_snapshot_restores_the_data_and_the_former_data_is_kept(etcd: RunningEtcd, tmp_path: Path) -> None:
-    etcd.ctl("put", "restored", "yes")
-    volume, stored = tmp_path / "volume", DirectoryDestination(tmp_path / "stored")
-    taken = take_snapshot(task(etcd.url), stored, None, NOW)
-    wanted = task(etcd.url, snapshot=taken.name, target=str(volume))
-    (volume / "data" / "member").mkdir(parents=True)
-    (volume / "data" / "former").touch()
-    (volume / "before-etcd-20250101T000000Z").mkdir()
-    (volume / "restored-x").mkdir()
-    assert fetch_snapshot(wanted, stored) == taken
-    with pytest.raises(SnapshotError, match="etcdutl restored nothing"):
-        install_restored(wanted)
-    fetched, target = volume / restore_file(taken.name), volume / restored_directory(taken.name)
-    subprocess.run(
-        [PROGRAMS / "etcdutl", "snapshot", "restore", fetched, f"--data-dir={target}"], check=True, capture_output=True
-    )
-    install_restored(wanted)
-    assert sorted(path.name for path in volume.iterdir()) == [f"before-{taken.name}", "data"]
-    assert (volume / f"before-{taken.name}" / "former").exists()
-    again = RunningEtcd(tmp_path, data=volume / "data")
-    try:
-        again.wait()
-        assert again.ctl("get", "restored").split() == ["restored", "yes"]
-    finally:
-        again.stop()
-
-
-def test_an_interrupted_installation_keeps_the_former_data(tmp_path: Path) -> None:
-    wanted = task("", snapshot="etcd-20260310T120000Z", target=str(tmp_path))
-    (tmp_path / "before-etcd-20260310T120000Z").mkdir()
-    (tmp_path / "before-etcd-20260310T120000Z" / "former").touch()
-    (tmp_path / "data" / "member").mkdir(parents=True)
-    (tmp_path / "restored-etcd-20260310T120000Z" / "member" / "new").mkdir(parents=True)
-    install_restored(wanted)
-    assert (tmp_path / "before-etcd-20260310T120000Z" / "former").exists()
-    assert (tmp_path / "data" / "member" / "new").exists()
-
-
-def test_a_snapshot_that_is_missing_or_damaged_is_not_fetched(etcd: RunningEtcd, tmp_path: Path) -> None:
-    stored = DirectoryDestination(tmp_path / "stored")
-    with pytest.raises(SnapshotError, match='"etcd-20260310T120000Z" does not exist: there are no snapshots'):
-        fetch_snapshot(task(etcd.url, snapshot="etcd-20260310T120000Z"), stored)
-    taken = take_snapshot(task(etcd.url), stored, None, NOW)
-    with pytest.raises(SnapshotError, match=f'"../x" does not exist: the newest ones are {taken.name}'):
-        fetch_snapshot(task(etcd.url, snapshot="../x"), stored)
-    assert fetch_snapshot(task(etcd.url, snapshot=taken.name), stored) == taken
-    with pytest.raises(SnapshotError, match="is damaged: its SHA-256 is not that of its manifest"):
-        fetch_snapshot(task(etcd.url, snapshot=taken.name), Forgetful(tmp_path / "stored"))
-
-
 def test_the_program_reports_its_result_as_the_termination_message(etcd: RunningEtcd, s3: str, tmp_path: Path) -> None:
     message = tmp_path / "message"
 
@@ -159,7 +105,6 @@ def test_the_program_reports_its_result_as_the_termination_message(etcd: Running
     result = msgspec.json.decode(text, type=TaskResult)
     assert (code, result.error, result.stored) == (0, "", (result.name,))
     assert (tmp_path / "ns" / "c" / f"{result.name}.db").stat().st_size == result.size_bytes
-    assert run(["fetch"], task(etcd.url, directory=str(tmp_path), snapshot=result.name))[0] == 0
     code, text = run(["take"], task("http://127.0.0.1:1", directory=str(tmp_path)))
     assert code == 1
     assert "is that of a leader" in json.loads(text)["error"]
@@ -208,3 +153,17 @@ def test_an_etcd_that_requires_client_certificates_is_read_with_those_of_the_sec
             take_snapshot(task(running.url), stored, None, NOW)
     finally:
         running.stop()
+
+
+def test_a_stored_snapshot_is_restored_by_etcdutl(etcd: RunningEtcd, tmp_path: Path) -> None:
+    etcd.ctl("put", "restored", "yes")
+    taken = take_snapshot(task(etcd.url), DirectoryDestination(tmp_path / "stored"), None, NOW)
+    stored, data = tmp_path / "stored" / f"{taken.name}.db", tmp_path / "data"
+    command = [PROGRAMS / "etcdutl", "snapshot", "restore", stored, f"--data-dir={data}"]
+    subprocess.run(command, check=True, capture_output=True)
+    again = RunningEtcd(tmp_path, data=data)
+    try:
+        again.wait()
+        assert again.ctl("get", "restored").split() == ["restored", "yes"]
+    finally:
+        again.stop()
