@@ -61,6 +61,12 @@ def companion(helm: str, chart: Path, *options: str) -> Document:
 @pytest.mark.parametrize(
     ("first", "then", "words"),
     [
+        ("", "etcd.mode=sidecar", "etcd.mode is fixed at the first install: the companion etcd penstock-etcd has"),
+        (
+            "",
+            "etcd.mode=external,etcd.external.endpoints={http://other:2379}",
+            "restore etcd.mode=companion, or install another release",
+        ),
         ("", "etcd.companion.replicas=1", "etcd.companion.replicas is fixed at the first install: it is 3, got 1"),
         (PLAIN, TLS, "TLS of the companion etcd is fixed at the first install"),
         (TLS, "", "TLS of the companion etcd is fixed at the first install"),
@@ -90,13 +96,72 @@ def test_what_the_companion_etcd_would_not_survive_or_kubernetes_refuse_is_refus
         (PLAIN, SECURED),
         (TLS, f"{TLS},etcd.companion.tlsSecret=another"),
         ("etcd.companion.replicas=1", "etcd.companion.replicas=1"),
-        ("etcd.companion.replicas=1", "etcd.mode=sidecar"),
     ],
 )
 def test_an_upgrade_that_changes_none_of_that_goes_on(
     helm: str, chart: Path, upgrade: Upgrade, first: str, then: str
 ) -> None:
     assert upgrade(companion(helm, chart, "--set", first), "--set", then) == ""
+
+
+@pytest.mark.parametrize(
+    ("instance", "manager", "options", "is_refused"),
+    [
+        ("penstock", "Helm", "", False),
+        ("penstock", "Helm", "cluster.name=other", True),
+        ("penstock", "Helm", "fullnameOverride=other", True),
+        ("penstock", "Helm", "cluster.name=other,cluster.enabled=false", False),
+        ("another", "Helm", "cluster.name=other", False),
+        ("penstock", "kubectl", "cluster.name=other", False),
+    ],
+)
+def test_an_upgrade_never_replaces_the_cluster_of_a_release_by_one_of_another_name(
+    helm: str, chart: Path, tmp_path: Path, instance: str, manager: str, options: str, is_refused: bool
+) -> None:
+    labels = {"app.kubernetes.io/instance": instance, "app.kubernetes.io/managed-by": manager}
+    there = {
+        "apiVersion": "penstock.io/v1beta1",
+        "kind": "Cluster",
+        "metadata": {"name": "penstock", "namespace": "queue", "labels": labels},
+        "spec": {"listeners": [{"name": "clients", "port": 9093}]},
+    }
+    found: dict[str, Any] = {
+        "/apis/apps/v1": KINDS,
+        "/apis/penstock.io/v1beta1": CLUSTER_KINDS,
+        CLUSTER: there,
+        CLUSTER.rpartition("/")[0]: {"apiVersion": "penstock.io/v1beta1", "kind": "ClusterList", "items": [there]},
+    }
+    with api_server(found) as url:
+        message = refused_beside(url, helm, chart, tmp_path, *SERVED, "--set", options)
+    words = 'the name of the Cluster is fixed at the first install: it is "penstock", got "other"'
+    assert (words in message) == is_refused, message
+    assert is_refused or not message
+
+
+def test_an_upgrade_never_replaces_the_companion_etcd_by_one_of_another_name(
+    helm: str, chart: Path, tmp_path: Path
+) -> None:
+    there = {
+        "apiVersion": "penstock.io/v1beta1",
+        "kind": "Cluster",
+        "metadata": {
+            "name": "penstock",
+            "namespace": "queue",
+            "labels": {"app.kubernetes.io/instance": "penstock", "app.kubernetes.io/managed-by": "Helm"},
+        },
+        "spec": {"etcd": {"statefulSet": "penstock-etcd"}, "listeners": [{"name": "clients", "port": 9093}]},
+    }
+    found: dict[str, Any] = {
+        "/apis/apps/v1": KINDS,
+        "/apis/penstock.io/v1beta1": CLUSTER_KINDS,
+        CLUSTER: there,
+        CLUSTER.rpartition("/")[0]: {"apiVersion": "penstock.io/v1beta1", "kind": "ClusterList", "items": [there]},
+    }
+    with api_server(found) as url:
+        assert refused_beside(url, helm, chart, tmp_path, *SERVED) == ""
+        options = (*SERVED, "--set", "fullnameOverride=other,cluster.name=penstock")
+        message = refused_beside(url, helm, chart, tmp_path, *options)
+    assert 'the companion etcd is fixed at the first install: it is "penstock-etcd", got "other-etcd"' in message
 
 
 @pytest.mark.parametrize(

@@ -188,10 +188,31 @@ podAntiAffinity:
 {{- if and $values.cluster.enabled (not $values.cluster.allowPlaintext) -}}
 {{- include "penstock.checkSecured" . -}}
 {{- end -}}
-{{- if eq $values.etcd.mode "companion" -}}
+{{- include "penstock.checkClusterName" . -}}
 {{- $name := printf "%s-etcd" (include "penstock.fullname" .) -}}
 {{- with lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
+{{- if ne $values.etcd.mode "companion" -}}
+{{- fail (printf "etcd.mode is fixed at the first install: the companion etcd %s has the metadata of the cluster, whose brokers would not start with another etcd; restore etcd.mode=companion, or install another release" $name) -}}
+{{- end -}}
 {{- include "penstock.checkEtcd" (dict "root" $ "name" $name "there" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Fails if the release has a Cluster of another name: helm would delete it, and the new one would start empty. */}}
+{{- define "penstock.checkClusterName" -}}
+{{- $name := include "penstock.clusterName" . -}}
+{{- if and .Values.cluster.enabled (.Capabilities.APIVersions.Has "penstock.io/v1beta1/Cluster") -}}
+{{- range (lookup "penstock.io/v1beta1" "Cluster" .Release.Namespace "").items -}}
+{{- $labels := default dict .metadata.labels -}}
+{{- $isOurs := and (eq (default "" (get $labels "app.kubernetes.io/instance")) $.Release.Name) (eq (default "" (get $labels "app.kubernetes.io/managed-by")) $.Release.Service) -}}
+{{- if and $isOurs (ne .metadata.name $name) -}}
+{{- fail (printf "the name of the Cluster is fixed at the first install: it is %q, got %q, which would start without the data of the other; restore cluster.name and fullnameOverride, or install another release" .metadata.name $name) -}}
+{{- end -}}
+{{- $etcd := dig "etcd" "statefulSet" "" .spec -}}
+{{- $companion := printf "%s-etcd" (include "penstock.fullname" $) -}}
+{{- if and $isOurs $etcd (ne $etcd $companion) -}}
+{{- fail (printf "the name of the companion etcd is fixed at the first install: it is %q, got %q, which would start without the metadata of the cluster; restore fullnameOverride, or install another release" $etcd $companion) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
