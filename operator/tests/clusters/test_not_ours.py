@@ -31,6 +31,7 @@ from penstock_operator.reconcile.cluster.actions import (
     RestartPod,
     ScaleDownStatefulSet,
 )
+from penstock_operator.reconcile.cluster.observed import creation_error
 from penstock_operator.specs import cluster_annotations, names
 from penstock_operator.specs.settings import DRAINING
 
@@ -189,6 +190,43 @@ async def test_a_pod_that_a_quota_does_not_permit_is_named_in_the_condition_with
     reads = world.kube.calls["events"]
     await world.run(60)
     assert world.kube.calls["events"] == reads, "with all pods there is nothing to read"
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ([], ""),
+        ([("FailedCreate", "c-broker-3", "1", "failed error: a quota")], "a quota"),
+        (
+            [("FailedCreate", "c-broker-3", "1", "failed: unclear")],
+            "create Pod c-broker-3 in c failed for no reason",
+        ),
+        ([("FailedCreate", "c-broker-30", "1", "failed error: a quota")], ""),
+        ([("FailedScale", "c-broker-3", "1", "failed error: a quota")], ""),
+        (
+            [
+                ("FailedCreate", "c-broker-3", "1", "failed error: a quota"),
+                ("SuccessfulCreate", "c-broker-3", "2", "successful"),
+            ],
+            "",
+        ),
+        (
+            [
+                ("FailedCreate", "c-broker-3", "3", "failed error: a quota"),
+                ("SuccessfulCreate", "c-broker-3", "2", "successful"),
+            ],
+            "a quota",
+        ),
+    ],
+)
+def test_the_last_attempt_to_create_a_pod_says_why_it_is_missing(
+    events: list[tuple[str, str, str, str]], why: str
+) -> None:
+    bodies = [
+        {"reason": reason, "lastTimestamp": f"2026-11-27T00:00:0{at}Z", "message": f"create Pod {pod} in c {result}"}
+        for reason, pod, at, result in events
+    ]
+    assert creation_error("c-broker-3", bodies) == why
 
 
 async def test_a_roll_says_which_quota_keeps_the_pod_of_its_first_broker_from_coming_back() -> None:

@@ -91,6 +91,17 @@ async def test_letters_that_come_during_the_replay_are_not_part_of_it(world: Wor
 
 
 @in_a_world
+async def test_a_process_that_is_no_longer_the_leader_replays_nothing(world: World) -> None:
+    with_letters(world)
+    world.apply("workers", replayDeadLetters=REPLAY)
+    await asyncio.sleep(5)
+    await world.stop()
+    before = len(world.c.replayed)
+    await asyncio.sleep(20)
+    assert 0 < before == len(world.c.replayed) < 10
+
+
+@in_a_world
 async def test_an_error_that_may_pass_is_shown_and_the_replay_continues(world: World) -> None:
     with_letters(world)
     world.c.fail_for("replay_letters", LETTERS, times=1)
