@@ -199,7 +199,7 @@ async def test_a_pod_that_a_quota_does_not_permit_is_named_in_the_condition_with
         ([("FailedCreate", "c-broker-3", "1", "failed error: a quota")], "a quota"),
         (
             [("FailedCreate", "c-broker-3", "1", "failed: unclear")],
-            "create Pod c-broker-3 in c failed for no reason",
+            "create Pod c-broker-3 in c failed: unclear",
         ),
         ([("FailedCreate", "c-broker-30", "1", "failed error: a quota")], ""),
         ([("FailedScale", "c-broker-3", "1", "failed error: a quota")], ""),
