@@ -266,6 +266,8 @@ class BrokerStatus(Model, frozen=True, kw_only=True):
     state: Annotated[str, doc("Ready, NotReady, Draining, Removable, Hibernated or Missing.")]
     node: Annotated[str, doc("Node that runs the broker's pod.")] | None = None
     zone: Annotated[str, doc("Zone of the node.")] | None = None
+    replicas: Annotated[int, doc("Number of replicas on the broker, at the last reconciliation.")] | None = None
+    leaders: Annotated[int, doc("Number of partitions that it leads, at the last reconciliation.")] | None = None
     version: Annotated[str, doc("Release that the broker runs.")] | None = None
 
 

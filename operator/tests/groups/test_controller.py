@@ -336,9 +336,9 @@ async def test_groups_of_a_hibernated_cluster_say_so_until_it_wakes(world: World
     ready = world.status("billing")["conditions"][0]
     assert (ready["status"], ready["reason"]) == ("Unknown", "ClusterHibernated")
     assert world.status("billing")["lag"] == 13
-    writes = world.kube.writes
+    writes, calls = world.kube.writes, world.c.calls["groups"]
     await asyncio.sleep(600)
-    assert world.kube.writes == writes
+    assert (world.kube.writes, world.c.calls["groups"]) == (writes, calls), "the Cluster queues it when it wakes"
     world.c.mend()
     await asyncio.sleep(10)
     assert world.status("billing")["conditions"][0]["status"] == "True"

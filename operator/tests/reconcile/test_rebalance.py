@@ -84,6 +84,20 @@ def test_no_plan_is_made_or_dropped_while_something_else_is_in_progress(more: di
     assert found.proposal.id == "abc"
 
 
+def test_replicas_that_another_client_moved_make_an_approved_plan_another_one() -> None:
+    first = plan(wanted()).moves
+    assert first is not None
+    assert first.planned is not None
+    elsewhere = observed(PODS, reported(range(4), topics(t=[part([1, 0, 2])] * 4)))
+    desired, moving = wanted(proposed()), f"plan {proposed()} was approved"
+    found = plan_moves(desired, elsewhere, ScalePlan(4), RollingRestart(), False, moving, first.planned)
+    assert found.moving == ""
+    assert found.proposal is not None
+    assert found.proposal.id != proposed()
+    assert found.moves is not None
+    assert not found.moves.begin
+
+
 def test_the_id_depends_on_each_move() -> None:
     move = Move(PartitionKey("t", 0), (0, 1, 2), (0, 1, 3))
     others = [

@@ -24,6 +24,8 @@ class PartitionSummary:
     moving: int = 0
     replica_counts: Mapping[int, int] = field(default_factory=dict)
     """Replicas by broker, including adding and removing ones."""
+    leader_counts: Mapping[int, int] = field(default_factory=dict)
+    """Leaders by broker."""
     out_of_sync: Mapping[int, int] = field(default_factory=dict)
     """Out-of-sync replicas by broker."""
     in_sync: Mapping[int, int] = field(default_factory=dict)
@@ -55,6 +57,7 @@ def summary(topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, i
     count."""
     offline = under = moving = total = 0
     replica_counts: Counter[int] = Counter()
+    leader_counts: Counter[int] = Counter()
     out_of_sync: Counter[int] = Counter()
     in_sync: Counter[int] = Counter()
     single_replica: Counter[int] = Counter()
@@ -69,6 +72,7 @@ def summary(topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, i
             replica_counts.update(part.replicas)
             in_sync.update(part.isr)
             offline += part.leader < 0
+            leader_counts[part.leader] += 1
             moving += bool(part.adding or part.removing)
             due = [b for b in part.replicas if b not in part.adding] if part.adding else part.replicas
             factor = max(factor, len(part.replicas) - max(len(part.removing), len(part.adding)))
@@ -91,6 +95,7 @@ def summary(topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, i
         under_replicated=under,
         moving=moving,
         replica_counts=replica_counts,
+        leader_counts=leader_counts,
         out_of_sync=out_of_sync,
         in_sync=in_sync,
         single_replica=single_replica,

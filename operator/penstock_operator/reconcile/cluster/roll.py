@@ -39,6 +39,8 @@ class PodRevision:
     """Hash of the configuration."""
     restarted_at: str = ""
     """Last `kubectl rollout restart`; empty: none."""
+    requested: frozenset[str] = frozenset()
+    """UIDs of the pods whose restart was requested."""
 
     def mismatch(self, pod: ObservedPod) -> str:
         """Return why a pod has another revision, or ""."""
@@ -46,6 +48,8 @@ class PodRevision:
             return "its pod does not have the desired configuration"
         if self.restarted_at and pod.restarted_at != self.restarted_at:
             return f"`kubectl rollout restart` was run at {self.restarted_at[:MAX_RESTARTED_AT_CHARS]}"
+        if pod.uid in self.requested:
+            return f"annotation {names.RESTART_PODS} requests it"
         return ""
 
 
@@ -72,7 +76,7 @@ def plan_roll(
     """Plan the next restart. `restart`: desired hash; `pods`: desired number; `members`: number of sidecar etcd
     members."""
     there = [pod for pod in observed.pods if pod.ordinal < pods]
-    desired = PodRevision(restart, requested_restart(observed))
+    desired = PodRevision(restart, requested_restart(observed), requested_pods(cluster))
     outdated = [pod for pod in there if not pod.is_terminating and restart_reason(pod, desired, annotations)]
     if not outdated:
         return await_last_restart(cluster, observed, there, pods, desired)
@@ -154,6 +158,12 @@ def requested_restart(observed: ObservedCluster) -> str:
     spec = ((observed.stateful_set or {}).get("spec") or {}).get("template") or {}
     recorded = ((spec.get("metadata") or {}).get("annotations") or {}).get(names.RESTARTED_AT)
     return str(recorded or "") or max((pod.restarted_at for pod in observed.pods), default="")
+
+
+def requested_pods(cluster: Cluster) -> frozenset[str]:
+    """Return the UIDs of the pods whose restart a user requested."""
+    words = cluster.metadata.annotations.get(names.RESTART_PODS, "").split(",")
+    return frozenset(word for word in map(str.strip, words) if word)
 
 
 def restart_action(pod: ObservedPod, desired: PodRevision, annotations: ClusterAnnotations) -> RestartPod:

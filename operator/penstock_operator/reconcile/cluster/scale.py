@@ -7,7 +7,7 @@ interrupted at any time. A scale-down that is reverted or impossible reverts the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock_operator.model.cluster import MAX_BROKERS, Cluster
 from penstock_operator.ports.brokers import ConfigPatch
@@ -85,7 +85,47 @@ def scale_revert_event(cluster: Cluster, observed: ObservedCluster) -> KubeEvent
 
 
 def plan_scale(cluster: Cluster, observed: ObservedCluster, annotations: ClusterAnnotations, members: int) -> ScalePlan:
-    """Plan the number of brokers. `members`: number of sidecar etcd members, or 0."""
+    """Plan the number of brokers, and drains that a user requested. `members`: number of sidecar etcd members, or 0."""
+    requested = requested_drains(cluster)
+    others = replace(annotations, draining=annotations.draining - requested)
+    plan = plan_size(cluster, observed, others, members)
+    recorded = plan.draining | annotations.draining & requested
+    return plan_drains(cluster, observed, replace(plan, draining=recorded), requested)
+
+
+def requested_drains(cluster: Cluster) -> frozenset[int]:
+    """Return the brokers that a user wants to drain; ignores words that are not numbers of brokers."""
+    words = map(str.strip, cluster.metadata.annotations.get(names.DRAIN_BROKERS, "").split(","))
+    numbers = (int(word) for word in words if word.isdecimal() and len(word) <= len(str(MAX_BROKERS)))
+    return frozenset(number for number in numbers if number < cluster.spec.brokers.replicas)
+
+
+def plan_drains(cluster: Cluster, observed: ObservedCluster, plan: ScalePlan, requested: frozenset[int]) -> ScalePlan:
+    """Add the drains that a user requested to a plan. They start if the other brokers can hold all replicas."""
+    reported = observed.reported
+    if reported is None or not requested:
+        return plan
+    begun = sorted(
+        broker.broker_id
+        for broker in reported.snapshot.brokers
+        if broker.broker_id in requested and not broker.is_draining and broker.answers
+    )
+    if not begun:
+        return plan
+    already = {b.broker_id for b in reported.snapshot.brokers if b.is_draining and b.broker_id < plan.pods}
+    usable = cluster.spec.brokers.replicas - len(already | set(begun))
+    if topics := reported.partitions.topics_needing_more_than(usable):
+        message = (
+            f"broker {join_numbers(begun)} cannot be drained: {usable} brokers are too few for the replication factor"
+            f" of these topics: {topics}. Decrease their replication factor, or change annotation {names.DRAIN_BROKERS}"
+        )
+        return replace(plan, ok=False, reason="DrainRefused", message=message) if plan.ok else plan
+    changes = tuple(ConfigPatch(str(n), {DRAINING: "true"}) for n in begun)
+    return replace(plan, draining=plan.draining | set(begun), changes=(*plan.changes, *changes), requeue_after_s=2.0)
+
+
+def plan_size(cluster: Cluster, observed: ObservedCluster, annotations: ClusterAnnotations, members: int) -> ScalePlan:
+    """Plan the number of brokers."""
     desired, there = cluster.spec.brokers.replicas, current_pods(cluster, observed)
     if there is None and desired < members:  # an earlier Cluster of this name, with retained volumes
         reason, message = below_members(members)

@@ -120,6 +120,7 @@ def bootstrap(cluster: Cluster) -> str | None:
 def broker_states(cluster: Cluster, observed: ObservedCluster, found: Findings) -> tuple[BrokerStatus, ...]:
     """Return the status of each broker that is desired, has a pod, or is registered."""
     registered = {b.broker_id: b for b in observed.reported.snapshot.brokers} if observed.reported is not None else {}
+    partitions = observed.reported.partitions if observed.reported is not None else None
     pods, before = observed.by_ordinal, {broker.id: broker for broker in cluster.status.brokers}
     states = []
     for number in sorted(set(range(found.scale.pods)) | pods.keys() | registered.keys()):
@@ -140,6 +141,8 @@ def broker_states(cluster: Cluster, observed: ObservedCluster, found: Findings) 
                 state=state,
                 node=node,
                 zone=(observed.zones or {}).get(node) if node is not None else None,
+                replicas=partitions.replica_counts.get(number, 0) if partitions is not None else None,
+                leaders=partitions.leader_counts.get(number, 0) if partitions is not None else None,
                 version=(broker.version or None) if broker is not None else known.version if known else None,
             )
         )
@@ -303,7 +306,8 @@ def moving_status(cluster: Cluster, found: Findings) -> MovingStatus | None:
 
 WARNING_REASONS = {
     "BrokersNotReady", "BrokersNotRegistered", "BrokersUnreachable", "PartitionsOffline", "UnderReplicated",
-    "TooFewBrokers", "BelowEtcdMembers", "Blocked", "NotExpandable", "SmallerRefused", "VolumeLost", "Failing",
+    "TooFewBrokers", "BelowEtcdMembers", "DrainRefused", "Blocked", "NotExpandable", "SmallerRefused", "VolumeLost",
+    "Failing",
     "SecretMissing", "SecretInvalid", "SecretUnreadable", "Expired", "MemberLost", "Replacing", "MemberNotReady",
     "QuorumLost", "NoSpace", "Corrupt", "UnknownMember", "Unreachable", "Crowded", "PlacedBack", "Overdue",
 }  # fmt: skip
