@@ -1,0 +1,1 @@
+"""`kubectl penstock`: a kubectl plugin that reads and annotates Penstock's resources."""
