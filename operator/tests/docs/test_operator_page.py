@@ -131,7 +131,7 @@ OTHER_WORDS = {
     "Bound", "ConfigMap", "ContainerCreating", "Lost", "Pending", "PodInitializing", "PodScheduled",
     "Running", "Succeeded",  # of Kubernetes
     "Exists", "FailedCreate", "NoExecute", "NoSchedule", "StatefulSet", "SuccessfulCreate",
-    "Reset", "Replay",  # start of Events; a phase follows
+    "Reset", "Replay",  # start of Events; a phase follows, such as Running
 }  # fmt: skip
 """Strings in the code that look like reasons."""
 ROOMS = {
