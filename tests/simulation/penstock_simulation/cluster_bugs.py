@@ -291,7 +291,7 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
             "        self._read = None\n"
             "        self._letters.complete()\n"
             "        await self._leader.store_letters()\n"
-            "        for _ in range(50):\n"
+            "        for _ in range(3):\n"
             "            if (await self._services.logs.append(batch.target, data)).error in WRITTEN:\n"
             "                return\n"
             "            await asyncio.sleep(0.1)\n",

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from penstock.client import Admin, BrokerError, ClientError, ErrorCode
+from penstock.client import Admin, BrokerError, ClientError, Consumer, ErrorCode
 from penstock.client.cluster import ClusterConnections
 from penstock.share.partition import AckType
 from penstock.wire.messages import share_acknowledge as ack
@@ -49,11 +49,16 @@ async def work(plan: Plan, name: str, rng: random.Random) -> None:
 
 
 async def finish(plan: Plan) -> None:
-    """Wait until the group is done with all records. Raises `ClientError` while it is not."""
+    """Wait until the group is done with all records, and has written its dead letters, which do not count as lag.
+
+    Raises `ClientError` while it is not.
+    """
     partitions = plan.queue_partitions
     async with Admin(plan.bootstrap, request_timeout_ms=3000) as admin:
         starts = await admin.share_offsets(plan.queue_group)
-    behind = [tp for tp in partitions if tp not in starts or starts[tp].lag != 0]
+    async with Consumer(plan.bootstrap, request_timeout_ms=3000, auto_create_topics=False) as consumer:
+        ends = await consumer.end_offsets(partitions)
+    behind = [tp for tp in partitions if tp not in starts or starts[tp].lag != 0 or starts[tp].start < ends[tp]]
     if behind:
         raise ClientError(f"the share group is not done with {behind[0]}: {starts.get(behind[0])}")
     plan.history.queue_ends = {(tp.topic, tp.partition): starts[tp].start for tp in partitions}
