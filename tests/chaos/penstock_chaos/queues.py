@@ -40,6 +40,7 @@ class QueueWorld(World):
     of the delayed topic. The share group has the name of the other cells' transactional group."""
 
     topics = QUEUES
+    led_topics = (SOURCE, LATER)
     groups = ()
 
     def create_topics(self) -> None:

@@ -59,6 +59,8 @@ class World:
 
     topics: Mapping[str, int] = {SOURCE: SOURCE_PARTITIONS, TARGET: TARGET_PARTITIONS}
     """Partitions by topic."""
+    led_topics: tuple[str, ...] = (SOURCE,)
+    """Topics that a leader must have partitions of to become the target of a fault."""
     groups: tuple[str, ...] = ("billing", "shipping", WORKERS)
     """The groups that commit offsets of the source."""
 
@@ -303,10 +305,11 @@ class World:
     # Targets of faults
 
     def leader(self, avoid_controller: bool = True) -> ClusterBroker:
-        """Return a broker that leads partitions of the source."""
+        """Return a broker that leads partitions of each of the topics in `led_topics`."""
         truth = self.cluster.console.truth()
         assert truth.controller is not None
-        leaders = sorted({record.leader for record in truth.of(SOURCE).values()} & set(self.cluster.brokers))
+        leading = [{record.leader for record in truth.of(topic).values()} for topic in self.led_topics]
+        leaders = sorted(set(self.cluster.brokers).intersection(*leading))
         others = [each for each in leaders if each != truth.controller.broker_id]
         return self.cluster.brokers[self.rng.choice(others if avoid_controller and others else leaders)]
 
