@@ -258,8 +258,8 @@ kafka-clients 4.2.0, 4.3.1 and 4.4.0, on Penstock and on Apache Kafka 4.4.0. The
   acknowledgement.
 - A member of the consumer protocol that joins a share group gets INCONSISTENT_GROUP_PROTOCOL, from Kafka
   GROUP_ID_NOT_FOUND. librdkafka before 2.14.3 repeats a heartbeat with that answer forever.
-- An acknowledgement for a partition that another broker leads gets NOT_LEADER_OR_FOLLOWER with the current leader. Kafka
-  returns UNKNOWN_TOPIC_OR_PARTITION, as for every share-partition that is not open at the broker.
+- An acknowledgement for a partition that another broker leads gets NOT_LEADER_OR_FOLLOWER with the current leader.
+  Kafka returns UNKNOWN_TOPIC_OR_PARTITION, as for every share-partition that is not open at the broker.
 - A member may fetch a topic that its group has never subscribed to, if it may read the topic. In Kafka the coordinator
   has no state for it, and the member gets UNKNOWN_SERVER_ERROR.
 
