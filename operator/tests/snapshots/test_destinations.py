@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import botocore.session
 import pytest
 
+from penstock_operator.pki.authority import create_authority
 from penstock_operator.snapshots.destinations import DirectoryDestination, SnapshotDestination
 from penstock_operator.snapshots.errors import SnapshotError
 from penstock_operator.snapshots.object_store import (
@@ -103,7 +105,7 @@ def test_parts_are_equal_but_the_last() -> None:
 
 
 def test_an_object_store_with_a_ca_of_its_own_is_trusted_by_the_ca_in_the_secret_only(
-    secured_s3: tuple[str, Path],
+    secured_s3: tuple[str, Path], tmp_path: Path
 ) -> None:
     url, ca = secured_s3
     client = botocore.session.Session().create_client(
@@ -113,7 +115,9 @@ def test_an_object_store_with_a_ca_of_its_own_is_trusted_by_the_ca_in_the_secret
     trusted = ObjectStoreDestination(ObjectStoreAddress(endpoint=url, bucket="secured", ca_file=str(ca)), "k", "s")
     trusted.write("x.db", [b"x"])
     assert trusted.files() == ["x.db"]
-    for ca_file in ("", "/there/is/none"):
+    stranger = tmp_path / "stranger.crt"
+    stranger.write_text(create_authority("other", "test", datetime.now(UTC), 2).certificate)
+    for ca_file in ("", "/there/is/none", str(stranger)):
         address = ObjectStoreAddress(endpoint=url, bucket="secured", ca_file=ca_file)
         with pytest.raises(SnapshotError, match="certificate verify failed"):
             ObjectStoreDestination(address, "k", "s").files()
