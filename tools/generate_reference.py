@@ -211,6 +211,8 @@ read yet; present if the request has 10002 |
 | ShareFetch, ShareAcknowledge 1 to 2 | acknowledgement batch of the request | 10001 | int64 | ms for which the \
 records that the batch releases are not delivered again, at most 30 days; 0 for at once; if absent or -1, the back-off \
 of the group |
+| ShareFetch, ShareAcknowledge 1 to 2 | acknowledgement batch of the request | 10002 | string | why the records are \
+released or rejected, at most 256 characters, for `__dlq.errors.message` of their dead letters |
 
 Unsupported APIs:
 

@@ -29,13 +29,21 @@ EXHAUSTED = "delivered as often as the group's limit permits"
 
 
 class Failure(NamedTuple):
-    """What led to a letter. The times are in ms since 1970, None if another leader knew them."""
+    """What led to a letter. The times are in ms since 1970, None if another leader knew them, as then is the reason
+    that the member gave."""
 
     offset: int
     delivery_count: int
     is_rejected: bool
     first_ms: int | None = None
     last_ms: int | None = None
+    reason: str = ""
+
+    @property
+    def message(self) -> str:
+        """The text of the letter's header."""
+        message = REJECTED if self.is_rejected else EXHAUSTED
+        return f"{message}: {self.reason}" if self.reason else message
 
 
 class LetterSource(NamedTuple):
@@ -71,7 +79,7 @@ def failure_headers(source: LetterSource, failure: Failure) -> list[Header]:
         (OFFSET, str(failure.offset)),
         (GROUP, source.group_id),
         (DELIVERY_COUNT, str(failure.delivery_count)),
-        (MESSAGE, REJECTED if failure.is_rejected else EXHAUSTED),
+        (MESSAGE, failure.message),
     ]
     times = ((FIRST_FAILURE, failure.first_ms), (LAST_FAILURE, failure.last_ms))
     texts += [(name, str(time_ms)) for name, time_ms in times if time_ms is not None]

@@ -227,7 +227,9 @@ class DeadLetterWriter:
         if times is not None:
             now_ms, wall_ms = self._leader.now_ms(), self._services.clock.wall_ms()
             first_ms, last_ms = (int(wall_ms - (now_ms - at_ms)) for at_ms in (times.first_ms, times.last_ms))
-            failure = Failure(offset, run.delivery_count, is_rejected or times.is_rejected, first_ms, last_ms)
+            reason, was_rejected = times.cause
+            is_rejected = is_rejected or was_rejected
+            failure = Failure(offset, run.delivery_count, is_rejected, first_ms, last_ms, reason)
         return failure_headers(LetterSource(self._role.name, key.partition, key.group_id), failure)
 
     async def _encode(self, batch: DeadLetterState) -> bytes:

@@ -21,6 +21,8 @@ SEQUENCE_MODULUS = 1 << 31
 """Sequence numbers wrap to 0 here."""
 MAX_BATCHED_LETTERS = 500
 """Upper bound of the letters in a batch."""
+MAX_REASON_CHARS = 256
+"""Upper bound of the reason that a member gives."""
 
 
 class DeadLetterTarget(NamedTuple):
@@ -49,13 +51,24 @@ class DeadLetterState(NamedTuple):
         return self.first + self.size - 1
 
 
+class FailureCause(NamedTuple):
+    """Why a delivery failed: the reason that the member gave, and whether it rejected the record."""
+
+    reason: str = ""
+    is_rejected: bool = False
+
+
+TIMED_OUT = FailureCause()
+"""No acknowledgement came in time, or the member's session has ended."""
+
+
 @dataclass(slots=True)
 class FailureTimes:
-    """When deliveries of a record failed, in monotonic ms."""
+    """When deliveries of a record failed, in monotonic ms, and why the last one did."""
 
     first_ms: float
     last_ms: float
-    is_rejected: bool = False
+    cause: FailureCause = TIMED_OUT
 
 
 class ShareDeadLetters:
@@ -105,11 +118,11 @@ class ShareDeadLetters:
             self.may_be_pending = any(run.awaits_dead_letter for run in self._window)
         return self.may_be_pending and next(self.runs(), None) is not None
 
-    def record_failure(self, first: int, last: int, now_ms: float, *, is_rejected: bool = False) -> None:
+    def record_failure(self, first: int, last: int, now_ms: float, cause: FailureCause = TIMED_OUT) -> None:
         """Record that the deliveries of adjacent records failed."""
         for offset in range(first, last + 1):
             known = self.failures.setdefault(offset, FailureTimes(now_ms, now_ms))
-            known.last_ms, known.is_rejected = now_ms, is_rejected
+            known.last_ms, known.cause = now_ms, cause
 
     def archive(self, first: int, last: int) -> None:
         """Archive records without a letter. Offsets that do not await one are left alone."""

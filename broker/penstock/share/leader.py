@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from penstock.runtime.logging import get_logger
+from penstock.share.acknowledgement import AckBatch
 from penstock.share.acquisition import AcquiredRange, AcquireRequest
-from penstock.share.partition import AckBatch, LogBatch, ShareLimits, SharePartition, ShareSnapshot
+from penstock.share.partition import LogBatch, ShareLimits, SharePartition, ShareSnapshot
 from penstock.share.redelivery import NEVER, Delay
 from penstock.share.state import MAX_RUNS, ShareState, StateVersion, encode_state
 from penstock.share.state_client import SharePartitionKey, StateWrite, StateWriter

@@ -12,20 +12,25 @@ available, and with a new back-off of each record that was delivered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from itertools import groupby
 from typing import NamedTuple
 
 from penstock.filter import RecordFilter
+from penstock.share.acknowledgement import (
+    FAILURES,
+    AckBatch,
+    AckResult,
+    AckType,
+    ack_runs,
+    are_well_formed,
+)
 from penstock.share.acquisition import AcquiredRange, AcquireRequest, Acquisition
 from penstock.share.contents import BatchContents, ReadContents, all_contents
-from penstock.share.dead_letters import DeadLetterState, ShareDeadLetters
+from penstock.share.dead_letters import DeadLetterState, FailureCause, ShareDeadLetters
 from penstock.share.key_order import KeyOrder
 from penstock.share.redelivery import (
     GROUP_BACKOFF,
-    MAX_DELAY_MS,
     NEVER,
     Delay,
     RedeliveryDelays,
@@ -36,20 +41,6 @@ from penstock.share.window import InFlightWindow, RecordState, Run, StateRun
 from penstock.wire.errors import ErrorCode
 
 
-class AckType(IntEnum):
-    """The acknowledgement of a record. GAP is that of an offset without a record; RENEW extends the lock (KIP-1222)."""
-
-    GAP = 0
-    ACCEPT = 1
-    RELEASE = 2
-    REJECT = 3
-    RENEW = 4
-
-
-ACK_TYPES = frozenset(AckType)
-FAILURES = frozenset({AckType.RELEASE, AckType.REJECT})
-
-
 class LogBatch(NamedTuple):
     """The offsets of a batch that the log returned; `last` is inclusive. A control batch, or one of an aborted
     transaction for read_committed, is not deliverable. `read_contents` is for order by key and filters."""
@@ -58,25 +49,6 @@ class LogBatch(NamedTuple):
     last: int
     is_deliverable: bool = True
     read_contents: ReadContents = all_contents
-
-
-class AckBatch(NamedTuple):
-    """Acknowledgements of adjacent offsets: one type for all, or one for each. `last` is inclusive.
-
-    Records that are released are available after `delay_ms`.
-    """
-
-    first: int
-    last: int
-    types: Sequence[int]
-    delay_ms: int = GROUP_BACKOFF
-
-
-class AckResult(NamedTuple):
-    """The result of an acknowledgement: an error, or the number of the write to wait for, 0 if there is none."""
-
-    error: ErrorCode
-    write: int = 0
 
 
 class ShareSnapshot(NamedTuple):
@@ -347,7 +319,8 @@ class SharePartition:
                         write = self._next_write
                         if self.limits.has_dead_letters and ack_type in FAILURES:
                             is_rejected = ack_type == AckType.REJECT
-                            self.dead_letters.record_failure(run.first, run.last, now_ms, is_rejected=is_rejected)
+                            failure = FailureCause(batch.reason, is_rejected)
+                            self.dead_letters.record_failure(run.first, run.last, now_ms, failure)
                         if run.next_state is RecordState.AVAILABLE:
                             run.delay_ends_ms = self._end_of_delay(run, now_ms, batch.delay_ms)
             self.window.merge(batch.first, batch.last)
@@ -486,28 +459,3 @@ def durable_state(run: Run) -> RecordState:
     if run.next_state is not None:
         return run.next_state
     return RecordState.AVAILABLE if run.state is RecordState.ACQUIRED else run.state
-
-
-def are_well_formed(batches: Sequence[AckBatch]) -> bool:
-    """Return whether acknowledgements are in order, of known types, one or as many as their offsets, and delays
-    within their bounds."""
-    previous = -1
-    for first, last, types, delay_ms in batches:
-        if not previous < first <= last or len(types) not in (1, last - first + 1):
-            return False
-        if not ACK_TYPES.issuperset(types) or not GROUP_BACKOFF <= delay_ms <= MAX_DELAY_MS:
-            return False
-        previous = last
-    return True
-
-
-def ack_runs(batch: AckBatch) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, last, type) for adjacent offsets of one type."""
-    if len(batch.types) == 1:
-        yield batch.first, batch.last, batch.types[0]
-        return
-    first = batch.first
-    for ack_type, equal in groupby(batch.types):
-        last = first + sum(1 for _ in equal) - 1
-        yield first, last, ack_type
-        first = last + 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from penstock.share.acknowledgement import AckBatch, AckType
 from penstock.share.acquisition import AcquiredRange
-from penstock.share.partition import AckBatch, AckType
 
 MAX_FILTERING_GROUPS = 1_000
 """Groups whose filtered records are counted; the one that filtered first is dropped for another."""
@@ -36,7 +36,7 @@ class ShareStats:
 
     def count_acknowledged(self, batches: Sequence[AckBatch]) -> None:
         """Count the records of acknowledgements that took effect."""
-        for first, last, types, _ in batches:
+        for first, last, types, *_ in batches:
             if len(types) == 1:
                 self.acknowledged[AckType(types[0])] += last - first + 1
             else:

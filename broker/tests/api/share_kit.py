@@ -17,7 +17,7 @@ from wire_in_memory import RecordedConnection, RecordedExchange
 from penstock.api.exchange import PeerInfo
 from penstock.replica.leader import Leader
 from penstock.security.principal import Principal
-from penstock.share.partition import AckType
+from penstock.share.acknowledgement import AckType
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, encode
 from penstock.state.store import PutOp

@@ -28,7 +28,7 @@ from penstock.replica.leader import Leader
 from penstock.share.dead_letter_logs import LetterResult
 from penstock.share.dead_letter_records import EXHAUSTED, REJECTED
 from penstock.share.dead_letter_writer import LetterLogs, RetryDelays
-from penstock.share.dead_letters import DeadLetterTarget
+from penstock.share.dead_letters import MAX_REASON_CHARS, DeadLetterTarget
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, encode
 from penstock.state.store import PutOp
@@ -158,6 +158,37 @@ async def test_a_record_that_is_released_too_often_becomes_a_letter(broker):
     await until(lambda: letters(broker))
     headers = dict(letters(broker)[0].headers)
     assert (headers["__dlq.errors.delivery.count"], headers["__dlq.errors.message"]) == (b"2", EXHAUSTED.encode())
+
+
+@pytest.mark.parametrize("is_fetch", [False, True])
+async def test_a_letter_has_the_reason_that_the_member_gave_last(broker, is_fetch):
+    await configure(broker, **{"share.delivery.count.limit": "2"})
+    await create(broker)
+    await append(broker, 2)
+    member = ShareMember(broker)
+    await member.fetch("t")
+    for reason in ("at first", "no stock"):
+        acks = {"t": [(0, 0, [RELEASE], -1, reason)]}
+        if is_fetch:
+            await member.fetch(acks=acks, max_records=0)
+        else:
+            assert ack_error(await member.acknowledge(acks)) == E.NONE
+        if reason == "at first":
+            assert acquired(await member.fetch()) == [(0, 0, 2)]
+    await member.acknowledge({"t": [(1, 1, [REJECT], -1, "no such customer")]})
+    await until(lambda: len(letters(broker)) == 2)
+    messages = [dict(letter.headers)["__dlq.errors.message"] for letter in letters(broker)]
+    assert messages == [f"{EXHAUSTED}: no stock".encode(), f"{REJECTED}: no such customer".encode()]
+
+
+async def test_a_reason_that_is_too_long_is_refused(broker):
+    await append(broker, 1)
+    member = ShareMember(broker)
+    await member.fetch("t")
+    too_long = {"t": [(0, 0, [REJECT], -1, "x" * (MAX_REASON_CHARS + 1))]}
+    assert ack_error(await member.acknowledge(too_long)) == E.INVALID_REQUEST
+    longest = {"t": [(0, 0, [REJECT], -1, "x" * MAX_REASON_CHARS)]}
+    assert ack_error(await member.acknowledge(longest)) == E.NONE
 
 
 async def test_without_copies_a_letter_has_headers_alone(broker):

@@ -11,9 +11,10 @@ import pytest
 
 from penstock.group.modern.group import GroupType
 from penstock.group.modern.share import share_heartbeat
+from penstock.share.acknowledgement import AckBatch, AckType
 from penstock.share.acquisition import AcquireRequest
 from penstock.share.leader import SharePartitionLeader
-from penstock.share.partition import AckBatch, AckType, LogBatch, ShareLimits, ShareSnapshot
+from penstock.share.partition import LogBatch, ShareLimits, ShareSnapshot
 from penstock.share.redelivery import DeliveryLimit
 from penstock.share.state import ShareState, encode_state
 from penstock.share.state_client import SharePartitionKey, StateWrite

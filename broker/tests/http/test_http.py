@@ -16,7 +16,7 @@ from penstock.http.app import HttpServer
 from penstock.replica.health import ReplicaHealth
 from penstock.server.listener import ListenError
 from penstock.server.stats import CloseReason
-from penstock.share.partition import AckType
+from penstock.share.acknowledgement import AckType
 from penstock.wire.acl import AclOperation, ResourceType
 
 pytestmark = pytest.mark.integration

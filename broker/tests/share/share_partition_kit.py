@@ -5,9 +5,10 @@ from __future__ import annotations
 from array import array
 
 from penstock.filter import RecordFilter
+from penstock.share.acknowledgement import AckBatch, AckType
 from penstock.share.acquisition import AcquiredRange, AcquireMode, AcquireRequest
 from penstock.share.contents import BatchContents, BatchKeys, adjacent
-from penstock.share.partition import AckBatch, AckType, LogBatch, ShareLimits, SharePartition, ShareSnapshot
+from penstock.share.partition import LogBatch, ShareLimits, SharePartition, ShareSnapshot
 from penstock.share.redelivery import GROUP_BACKOFF, NO_BACKOFF, Delay, DeliveryLimit, RedeliveryBackoff
 from penstock.share.window import RecordState, StateRun
 from penstock.wire.errors import ErrorCode

@@ -6,9 +6,10 @@ import pytest
 from share_partition_kit import TEN, A, Driver, K, Q, R, filtered
 
 from penstock.filter import RecordFilter
+from penstock.share.acknowledgement import AckType
 from penstock.share.acquisition import AcquireMode
 from penstock.share.contents import BatchContents, ContentsQuery, adjacent, decode_contents, no_keys
-from penstock.share.partition import AckType, LogBatch
+from penstock.share.partition import LogBatch
 from penstock.wire.batch import read_header
 from penstock.wire.compression import Codec, DecompressedTooLarge
 from penstock.wire.records import Record, build_batch

@@ -79,6 +79,12 @@ def test_the_headers_have_the_reason_and_the_known_times(is_rejected: bool, mess
     assert (headers[MESSAGE], headers[FIRST_FAILURE], headers[LAST_FAILURE]) == (message.encode(), b"1000", b"2000")
 
 
+@pytest.mark.parametrize(("is_rejected", "message"), [(True, REJECTED), (False, EXHAUSTED)])
+def test_the_reason_that_the_member_gave_follows_that_of_the_broker(is_rejected: bool, message: str) -> None:
+    headers = dict(failure_headers(SOURCE, Failure(7, 2, is_rejected, 1000, 2000, "no such customer: é")))
+    assert headers[MESSAGE] == f"{message}: no such customer: é".encode()
+
+
 def test_a_letter_that_is_too_large_leaves_the_original_out() -> None:
     original = Record(offset=7, value=bytes(500), headers=(("a", bytes(500)),))
     headers = failure_headers(SOURCE, Failure(7, 2, is_rejected=True))

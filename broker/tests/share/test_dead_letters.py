@@ -14,16 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from penstock.replica.producer_state import ProducerState, SequenceCheck
+from penstock.share.acknowledgement import AckBatch, AckType
 from penstock.share.acquisition import AcquireRequest
 from penstock.share.dead_letters import MAX_BATCHED_LETTERS, MAX_PRODUCER_EPOCH, DeadLetterState, DeadLetterTarget
-from penstock.share.partition import (
-    AckBatch,
-    AckType,
-    LogBatch,
-    ShareLimits,
-    SharePartition,
-    ShareSnapshot,
-)
+from penstock.share.partition import LogBatch, ShareLimits, SharePartition, ShareSnapshot
 from penstock.share.redelivery import DeliveryLimit
 from penstock.share.state import InvalidShareState, ShareState, StateVersion, decode_state, encode_state
 from penstock.share.window import RecordState, StateRun

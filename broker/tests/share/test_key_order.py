@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from share_partition_kit import LOCK_MS, OK, A, Driver, K, Q, filtered, keyed
 
-from penstock.share.partition import AckType, LogBatch, ShareLimits
+from penstock.share.acknowledgement import AckType
+from penstock.share.partition import LogBatch, ShareLimits
 from penstock.share.redelivery import DeliveryLimit, RedeliveryBackoff
 from penstock.share.window import StateRun
 
@@ -164,6 +165,14 @@ def test_many_deleted_records_cost_no_more_than_the_index() -> None:
     offsets(d)
     d.partition.on_log_start(1 << 50)
     assert d.partition.next_fetch_offset() == 1 << 50
+
+
+def test_records_that_do_not_fit_in_the_window_keep_their_order_later() -> None:
+    d = ordered(keyed(0, "aaaab"), max_locks=2)
+    for offset in range(3):
+        assert offsets(d) == [offset]
+        d.settle(offset, offset, ACCEPT)
+    assert offsets(d) == [3, 4]
 
 
 # Together with `share.filter`

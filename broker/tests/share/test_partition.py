@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from share_partition_kit import INVALID, INVALID_STATE, LOCK_MS, OK, TEN, A, Driver, K, Q, R
 
-from penstock.share.partition import AckBatch, AckType, LogBatch, ShareSnapshot
+from penstock.share.acknowledgement import AckBatch, AckType
+from penstock.share.partition import LogBatch, ShareSnapshot
 from penstock.share.redelivery import DeliveryLimit
 from penstock.share.window import StateRun
 

@@ -17,15 +17,9 @@ from hypothesis.stateful import (
 )
 from share_partition_kit import filtered, keyed
 
+from penstock.share.acknowledgement import AckBatch, AckType
 from penstock.share.acquisition import AcquireMode, AcquireRequest
-from penstock.share.partition import (
-    AckBatch,
-    AckType,
-    LogBatch,
-    ShareLimits,
-    SharePartition,
-    ShareSnapshot,
-)
+from penstock.share.partition import LogBatch, ShareLimits, SharePartition, ShareSnapshot
 from penstock.share.redelivery import DELAY_STEP_MS, GROUP_BACKOFF, NO_BACKOFF, DeliveryLimit, RedeliveryBackoff
 from penstock.share.state import ShareState, StateVersion, decode_state, encode_state
 from penstock.share.window import RecordState

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from share_partition_kit import INVALID, LOCK_MS, OK, TEN, A, Driver, Q
 
+from penstock.share.acknowledgement import AckBatch, AckType
 from penstock.share.acquisition import AcquireRequest
-from penstock.share.partition import AckBatch, AckType, LogBatch, ShareLimits
+from penstock.share.partition import LogBatch, ShareLimits
 from penstock.share.redelivery import MAX_DELAY_MS, NEVER, NO_BACKOFF, Delay, DeliveryLimit, RedeliveryBackoff
 from penstock.share.window import StateRun
 

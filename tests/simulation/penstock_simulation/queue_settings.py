@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client import Consumer, TopicPartition
 from penstock.client.letters import parse_letter
-from penstock.share.partition import AckType
+from penstock.share.acknowledgement import AckType
 from penstock.wire.record import Record
 from penstock_simulation.history import Letter
 

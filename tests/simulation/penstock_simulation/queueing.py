@@ -15,7 +15,7 @@ from uuid import UUID
 
 from penstock.client import Admin, BrokerError, ClientError, Consumer, ErrorCode
 from penstock.client.cluster import ClusterConnections
-from penstock.share.partition import AckType
+from penstock.share.acknowledgement import AckType
 from penstock.wire.messages import share_acknowledge as ack
 from penstock.wire.messages import share_fetch as fetch
 from penstock.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse

@@ -10,8 +10,8 @@ from uuid import UUID
 from penstock.api.authorization.access import DataAccess
 from penstock.api.exchange import PeerInfo
 from penstock.replica.manager import ReplicaManager
+from penstock.share.acknowledgement import AckBatch, AckType, are_well_formed
 from penstock.share.leaders import ShareLeaders
-from penstock.share.partition import AckBatch, AckType, are_well_formed
 from penstock.share.sessions import SessionKey, TopicPartition
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.apis import ApiKey
@@ -33,6 +33,7 @@ class RequestedBatch(Protocol):
     last_offset: int
     acknowledge_types: list[int]
     redelivery_delay_ms: int
+    reason: str
 
 
 class RequestedPartition(Protocol):
@@ -140,6 +141,8 @@ class ShareAcks:
 def ack_batches(requested: RequestedPartition) -> list[AckBatch]:
     """Return the acknowledgements of a partition."""
     return [
-        AckBatch(batch.first_offset, batch.last_offset, batch.acknowledge_types, batch.redelivery_delay_ms)
+        AckBatch(
+            batch.first_offset, batch.last_offset, batch.acknowledge_types, batch.redelivery_delay_ms, batch.reason
+        )
         for batch in requested.acknowledgement_batches
     ]

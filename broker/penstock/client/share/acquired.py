@@ -25,6 +25,7 @@ class AckRun(NamedTuple):
     last_offset: int
     types: list[int]
     delay_ms: int
+    reason: str = ""
 
 
 class AcquiredPartition:
@@ -117,9 +118,11 @@ class AcquiredPartition:
 
 
 def ack_runs(choices: dict[int, AckChoice]) -> Iterator[AckRun]:
-    """Yield adjacent offsets that have the same delay, as a request names them."""
+    """Yield adjacent offsets that have the same delay and reason, as a request names them."""
     ordered = sorted(choices.items())
-    for (_, delay_ms), run in groupby(enumerate(ordered), lambda each: (each[1][0] - each[0], each[1][1].delay_ms)):
+    for (_, (_, delay_ms, reason)), run in groupby(
+        enumerate(ordered), lambda each: (each[1][0] - each[0], each[1][1]._replace(type=Acknowledgement.GAP))
+    ):
         found = [each for _, each in run]
         types = [int(choice.type) for _, choice in found]
-        yield AckRun(found[0][0], found[-1][0], types if len(set(types)) > 1 else types[:1], delay_ms)
+        yield AckRun(found[0][0], found[-1][0], types if len(set(types)) > 1 else types[:1], delay_ms, reason)

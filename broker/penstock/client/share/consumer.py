@@ -17,6 +17,7 @@ from penstock.client.share.requests import BATCH_OPTIMIZED, RECORD_LIMIT, ShareF
 from penstock.client.share.subscription import ShareSubscription
 from penstock.client.share.types import (
     MAX_REDELIVERY_DELAY_MS,
+    MAX_REJECTION_REASON_CHARS,
     AckChoice,
     Acknowledgement,
     AcknowledgementResult,
@@ -256,18 +257,23 @@ class ShareConsumer:
         """
         self._acknowledge(record, AckChoice(Acknowledgement.ACCEPT))
 
-    def release(self, record: ShareRecord, *, delay_ms: int | None = None) -> None:
+    def release(self, record: ShareRecord, *, delay_ms: int | None = None, reason: str = "") -> None:
         """Let the record be delivered again, to any member: after `delay_ms`, or else after the group's back-off.
 
-        The delay is an extension of the protocol; brokers without it deliver the record again at once.
+        If this was the last delivery, the dead letter has the first 256 characters of the reason. Delay and reason are
+        extensions of the protocol; brokers without them deliver the record again at once.
         """
         if delay_ms is not None and not 0 <= delay_ms <= MAX_REDELIVERY_DELAY_MS:
             raise ValueError(f'invalid delay_ms "{delay_ms}"; use 0 to {MAX_REDELIVERY_DELAY_MS} (30 days)')
-        self._acknowledge(record, AckChoice(Acknowledgement.RELEASE, -1 if delay_ms is None else delay_ms))
+        reason = reason[:MAX_REJECTION_REASON_CHARS]
+        self._acknowledge(record, AckChoice(Acknowledgement.RELEASE, -1 if delay_ms is None else delay_ms, reason))
 
-    def reject(self, record: ShareRecord) -> None:
-        """Let the record not be delivered again: it cannot be processed."""
-        self._acknowledge(record, AckChoice(Acknowledgement.REJECT))
+    def reject(self, record: ShareRecord, *, reason: str = "") -> None:
+        """Let the record not be delivered again: it cannot be processed.
+
+        Its dead letter has the first 256 characters of the reason, an extension of the protocol.
+        """
+        self._acknowledge(record, AckChoice(Acknowledgement.REJECT, reason=reason[:MAX_REJECTION_REASON_CHARS]))
 
     def renew(self, record: ShareRecord) -> None:
         """Keep the record for another `share.record.lock.duration.ms` (KIP-1222), without acknowledging it.

@@ -13,6 +13,8 @@ from penstock.client.types import Headers, TopicPartition
 
 MAX_REDELIVERY_DELAY_MS = 30 * 24 * 3_600_000
 """The longest delay of a release."""
+MAX_REJECTION_REASON_CHARS = 256
+"""Characters of a reason; what exceeds them is cut off."""
 
 TopicIdPartition = tuple[UUID, int]
 """A partition by topic id: a topic that was created again is another one."""
@@ -29,10 +31,11 @@ class Acknowledgement(IntEnum):
 
 
 class AckChoice(NamedTuple):
-    """An acknowledgement; `delay_ms` is of a release, -1 for the group's back-off."""
+    """An acknowledgement; `delay_ms` is of a release, -1 for the group's back-off; `reason` is for a dead letter."""
 
     type: Acknowledgement
     delay_ms: int = -1
+    reason: str = ""
 
 
 class DeliveryOwner(Protocol):

@@ -16,12 +16,14 @@ class AcknowledgementBatch(Message):
     last_offset: int = 0
     acknowledge_types: list[int] = []
     redelivery_delay_ms: int = -1
+    reason: str = ""
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("first_offset", "int64", 1, 2),
         Field("last_offset", "int64", 1, 2),
         Field("acknowledge_types", "int8", 1, 2, array=True),
         Field("redelivery_delay_ms", "int64", 1, 2, tag=10001),
+        Field("reason", "string", 1, 2, tag=10002),
     )
 
 

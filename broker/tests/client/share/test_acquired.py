@@ -19,7 +19,9 @@ from penstock.client.share.types import AckChoice, Acknowledgement
 
 TP = TopicPartition("t", 0)
 ACCEPT, RELEASE, RENEW = (AckChoice(Acknowledgement[name]) for name in ("ACCEPT", "RELEASE", "RENEW"))
-CHOICES = st.builds(AckChoice, st.sampled_from(Acknowledgement), st.sampled_from([-1, 0, 1000]))
+CHOICES = st.builds(
+    AckChoice, st.sampled_from(Acknowledgement), st.sampled_from([-1, 0, 1000]), st.sampled_from(["", "x"])
+)
 LOCK_END_S = 30.0
 
 
@@ -36,12 +38,12 @@ class Partition(AcquiredPartition):
 def read_runs(runs: list[AckRun]) -> dict[int, AckChoice]:
     """Return the acknowledgement of each offset, as a broker reads it."""
     found: dict[int, AckChoice] = {}
-    for first, last, types, delay_ms in runs:
+    for first, last, types, delay_ms, reason in runs:
         offsets = range(first, last + 1)
         assert len(types) in (1, len(offsets))
         for offset, kind in zip(offsets, types * len(offsets) if len(types) == 1 else types, strict=True):
             assert offset not in found
-            found[offset] = AckChoice(Acknowledgement(kind), delay_ms)
+            found[offset] = AckChoice(Acknowledgement(kind), delay_ms, reason)
     return found
 
 

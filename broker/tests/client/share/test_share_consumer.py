@@ -11,8 +11,10 @@ from share_members import backlog, number_of, send_jobs, start_with_the_first_re
 from penstock.client import (
     AcknowledgementResult,
     Admin,
+    AlterConfig,
     BrokerError,
     Closed,
+    Consumer,
     ErrorCode,
     IllegalState,
     NewTopic,
@@ -98,6 +100,28 @@ async def test_released_records_come_again_and_rejected_and_accepted_ones_do_not
             consumer.accept(job)
         assert await consumer.commit() == {}
         assert await backlog(admin, group) == 0
+
+
+async def test_a_dead_letter_has_the_reason_of_its_rejection(
+    bootstrap: str, admin: Admin, topic: str, group: str
+) -> None:
+    letters = f"dlq.{topic}"
+    await admin.create_topics([NewTopic(letters, 1, 1, {"errors.deadletterqueue.group.enable": "true"})])
+    settings = {"errors.deadletterqueue.topic.name": letters, "share.auto.offset.reset": "earliest"}
+    await admin.alter_group_configs({group: [AlterConfig(name, value) for name, value in settings.items()]})
+    await send_jobs(bootstrap, topic, 0, 2)
+    async with explicit(bootstrap, group) as consumer:
+        consumer.subscribe([topic])
+        for job in await take(consumer, 2):
+            consumer.reject(job, reason=f"job {number_of(job)} is invalid, {'x' * 300}")
+        assert await consumer.commit() == {}
+    async with Consumer(bootstrap, offset_reset="earliest") as reader:
+        reader.assign([(letters, 0)])
+        found = [dict((await reader.getone()).headers)["__dlq.errors.message"] for _ in range(2)]
+    assert sorted(message[:53] for message in found) == [
+        b"rejected by a member of the group: job %d is invalid, " % n for n in range(2)
+    ]
+    await admin.delete_topics([letters])
 
 
 async def test_in_implicit_mode_a_released_record_is_not_accepted(
