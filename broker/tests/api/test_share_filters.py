@@ -100,6 +100,8 @@ async def test_large_batches_are_decoded_in_a_thread(broker, codec):
 async def test_a_small_batch_that_decompresses_to_much_is_decoded_in_a_thread(broker):
     await append_typed(broker, "ba", Codec.ZSTD, b"\0" * 500_000)
     assert acquired(await ShareMember(broker).fetch("t")) == [(1, 1, 1)]
+    (led,) = broker.services.share
+    assert led.decoder.thread_reads == 1
 
 
 async def test_an_ordered_group_decodes_large_batches_in_a_thread(broker):
