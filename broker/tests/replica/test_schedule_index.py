@@ -28,9 +28,19 @@ class Batch(NamedTuple):
 class ScheduleMachine(RuleBasedStateMachine):
     """Schedules, cancels, delivers, copies, deletes and replays, with small limits so that all paths are taken."""
 
-    @initialize(max_sorted=st.sampled_from([2, 16_384]), at_once=st.sampled_from([0, 512]), step=st.integers(1, 8))
-    def start(self, max_sorted: int, at_once: int, step: int) -> None:
-        self.limits = {"MAX_SORTED": max_sorted, "SWEPT_AT_ONCE": at_once, "SWEPT_PER_STEP": step}
+    @initialize(
+        max_sorted=st.sampled_from([2, 16_384]),
+        at_once=st.sampled_from([-1, 512]),
+        step=st.integers(1, 8),
+        per_cancellation=st.sampled_from([0, 2, 64]),
+    )
+    def start(self, max_sorted: int, at_once: int, step: int, per_cancellation: int) -> None:
+        self.limits = {
+            "MAX_SORTED": max_sorted,
+            "SWEPT_AT_ONCE": at_once,
+            "SWEPT_PER_STEP": step,
+            "RECORDS_PER_CANCELLATION": per_cancellation,
+        }
         self.saved = {name: getattr(schedule_index, name) for name in self.limits}
         for name, value in self.limits.items():
             setattr(schedule_index, name, value)
@@ -147,3 +157,15 @@ def test_a_million_records_cost_about_32_bytes_each() -> None:
         index.apply_rows(base, ((START_MS + (base + i) * 37 % 2_592_000_000, -1, i, 0) for i in range(1_000)))
     size = sum(rows.buffer_info()[1] * rows.itemsize for rows in index.minutes.values())
     assert (index.count, size) == (1_000_000, 32_000_000)
+
+
+def test_a_cancellation_that_is_not_applied_yet_holds_for_sorted_records_too() -> None:
+    index = ScheduleIndex()
+    index.apply_rows(0, [(START_MS + i, OWN_OFFSET, i + 1, 0) for i in range(1_000)])
+    first = index.take_due(START_MS + 5, 3)
+    assert [r.origin for r in first] == [0, 1, 2]
+    index.complete(3)
+    index.apply_rows(1_000, [(CANCELS, OWN_OFFSET, 5, 0)])
+    assert index.count == 997, "one cancellation does not start a sweep"
+    assert [r.origin for r in index.take_due(START_MS + 5, 10)] == [3, 5]
+    assert index.count == 996

@@ -190,10 +190,27 @@ async def test_records_that_arrive_while_the_log_is_read_are_not_lost(path: Data
     assert schedule_of(leader).index is None
     appended(leader, record("a", after(1_000)), record("now"))
     assert values(leader) == ["now"]
+    await asyncio.sleep(0)  # the thread now reads the log as it was
+    appended(leader, record("b", after(1_000)), record("also now"))
     schedule = await is_loaded(leader)
-    assert schedule.waiting == 1
+    assert schedule.waiting == 2
     await pass_time(path, leader, 1_000)
-    assert values(leader) == ["now", "a"]
+    assert values(leader) == ["now", "also now", "a", "b"]
+
+
+async def test_a_record_that_is_cancelled_while_it_is_read_is_not_delivered(path: DataPath) -> None:
+    leader = await path.partition(**SCHEDULED)
+    schedule = await is_loaded(leader)
+    appended(leader, record("a", after(1_000), key=b"a"), record("b", after(1_000), key=b"b"))
+    path.clock.advance(1_000)
+    path.replicas.delayed.on_timer()
+    await asyncio.sleep(0)
+    assert schedule.index is not None
+    assert len(schedule.index.taken) == 2
+    appended(leader, record("", (CANCEL, b""), key=b"a"))
+    await until(lambda: not schedule.is_delivering)
+    assert values(leader) == ["b"]
+    assert schedule.waiting == 0
 
 
 async def test_cancelling_drops_all_earlier_records_with_the_key(path: DataPath) -> None:
@@ -305,8 +322,15 @@ async def test_scheduled_records_outlive_their_segment(path: DataPath) -> None:
         path.clock.advance(1_000)
     await path.flushed()
     assert leader.log.start_offset == 0
+    path.clock.advance(3_600_000)
+    path.log_dir.retention.apply(leader.log)
+    assert leader.log.start_offset == 0, "records wait in the oldest segment"
+    assert schedule.index is not None
+    copying = asyncio.create_task(schedule.copy_next(schedule.index))
+    await asyncio.sleep(0)
     appended(leader, record("", (CANCEL, b""), key=b"c"))
-    await pass_time(path, leader, 3_600_000)
+    assert await copying
+    await pass_time(path, leader, 1)
     path.log_dir.retention.apply(leader.log)
     assert leader.log.start_offset >= first_end
     assert schedule.waiting == 2

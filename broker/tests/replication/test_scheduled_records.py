@@ -147,6 +147,7 @@ async def test_followers_delete_only_what_the_leader_has_deleted(cluster: Cluste
     for broker in cluster.brokers.values():
         role = broker.role()
         assert role is not None
+        await until(lambda role=role: role.high_watermark == role.log.end_offset)
         broker.log_dir.retention.apply(role.log)
         assert role.log.start_offset == 0
 
