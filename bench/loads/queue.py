@@ -143,7 +143,8 @@ class QueueLoad:
     def publish_on_schedule(self, seconds: float) -> int:
         """Publish single messages at the rate for `seconds`. Returns their number."""
         interval_ns = int(1e9 / self.spec.rate_per_s)
-        due_ns, end_ns = time.perf_counter_ns(), time.perf_counter_ns() + int(seconds * 1e9)
+        due_ns = time.perf_counter_ns()
+        end_ns = due_ns + int(seconds * 1e9)
         sent = 0
         while due_ns < end_ns:
             while due_ns < end_ns and time.perf_counter_ns() >= due_ns and self.publisher.is_ready:

@@ -1,9 +1,9 @@
-"""Publishing with confirms to a topic, and members of a share group that release records once."""
+"""The load of queues on a server in memory and on a topic, and members of a share group that release records once."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,6 +11,7 @@ from bench import admin, client
 from bench.loads import specs
 from bench.peers.broker import Broker, Peer
 from bench.peers.penstock import Penstock
+from bench.tests.amqp_server_kit import AmqpServer
 
 CORE = min(os.sched_getaffinity(0))
 PARTITIONS = 3
@@ -65,3 +66,70 @@ def test_members_that_release_every_second_record_once_accept_all(broker: Broker
         )
     )
     assert metrics["messages"] > 0
+
+
+@pytest.fixture
+def server() -> Iterator[AmqpServer]:
+    running = AmqpServer()
+    yield running
+    running.close()
+
+
+MESSAGES = 410
+
+
+def _queue(
+    server: AmqpServer,
+    members: int,
+    *,
+    one_by_one: bool = False,
+    alternating: bool = False,
+    rate_per_s: int = 0,
+    seconds: float = 60.0,
+) -> specs.Metrics:
+    return client.run(
+        specs.Queue(
+            address=server.address,
+            topic="",
+            broker_pids=(os.getpid(),),
+            core=CORE,
+            protocol="amqp",
+            size_bytes=100,
+            messages=MESSAGES,
+            members=members,
+            seconds=seconds,
+            one_by_one=one_by_one,
+            alternating=alternating,
+            rate_per_s=rate_per_s,
+            prefetch=50,
+        )
+    )
+
+
+def test_a_queue_is_filled_and_its_members_accept_all_messages_together(server: AmqpServer) -> None:
+    assert _queue(server, 3)["messages"] == MESSAGES
+    assert server.record.accepted == MESSAGES
+    assert len(server.record.acks) < MESSAGES / 10
+
+
+def test_members_accept_messages_one_by_one(server: AmqpServer) -> None:
+    assert _queue(server, 2, one_by_one=True)["messages"] == MESSAGES
+    assert server.record.acks == [False] * MESSAGES
+
+
+def test_members_release_every_second_message_once_and_accept_all(server: AmqpServer) -> None:
+    assert _queue(server, 2, one_by_one=True, alternating=True)["messages"] == MESSAGES
+    assert server.record.accepted == MESSAGES
+    assert MESSAGES / 4 < server.record.released <= MESSAGES
+
+
+def test_without_members_a_section_is_the_confirmed_messages(server: AmqpServer) -> None:
+    assert _queue(server, 0)["messages"] == MESSAGES
+    assert len(server.messages) == 2 * MESSAGES  # with the warm-up
+
+
+def test_at_a_rate_each_message_counts_from_its_schedule(server: AmqpServer) -> None:
+    metrics = _queue(server, 2, rate_per_s=100, seconds=0.5)
+    assert metrics["messages"] == 50
+    assert 0 < metrics["end_to_end_p50_ms"] <= metrics["end_to_end_p99_ms"]
+    assert server.record.accepted == 100  # with the warm-up
