@@ -41,15 +41,17 @@ class Worker:
         """Records to acknowledge one by one: partition and offset."""
         self.in_flight: deque[tuple[bool, int]] = deque()
         """For each request in flight, whether it is a fetch, and how many records it accepts."""
-        self.is_fetching = False
 
     def send_next(self) -> None:
-        """Acknowledge the next records one by one, or fetch, as far as the spec permits requests in flight."""
+        """Acknowledge the next records one by one, as far as the spec permits requests in flight, or fetch.
+
+        A fetch waits for the responses to all acknowledgements, as clients' fetches do.
+        """
         limit = self.load.spec.in_flight
         requests = []
         while self.single and len(self.in_flight) < limit:
             requests.append(self.acknowledge(*self.single.popleft()))
-        if not self.single and not self.is_fetching and len(self.in_flight) < limit:
+        if not self.in_flight:
             requests.append(self.fetch())
         if requests:
             self.stream.send(b"".join(requests))
@@ -62,7 +64,6 @@ class Worker:
 
     def fetch(self) -> bytes:
         """Return a fetch that accepts what is held."""
-        self.is_fetching = True
         self.in_flight.append((True, sum(last - first + 1 for each in self.held.values() for first, last in each)))
         request = self.member.fetch(self.held, max_records=self.load.spec.max_records, max_wait_ms=MAX_WAIT_MS)
         self.held = {}
@@ -75,7 +76,6 @@ class Worker:
         for answer in self.stream.answers():
             is_fetch, accepted_records = self.in_flight.popleft()
             if is_fetch:
-                self.is_fetching = False
                 self.take(answer, share_wire.fetch_response(answer))
             else:
                 share_wire.acknowledge_response(answer)
