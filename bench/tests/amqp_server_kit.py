@@ -20,6 +20,8 @@ class Record:
 
     accepted: int = 0
     released: int = 0
+    released_again: int = 0
+    """Messages that were released after they had been released before."""
     acks: list[bool] = field(default_factory=list)
     """For each basic.ack, whether it was for all messages up to one."""
 
@@ -86,8 +88,10 @@ class Session:
         elif method == (60, 120):
             tag, flags = struct.unpack(">QB", arguments)
             assert flags == 2
+            body, was_released = self.held.pop(tag)
             self.server.record.released += 1
-            self.server.messages.appendleft((self.held.pop(tag)[0], True))
+            self.server.record.released_again += was_released
+            self.server.messages.appendleft((body, True))
         self.server.deliver()
 
     def on_ack(self, tag: int, flags: int) -> None:
