@@ -46,8 +46,8 @@ class PipelinedConnection(Connection):
 
     def receive(self) -> bytes:
         """Return the next response, without its size."""
-        (size_bytes,) = struct.unpack(">i", self._exactly(4))
-        return self._exactly(size_bytes)
+        (size_bytes,) = struct.unpack(">i", self.exactly(4))
+        return self.exactly(size_bytes)
 
 
 class Side:
