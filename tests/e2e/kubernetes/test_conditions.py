@@ -108,6 +108,7 @@ def test_a_full_quota_is_named_in_the_condition(release: Release) -> None:
         eventually("nothing is left of it", lambda: "quota" not in message() and is_settled(release), 120)
 
 
+@pytest.mark.full
 def test_ready_is_false_while_all_brokers_are_killed_and_true_once_they_are_back(release: Release) -> None:
     release.kubectl("delete", "pod", *release.brokers(), "--grace-period=0", "--force", "--wait=false")
     ready = eventually(
