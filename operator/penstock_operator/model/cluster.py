@@ -330,7 +330,8 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
             " etcd.snapshots: the last snapshot of etcd was stored and is not overdue. Spread: no pods share a"
             " node although another one is free. Certificates, with listeners: the brokers' certificates are valid; the"
             " message states the step of a CA rollover. Hibernated, with annotation penstock.io/hibernate: no pod runs;"
-            " if False, the message states what it waits for.",
+            " if False, the message states what it waits for. Reconciling, only while True: an operation runs."
+            " Stalled, only while True: an operation needs a user.",
             schema=keyed_by("type"),
         ),
     ] = ()

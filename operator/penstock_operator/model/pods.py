@@ -32,11 +32,19 @@ TOLERATIONS: dict[str, Any] = {
     "items": {
         "type": "object",
         "properties": {
-            "key": _TEXT,
-            "operator": {"type": "string", "enum": ["Exists", "Equal"]},
-            "value": _TEXT,
-            "effect": {"type": "string", "enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
-            "tolerationSeconds": {"type": "integer", "format": "int64"},
+            "key": {"description": "Key of the taint. Default: all keys.", **_TEXT},
+            "operator": {"description": "Relation of key and value.", "type": "string", "enum": ["Exists", "Equal"]},
+            "value": {"description": "Value of the taint.", **_TEXT},
+            "effect": {
+                "description": "Effect of the taint. Default: all effects.",
+                "type": "string",
+                "enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"],
+            },
+            "tolerationSeconds": {
+                "description": "Time for which a taint with effect NoExecute is tolerated. Default: forever.",
+                "type": "integer",
+                "format": "int64",
+            },
         },
     },
 }
@@ -47,9 +55,17 @@ SPREAD: dict[str, Any] = {
         "type": "object",
         "required": ["maxSkew", "topologyKey", "whenUnsatisfiable"],
         "properties": {
-            "maxSkew": {"type": "integer", "minimum": 1},
-            "topologyKey": _TEXT,
-            "whenUnsatisfiable": {"type": "string", "enum": ["DoNotSchedule", "ScheduleAnyway"]},
+            "maxSkew": {
+                "description": "Maximum difference of the numbers of pods in two domains.",
+                "type": "integer",
+                "minimum": 1,
+            },
+            "topologyKey": {"description": "Node label whose values are the domains.", **_TEXT},
+            "whenUnsatisfiable": {
+                "description": "What the scheduler does with a pod that would exceed maxSkew.",
+                "type": "string",
+                "enum": ["DoNotSchedule", "ScheduleAnyway"],
+            },
         },
         "x-kubernetes-preserve-unknown-fields": True,
     },
@@ -57,5 +73,9 @@ SPREAD: dict[str, Any] = {
 
 PULL_SECRETS: dict[str, Any] = {
     "type": "array",
-    "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string", "maxLength": 253}}},
+    "items": {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"name": {"description": "Name of the Secret.", "type": "string", "maxLength": 253}},
+    },
 }

@@ -13,6 +13,8 @@ KINDS: dict[str, KubeResource] = {
 }  # fmt: skip
 SHORT_NAMES = {"pcl": "Cluster", "pt": "Topic", "pcg": "ConsumerGroup", "puser": "User", "group": "ConsumerGroup"}
 NOT_A_FAULT = {"Progressing", "Hibernated"}
+GENERIC = {"Reconciling", "Stalled"}
+"""Conditions that are True only if another condition has the details."""
 """Conditions that are False while all is well."""
 HIBERNATED = {"Hibernated", "Hibernating", "Waking", "ClusterHibernated"}
 """Reasons of conditions that are not True because the Cluster is hibernated."""
@@ -42,7 +44,8 @@ def kind_of(word: str) -> str | None:
 
 def conditions_of(body: Object) -> list[Mapping[str, Any]]:
     """Return the conditions of an object."""
-    return list((body.get("status") or {}).get("conditions") or ())
+    found = (body.get("status") or {}).get("conditions") or ()
+    return [condition for condition in found if condition.get("type") not in GENERIC]
 
 
 def is_outdated(body: Object) -> bool:

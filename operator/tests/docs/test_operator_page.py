@@ -122,6 +122,8 @@ CONDITIONS = {
     "Authorization",
     "Quotas",
     "StateStore",
+    "Reconciling",
+    "Stalled",
     "Snapshots",
 }
 OTHER_WORDS = {

@@ -103,6 +103,21 @@ def test_each_field_says_what_it_is_for_in_the_schema_and_on_the_page(kind: str)
             assert re.search(rf"\| `{name}` \| .* \| {re.escape(meaning)} \|", PAGE), path
 
 
+@every_kind
+def test_kubectl_explain_describes_each_field_also_of_pods(kind: str) -> None:
+    def undescribed(part: Schema, path: str) -> Iterator[str]:
+        for name, inner in part.get("properties", {}).items():
+            if not inner.get("description", "").endswith("."):
+                yield f"{path}.{name}"
+            yield from undescribed(inner, f"{path}.{name}")
+        for each in (part.get("items"), part.get("additionalProperties")):
+            if isinstance(each, dict):
+                yield from undescribed(each, f"{path}[]")
+
+    parts = schema(kind)["properties"]
+    assert [path for name in ("spec", "status") for path in undescribed(parts[name], name)] == []
+
+
 def test_each_kind_of_the_page_has_its_example_in_full() -> None:
     for kind in KINDS:
         example = (ROOT / "docs" / "reference" / "examples" / f"{kind.lower()}.yaml").read_text()

@@ -78,6 +78,7 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
     if found.spread.reason:
         conditions.append(("Spread", found.spread.is_spread, found.spread.reason, found.spread.message))
     conditions = hibernated(conditions, found.hibernation)
+    conditions += generic_conditions(conditions)
     made = tuple(
         Condition(
             type=kind,
@@ -161,6 +162,16 @@ def _comparable(version: str) -> tuple[tuple[int, str], ...]:
 
 
 Finding = tuple[str, "bool | None", str, str]
+
+
+def generic_conditions(conditions: list[Finding]) -> list[Finding]:
+    """Return the conditions by which GitOps tools judge any resource (kstatus): Reconciling while an operation is in
+    progress, Stalled if one does not continue without a user. They exist only if they are True."""
+    stalled = [finding for finding in conditions if finding[1] is False and finding[2] in STALLED_REASONS]
+    if stalled:
+        return [("Stalled", True, stalled[0][2], stalled[0][3])]
+    return [("Reconciling", True, reason, text) for kind, is_true, reason, text in conditions
+            if kind == "Progressing" and is_true]  # fmt: skip
 
 
 def hibernated(conditions: list[Finding], plan: HibernationPlan) -> list[Finding]:
@@ -315,6 +326,11 @@ SILENT_REASONS = {
     "Serving", "Done", "Waiting", "Issuing", "StateStoreUnhealthy", "Moving", "Scheduling", "Failed",
     "Stored",
 }  # fmt: skip
+STALLED_REASONS = {
+    "Blocked", "TooFewBrokers", "BelowEtcdMembers", "DrainRefused", "NotExpandable", "SmallerRefused", "VolumeLost",
+    "SecretMissing", "SecretInvalid", "SecretUnreadable", "Refused",
+}  # fmt: skip
+"""Reasons of conditions that are False until a user changes something."""
 HIBERNATION_REASONS = {"Hibernating", "Hibernated", "Waking"}
 """Reasons for which only condition Hibernated gets an Event."""
 
@@ -327,6 +343,8 @@ def condition_events(cluster: Cluster, status: ClusterStatus, *, is_rolling: boo
     for condition in status.conditions:
         if before.get(condition.type) == condition.reason or condition.reason in SILENT_REASONS:
             continue
+        if condition.type in ("Reconciling", "Stalled"):
+            continue  # they repeat another condition
         if condition.type == "Hibernated":
             events.append(KubeEvent("Normal", condition.type + condition.reason, condition.message))
             continue
