@@ -16,13 +16,18 @@ class LatestOffsets:
         self.replicas, self.remote = replicas, remote
 
     async def __call__(self, starts: Mapping[PartitionName, int]) -> dict[PartitionName, int]:
-        """Return the high watermarks of the partitions; those whose leader does not answer are left out.
+        """Return the high watermarks of the partitions; left out are those whose leader does not answer, or does not know
+        yet what its predecessor acknowledged.
 
         `starts` has an offset of each, which leaders on other brokers expect.
         """
         leaders = {name: self.replicas.find(*name) for name in starts}
-        found = {name: leader.acknowledged_end for name, leader in leaders.items() if leader is not None}
-        elsewhere = {name: [start] for name, start in starts.items() if name not in found}
+        found = {
+            name: leader.acknowledged_end
+            for name, leader in leaders.items()
+            if leader is not None and leader.is_end_known
+        }
+        elsewhere = {name: [start] for name, start in starts.items() if leaders[name] is None}
         if elsewhere:
             found |= {name: offsets.high_watermark for name, offsets in (await self.remote(elsewhere)).items()}
         return found

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from authorized_broker import ANA, ROOT, AuthorizedBroker
-from share_kit import ACCEPT, REJECT, ShareMember, ack_error, acquired, append, opened_share_broker
+from share_kit import ACCEPT, REJECT, ShareMember, ack_error, acquired, append, leader_of, opened_share_broker
 
+from penstock.replica.isr import InSyncReplicas
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.errors import ErrorCode as E
 from penstock.wire.messages import alter_share_group_offsets as alt
@@ -70,6 +71,15 @@ async def test_start_offset_and_lag_of_a_group_are_described(broker) -> None:
     found = (await describe(broker, ["t"]))["t"]
     assert (found.start_offset, found.lag, found.error_code) == (2, 10 - 2 - 1, E.NONE)
     assert (await describe(broker, ["t"], version=0))["t"].start_offset == 2
+
+
+async def test_a_new_leader_that_does_not_know_the_end_describes_no_lag(broker) -> None:
+    await worked(broker)
+    role, placed = leader_of(broker), broker.view.topics["t"].partitions[0]
+    role.isr = InSyncReplicas(placed.leader, placed, role.high_watermark + 1, 0)
+    assert (await describe(broker))["t"].lag == -1
+    role.isr = None
+    assert (await describe(broker))["t"].lag == 10 - 2 - 1
 
 
 async def test_partitions_that_are_unknown_or_have_no_state_have_no_offset(broker) -> None:
