@@ -16,8 +16,9 @@ class LatestOffsets:
         self.replicas, self.remote = replicas, remote
 
     async def __call__(self, starts: Mapping[PartitionName, int]) -> dict[PartitionName, int]:
-        """Return the high watermarks of the partitions; left out are those whose leader does not answer, or does not know
-        yet what its predecessor acknowledged.
+        """Return the high watermarks of the partitions.
+
+        Left out are those whose leader does not answer, or does not know yet what its predecessor acknowledged.
 
         `starts` has an offset of each, which leaders on other brokers expect.
         """
