@@ -6,7 +6,8 @@ import time
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, ShareConsumer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from penstock_e2e.drivers import DRIVERS, clients
@@ -128,4 +129,27 @@ async def test_penstock_client(bootstrap: str, topic: str, isolation: Isolation)
             found.append((record.value or b"").decode())
             if len(found) == len(EXPECTED):
                 break
+    assert found == EXPECTED
+
+
+def test_share_groups_get_each_record_at_its_time(bootstrap: str, topic: str) -> None:
+    earliest = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    group = ConfigResource(ResourceType.GROUP, topic, incremental_configs=[earliest])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([group])[group].result()
+    consumer = ShareConsumer({"bootstrap.servers": bootstrap, "group.id": topic})
+    consumer.subscribe([topic])
+    found: list[str] = []
+
+    def read_all() -> bool:
+        for message in consumer.poll(0.2):
+            assert message.error() is None
+            assert message.delivery_count() == 1
+            found.append(message.value().decode())
+        return len(found) >= len(EXPECTED)
+
+    try:
+        eventually("all records to arrive", read_all)
+    finally:
+        consumer.close()
     assert found == EXPECTED
