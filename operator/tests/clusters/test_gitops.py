@@ -65,6 +65,7 @@ async def test_scaling_is_in_progress_until_the_brokers_are_there_or_gone() -> N
             assert state(world) in ("InProgress", "Current")
             assert state(world) == "InProgress" or world.replicas == replicas
         assert state(world) == "Current"
+    assert not [reason for reason in world.recorded if reason.startswith("Reconciling")], "others have the Events"
 
 
 async def test_what_needs_a_user_is_failed_and_ends_with_its_cause() -> None:
