@@ -186,12 +186,29 @@ int64) is the follower's flushed offset. Tags from 10001 are Penstock's (`tools/
 AddPartitionsToTxn carry the transaction number, topic ids and leader epochs
 ([decision 0014](../decisions/0014-transactions.md)).
 
+In a topic with fewer partitions than before, the high watermark of Fetch and the latest offset of ListOffsets of a
+sealed partition end at the seal. Metadata, DescribeTopicPartitions and group assignments leave partitions out that all
+groups have read. Produce, Fetch, ListOffsets and OffsetCommit still accept them. After the partition is opened again,
+Fetch skips what was relayed, as it skips records that compaction has removed
+([decision 0052](../decisions/0052-fewer-partitions.md)).
+
 Clients may use the following fields; other clients can ignore them (decisions
 [0022](../decisions/0022-notes-of-owners.md), [0045](../decisions/0045-redelivery-of-share-groups.md),
-[0048](../decisions/0048-delayed-delivery.md) and [0053](../decisions/0053-filters.md)):
+[0048](../decisions/0048-delayed-delivery.md), [0052](../decisions/0052-fewer-partitions.md) and
+[0053](../decisions/0053-filters.md)):
 
 | API | location | tag | type | meaning |
 |---|---|---|---|---|
+| CreatePartitions 2 to 3 | topic of the request | 10001 | bool | a smaller count reduces the number of partitions; \
+without it, INVALID_PARTITIONS as in Kafka |
+| DescribeTopicPartitions 0 | topic of the response | 10001 | int32 | the number of partitions after a reduction |
+| DescribeTopicPartitions 0 | topic of the response | 10002 | array of int32 | the sealed partitions; the arrays of \
+tags 10003 to 10005 have an entry for each |
+| DescribeTopicPartitions 0 | topic of the response | 10003 | array of int64 | offsets from which records are relayed |
+| DescribeTopicPartitions 0 | topic of the response | 10004 | array of int32 | partitions to which records are relayed |
+| DescribeTopicPartitions 0 | topic of the response | 10005 | array of int64 | offsets that a group has committed once \
+it has read all below the seal |
+| DescribeTopicPartitions 0 | topic of the response | 10006 | int32 | the number of partitions that clients see |
 | DescribeConfigs 4 | request | 10001 | bool | return only settings that are set at run time on the resource itself |
 | Fetch 12 to 18 | request | 10001 | string | a [filter](filters.md): the broker may leave out records that do not \
 pass, as compaction does; it leaves out a batch without records unless it is the last of its partition; an invalid \

@@ -75,10 +75,11 @@ class ClusterApi:
             if remaining <= 0:
                 response.next_cursor = partitions.Cursor(topic_name=name, partition_index=first)
                 break
-            page = topic.partitions[first : first + remaining]
+            shown = topic.shown_partitions
+            page = shown[first : first + remaining]
             remaining -= len(page)
-            response.topics.append(self._described(topic, page))
-            if first + len(page) < len(topic.partitions):
+            response.topics.append(with_seals(self._described(topic, page), topic))
+            if first + len(page) < len(shown):
                 response.next_cursor = partitions.Cursor(topic_name=name, partition_index=first + len(page))
                 break
         return response
@@ -109,6 +110,21 @@ class ClusterApi:
             partitions=described,
             topic_authorized_operations=TOPIC_OPERATIONS,
         )
+
+
+def with_seals(
+    described: partitions.DescribeTopicPartitionsResponseTopic, topic: TopicView
+) -> partitions.DescribeTopicPartitionsResponseTopic:
+    """Add Penstock's own fields of a topic whose number of partitions was reduced; return the topic."""
+    if topic.shrink is not None:
+        described.remaining_partitions, described.shown_partitions = topic.shrink.remaining, topic.shown_count
+    for index, seal in sorted(topic.seals.items()):
+        if seal.offset >= 0:
+            described.sealed_partitions.append(index)
+            described.seal_offsets.append(seal.offset)
+            described.relay_targets.append(seal.target)
+            described.drained_offsets.append(seal.drained_offset if seal.has_records else 0)
+    return described
 
 
 def failed_describe(request: cluster.DescribeClusterRequest, error: int) -> cluster.DescribeClusterResponse:

@@ -216,8 +216,8 @@ class PendingFetch:
         found = replicas.find(target.topic, target.partition)
         if found is None and self.version >= MIN_RACK_VERSION and replicas.config.reads_from_followers:
             follower = replicas.find_follower(target.topic, target.partition)
-            # Only the leader knows which records of a delayed topic are visible.
-            return follower if follower is None or not follower.config.delivery_delay_ms else None
+            # Only the leader knows which records of a delayed topic, or of a sealed partition, are visible.
+            return None if follower is not None and follower.is_limited else follower
         return found
 
     def on_data(self, grown_bytes: int) -> None:
@@ -365,7 +365,7 @@ class PendingFetch:
         The comparison uses what was sent, not this result, which may be discarded.
         """
         limit = partition.visible_stable_offset if self.committed_only else partition.visible_offset
-        return target.fetch_offset >= limit and target.last_sent == sent_state(fetched)
+        return partition.skip_gaps(target.fetch_offset) >= limit and target.last_sent == sent_state(fetched)
 
     def fetch_one(self, partition: Partition, target: FetchTarget, left: int, at_least_one: bool) -> FetchedPartition:
         """Read one target: check the epochs, then return records, an error or a redirect."""
@@ -376,8 +376,9 @@ class PendingFetch:
             return FetchedPartition(target.partition, error, leader=leader)
         stable, start, high = partition.last_stable_offset, partition.log.start_offset, partition.high_watermark
         is_unknown = False
-        if partition.delivery is not None:
-            high, is_unknown = partition.delivery.visible_offset, not partition.delivery.is_located
+        if partition.is_limited:
+            high = partition.visible_offset
+            is_unknown = partition.delivery is not None and not partition.delivery.is_located
             stable = min(stable, high)
         limit = stable if self.committed_only else high
         if isinstance(partition, Leader) and partition.isr is not None:
@@ -393,7 +394,7 @@ class PendingFetch:
         try:
             if diverging is None and (left > 0 or at_least_one):
                 max_bytes = max(min(target.max_bytes, left), 0)
-                records = partition.read(target.fetch_offset, max_bytes, at_least_one, limit)
+                records = partition.read_visible(target.fetch_offset, max_bytes, at_least_one, limit)
             if self.committed_only:
                 aborted = self.aborted_transactions(partition, target.fetch_offset, records, limit)
         except OffsetOutOfRange:
@@ -434,7 +435,7 @@ class PendingFetch:
     def preferred_replica(self, leader: Leader, fetch_offset: int) -> int:
         """Return the broker in the reader's rack to read from; -1 for this broker."""
         replicas = self.api.replicas
-        if self.version < MIN_RACK_VERSION or not replicas.config.reads_from_followers or leader.delivery is not None:
+        if self.version < MIN_RACK_VERSION or not replicas.config.reads_from_followers or leader.is_limited:
             return -1
         return nearest_replica(leader, replicas.view.brokers, self.request.rack_id, fetch_offset)
 

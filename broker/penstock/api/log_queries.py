@@ -244,7 +244,9 @@ class LogQueriesApi:
             else:
                 assert timestamp_ms >= 0, f"{timestamp_ms} is an unknown special timestamp"
                 found = await in_thread(lambda: log.offset_for_timestamp(timestamp_ms, end))
-        return NOT_FOUND if found is None else (found.timestamp_ms, found.offset, found.leader_epoch)
+        if found is None or (offset := partition.skip_gaps(found.offset)) >= end:
+            return NOT_FOUND
+        return found.timestamp_ms, offset, found.leader_epoch
 
     async def offset_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest, context: RequestContext
@@ -370,7 +372,8 @@ def immediate_offset(partition: Leader, timestamp_ms: int, end: int) -> tuple[in
         return -1, end, partition.leader_epoch
     if timestamp_ms in START_TIMESTAMPS:
         is_empty = log.start_offset >= log.end_offset
-        return -1, log.start_offset, partition.leader_epoch if is_empty else log.epoch_at(log.start_offset)
+        start = partition.skip_gaps(log.start_offset)
+        return -1, start, partition.leader_epoch if is_empty else log.epoch_at(min(start, log.end_offset - 1))
     if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD) or not log.segments:
         return NOT_FOUND
     return None

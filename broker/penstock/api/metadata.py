@@ -128,7 +128,7 @@ class MetadataApi:
                 name=topic.name,
                 topic_id=topic.topic_id,
                 is_internal=topic.is_internal,
-                partitions=[self._partition(p) for p in topic.partitions],
+                partitions=[self._partition(p) for p in topic.shown_partitions],
             )
         return part
 

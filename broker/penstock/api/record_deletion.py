@@ -42,7 +42,8 @@ class RecordDeletion:
         """Delete at this broker. `result` gets an error, or REQUEST_TIMED_OUT until all replicas have deleted too."""
         result.low_watermark = NO_OFFSET
         target = partition.visible_offset if offset == LATEST_OFFSET else offset
-        if not 0 <= target <= partition.high_watermark:
+        end = partition.high_watermark if partition.seal_offset < 0 else partition.visible_offset
+        if not 0 <= target <= end:
             result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
             return
         try:

@@ -196,7 +196,8 @@ class ReplicaFetchApi:
         if isinstance(leader, FetchedPartition):
             return leader
         log = leader.log
-        offsets = leader.high_watermark, leader.high_watermark, log.start_offset
+        watermark = leader.replicated_watermark
+        offsets = watermark, watermark, log.start_offset
         if request.last_fetched_epoch >= 0:
             epoch, end_offset = leader.end_of_epoch(request.last_fetched_epoch)
             if end_offset < 0:  # the log has no epoch to find the divergence with
@@ -238,7 +239,7 @@ class ReplicaFetchApi:
         if isinstance(leader, FetchedPartition):
             return self.await_request(followed, leader)
         log = leader.log
-        high, start = leader.high_watermark, log.start_offset
+        high, start = leader.replicated_watermark, log.start_offset
         records = None
         try:
             if log.end_offset > request.fetch_offset:

@@ -142,7 +142,9 @@ class TopicsApi:
             )
         else:
             given = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
-            outcome = await self.admin.create_partitions(topic.name, topic.count, given, validate_only, quota)
+            outcome = await self.admin.create_partitions(
+                topic.name, topic.count, given, validate_only, quota, topic.may_shrink
+            )
         return CreatePartitionsTopicResult(name=topic.name, error_code=outcome.error, error_message=outcome.message)
 
 

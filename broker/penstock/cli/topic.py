@@ -21,6 +21,7 @@ from penstock.cli.output import print_json, print_table, size_text
 from penstock.cli.parameters import MAX_INT16, MAX_INT32
 from penstock.cli.root import make_app
 from penstock.cli.times import format_time
+from penstock.cli.topic_shrink import show_shrink, shrink_document
 from penstock.client import (
     Admin,
     AlterConfig,
@@ -233,7 +234,8 @@ async def describe_topic(
             described |= {UNDELIVERED: undelivered[tp].records, "next_due_ms": undelivered[tp].next_due_ms}
         partitions.append(described)
     shown = {c.name: c.value for c in configs.values() if all_configs or is_shown(c)}
-    return {**topic_document(topic), "partitions": partitions, "configs": shown}
+    shrink = await shrink_document(admin, topic.name)
+    return {**topic_document(topic), "partitions": partitions, "configs": shown, **shrink}
 
 
 def is_shown(config: ConfigEntry) -> bool:
@@ -267,6 +269,8 @@ def show_topic(document: dict[str, object]) -> None:
         print(f"next delivery at {format_time(min(due))}")
     if configs:
         print_table(("setting", "value"), list(configs.items()))
+    if "shrink" in document:
+        show_shrink(document["shrink"])
 
 
 @app.command()
@@ -275,44 +279,65 @@ def alter(
     topic: Name,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, max=MAX_INT32, help="Increase the partition count to this number."),
+        typer.Option("--partitions", "-p", min=1, max=MAX_INT32, help="Change the partition count to this number."),
     ] = None,
     config: Config = None,
     unset: Annotated[
         list[str] | None,
         typer.Option("--unset", metavar="NAME", help="Reset a setting to its default; may be repeated."),
     ] = None,
+    yes: Yes = False,
     *,
     connection: Connection,
 ) -> None:
-    """Change a topic's settings, or increase its partition count.
+    """Change a topic's settings, or its partition count.
 
-    With more partitions, keys may map to other partitions than before. Existing messages are not moved.
+    With another number of partitions, keys may map to other partitions than before. With more, existing messages are
+    not moved. With fewer, surplus partitions are sealed: consumers read them to the end, and messages that are still
+    sent to them are relayed to the remaining partitions. `penstock topic describe` shows the progress; set the earlier
+    number to cancel.
 
     Examples:
 
     - `penstock topic alter flights --config retention.ms=86400000`
     - `penstock topic alter flights --unset retention.ms --partitions 12`
+    - `penstock topic alter flights --partitions 3 --yes`
     """
     changes = [AlterConfig(n, v) for n, v in parse_configs(config or [], "--config").items()]
     changes += [AlterConfig(name, None, "delete") for name in unset or []]
     if not changes and partitions is None:
         raise typer.BadParameter("nothing to change; set --config, --unset or --partitions")
-    run(alter_topic(connection, topic, changes, partitions))
+    run(alter_topic(connection, topic, changes, partitions, yes))
 
 
-async def alter_topic(connection: Connection, topic: str, changes: list[AlterConfig], partitions: int | None) -> None:
-    """Apply configuration changes, then increase the partition count."""
+async def alter_topic(
+    connection: Connection, topic: str, changes: list[AlterConfig], partitions: int | None, yes: bool
+) -> None:
+    """Apply configuration changes, then change the partition count, after confirmation if it becomes smaller."""
     async with connection.admin() as admin:
         before = (await admin.describe_topics([topic]))[topic]
+        if partitions is not None:
+            shrink = (await admin.shrinks([topic]))[topic]
+            present = len(before.partitions) if shrink is None else shrink.remaining
+            if may_shrink := partitions < present:
+                confirm(shrink_question(topic, present, partitions), yes)
         if changes:
             await admin.alter_topic_configs(topic, changes)
         if partitions is not None:
-            await admin.create_partitions({topic: partitions})
+            await admin.create_partitions({topic: partitions}, may_shrink=may_shrink)
     print(f"altered topic {topic}")
     for change in changes:
         if change.name == MIN_ISR:
             warn_about_min_isr(topic, change.value, max_replicas(before))
+
+
+def shrink_question(topic: str, present: int, partitions: int) -> str:
+    """Return what the user confirms before a topic gets fewer partitions."""
+    which = f"partition {partitions}" if partitions == present - 1 else f"partitions {partitions} to {present - 1}"
+    return (
+        f"Seal {which} of {topic}? Consumers read them to the end, what is still sent to them is relayed to the"
+        " remaining partitions, and keys map to other partitions"
+    )
 
 
 @app.command()

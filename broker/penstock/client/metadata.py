@@ -27,7 +27,7 @@ class MetadataCache:
     def leader(self, topic: str, partition: int) -> int:
         """Return the id of a partition's leader; -1 if unknown."""
         info = self.topics.get(topic)
-        found = info.partitions.get(partition) if info else None
+        found = (info.partitions.get(partition) or info.removed.get(partition)) if info else None
         return found.leader if found and found.leader in self.brokers else -1
 
     def partition_count(self, topic: str) -> int:
@@ -71,4 +71,6 @@ def topic_info(topic: MetadataResponseTopic, old: TopicInfo | None) -> TopicInfo
         if before is not None and before.leader_epoch > p.leader_epoch >= 0:
             info = replace(info, leader=before.leader, leader_epoch=before.leader_epoch)
         partitions[p.partition_index] = info
-    return TopicInfo(topic.name or "", topic.topic_id, topic.is_internal, partitions)
+    earlier = {} if old is None or old.topic_id != topic.topic_id else old.removed | known
+    removed = {index: info for index, info in earlier.items() if index not in partitions}
+    return TopicInfo(topic.name or "", topic.topic_id, topic.is_internal, partitions, removed)

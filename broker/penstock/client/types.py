@@ -90,6 +90,51 @@ class UndeliveredRecords(NamedTuple):
     """When the next one becomes visible, in ms since 1970; None if none is known to wait."""
 
 
+class SealedPartitionInfo(NamedTuple):
+    """A partition that a topic has too many: records from `seal_offset` on are relayed to `relay_target`.
+
+    A group that has committed `drained_offset` has read all records below the seal.
+    """
+
+    partition: int
+    seal_offset: int
+    relay_target: int
+    drained_offset: int
+    is_hidden: bool
+    """Whether clients no longer see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicShrink:
+    """A topic whose number of partitions was reduced to `remaining`, from `shown` that clients see now."""
+
+    name: str
+    remaining: int
+    shown: int
+    sealed: tuple[SealedPartitionInfo, ...]
+
+    @property
+    def state(self) -> str:
+        """`sealing`, `draining` while groups read the sealed partitions, `retired` once they are hidden, or `opening`
+        after the number was increased again."""
+        surplus = [p for p in self.sealed if p.partition >= self.remaining]
+        if len(surplus) < len(self.sealed):
+            return "opening"
+        if self.shown == self.remaining:
+            return "retired"
+        return "draining" if len(surplus) >= self.shown - self.remaining else "sealing"
+
+
+class DrainingGroup(NamedTuple):
+    """A group that has not read a sealed partition to its seal."""
+
+    group: str
+    partition: int
+    committed: int | None
+    """The committed offset; None if the group has offsets of the topic, but not of this partition."""
+    lag: int
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A broker in the cluster's metadata."""
@@ -128,6 +173,8 @@ class TopicInfo:
     topic_id: UUID
     is_internal: bool
     partitions: dict[int, PartitionInfo] = field(default_factory=dict)
+    removed: dict[int, PartitionInfo] = field(default_factory=dict, compare=False)
+    """Partitions that the topic no longer shows. Their leaders still accept what a producer has queued for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ DELIVERY_LEVEL = 3
 """The feature level from which topics can have delivery times: older brokers would deliver their records at once."""
 SETTING_LEVELS = {DELIVERY_DELAY: DELIVERY_LEVEL, DELIVERY_SCHEDULE: DELIVERY_LEVEL}
 """The feature level that a topic setting requires, unless it has its default."""
+FEWER_PARTITIONS_LEVEL = 3
+"""The feature level from which topics can get fewer partitions: brokers know of seals and relays."""
 GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION = "group.version", "share.version", "transaction.version"
 
 

@@ -32,6 +32,8 @@ from penstock.control.results import (
     store_error,
     unknown_topic,
 )
+from penstock.control.topic_removal import topic_deletions
+from penstock.control.topic_shrink import TopicShrinking, not_more
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.security.quotas.mutations import MutationQuota, MutationQuotaExceeded
@@ -89,6 +91,7 @@ class TopicService:
         self._partition_count = 0
         self._reserved = 0
         self._growth_lock = asyncio.Lock()
+        self._shrinking = TopicShrinking(store, view, watcher, clock)
         self._creating: dict[str, asyncio.Task[TopicOutcome]] = {}
         for topic in view.topics.values():
             self._partition_count += len(topic.partitions)
@@ -326,10 +329,13 @@ class TopicService:
         assignments: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
         quota: MutationQuota | None = None,
+        may_shrink: bool = False,
     ) -> ConfigOutcome:
-        """Increase a topic's partitions to `count`. `quota` limits the new ones."""
+        """Increase a topic's partitions to `count`, or reduce them with `may_shrink`. `quota` limits the new ones."""
         try:
             async with self._growth_lock:
+                if await self._shrinking.change(name, count, validate_only, may_shrink):
+                    return ConfigOutcome()
                 await self._grow(name, count, assignments, validate_only, quota)
         except AdminError as e:
             return ConfigOutcome(e.error, e.message)
@@ -386,14 +392,8 @@ class TopicService:
         availability: BrokerAvailability,
     ) -> list[list[int]]:
         present = len(topic.partitions)
-        if count == present:
-            raise AdminError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
-        if count < present:
-            raise AdminError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"The topic {topic.name} has {present} partition(s), so {count} would not be an increase; a topic"
-                " cannot have fewer partitions, because their records would be lost.",
-            )
+        if count <= present:
+            raise not_more(topic, count, present)
         if count - present > MAX_REQUEST_PARTITIONS:
             raise AdminError(
                 ErrorCode.INVALID_PARTITIONS,
@@ -446,7 +446,7 @@ class TopicService:
                 [
                     PutOp(keys.topic(topic.topic_id), encode(tombstone)),
                     DeleteOp(name_key),
-                    DeleteOp(keys.partitions(topic.topic_id), prefix=True),
+                    *topic_deletions(topic.topic_id),
                 ],
             )
             if not result.succeeded:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.store import DeleteOp, Store
+from penstock.state.store import DeleteOp, Operation, Store
 from penstock.state.view import ClusterView, TopicChange
 from penstock.state.watcher import Watcher
 
@@ -66,4 +66,10 @@ class TopicRemoval:
             )
 
     async def _remove_keys(self, topic_id: UUID) -> None:
-        await self._store.txn([], [DeleteOp(keys.topic(topic_id)), DeleteOp(keys.partitions(topic_id), prefix=True)])
+        await self._store.txn([], [DeleteOp(keys.topic(topic_id)), *topic_deletions(topic_id)])
+
+
+def topic_deletions(topic_id: UUID) -> list[Operation]:
+    """Return the operations that remove all keys of a topic but its name, data of groups and tombstone."""
+    prefixes = keys.partitions(topic_id), keys.seals(topic_id), keys.relays(topic_id)
+    return [DeleteOp(keys.shrink(topic_id)), *(DeleteOp(prefix, prefix=True) for prefix in prefixes)]

@@ -463,4 +463,4 @@ def changed_name(change: TopicChange) -> str | None:
     old, new = change.old, change.new
     if old is None:
         return None if new is None else new.name
-    return old.name if new is None or len(old.partitions) != len(new.partitions) else None
+    return old.name if new is None or old.shown_count != new.shown_count else None

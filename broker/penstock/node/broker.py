@@ -66,6 +66,7 @@ from penstock.share.dead_letter_topics import DeadLetterTopics
 from penstock.share.dead_letter_writer import DeadLetterServices
 from penstock.share.leaders import ShareLeaders
 from penstock.share.routing import RoutedStates
+from penstock.shrink.leaders import TopicShrinks
 from penstock.state.store import StoreError
 from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.txn.producer_ids import ProducerIds
@@ -214,6 +215,7 @@ class BrokerNode:
         if http is not None:
             self.cleanup.callback(http.set_sources, None)
         listening = await self.listen(server, services)
+        services.shrinks.start()
         self.cleanup.callback(services.groups.dismiss)
         self.cleanup.callback(services.replicas.wake_readers)
         self.cleanup.push_async_callback(composition.leave)
@@ -311,12 +313,10 @@ class BrokerNode:
         routed_states = RoutedStates(share_states, groups, config.node_id, peers)
         self.close_in_time("states of share groups", routed_states.close)
         ids, leaderships = ProducerIds(store), composition.make_leaderships(store, replicas)
-        letters = DeadLetterServices(
-            DeadLetterTopics(view, config, topics, store),
-            DeadLetterLogs(replicas, peers, leaderships.confirm),
-            ids.next_id,
-            clock,
-        )
+        logs = DeadLetterLogs(replicas, peers, leaderships.confirm)
+        letters = DeadLetterServices(DeadLetterTopics(view, config, topics, store), logs, ids.next_id, clock)
+        shrinks = TopicShrinks(replicas, store, watcher, clock, logs, ids.next_id)
+        self.close_in_time("topics with fewer partitions", shrinks.close)
         share = ShareLeaders(routed_states, store, clock, config, letters)
         self.close_in_time("share groups", share.close)
         transactions = TransactionService(store, view, clock, config, ids, replicas, groups, peers, peers)
@@ -325,7 +325,7 @@ class BrokerNode:
         return BrokerServices(
             store, view, watcher, clock, self.environment.random, config, self.stats, log_dir, replicas,
             leaderships, topics, groups, share_states,
-            LatestOffsets(replicas, RemoteLeaders(view, config.node_id, peers)), share, ids, transactions,
+            LatestOffsets(replicas, RemoteLeaders(view, config.node_id, peers)), share, ids, transactions, shrinks,
             ClientQuotas(view, quota_windows(config), asyncio.get_running_loop().time),
             make_authorizer(config, view, composition.has_confirmed_acls), AuditLog(asyncio.get_running_loop().time),
             self.all_tls

@@ -68,6 +68,7 @@ from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.share.coordinator import ShareStates
 from penstock.share.leaders import ShareLeaders
 from penstock.share.sessions import ShareSessions
+from penstock.shrink.leaders import TopicShrinks
 from penstock.state.store import Store
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
@@ -103,6 +104,7 @@ class BrokerServices:
     share: ShareLeaders
     ids: ProducerIds
     transactions: TransactionService
+    shrinks: TopicShrinks
     quotas: ClientQuotas
     authorizer: Authorizer
     audit: AuditLog

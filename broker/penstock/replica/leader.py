@@ -428,8 +428,8 @@ class Leader(Partition):
         if self.delivery is not None:
             self.delivery.advance()
         elif self.readers:
-            for reader in list(self.readers):
-                reader.on_data(max(grown, 1))
+            self.notify_readers(max(grown, 1))
+        self.notify_relay()
         if self.fetch_listeners:
             for listener in self.fetch_listeners.values():
                 listener.on_append(False)
@@ -438,8 +438,8 @@ class Leader(Partition):
 
     def readable_end(self) -> int:
         """Return the offset below which records may be deleted or compacted: no scheduled record waits there."""
-        stable = self.last_stable_offset
-        return stable if self.schedule is None else min(stable, self.schedule.retention_end)
+        end = self.stable_end_of_relay
+        return end if self.schedule is None else min(end, self.schedule.retention_end)
 
     @property
     def low_watermark(self) -> int:

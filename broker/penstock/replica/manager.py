@@ -200,6 +200,9 @@ class ReplicaManager:
         else:
             assert isinstance(role, Offline), role
             self.offline_roles[role.key] = role
+        topic = self.view.topics_by_id.get(role.topic_id)
+        if topic is not None and (seal := topic.seals.get(role.index)) is not None:
+            role.set_seal(seal)
 
     def remove_role(self, role: Partition) -> None:
         """Remove a role; its log stays open."""
@@ -262,6 +265,15 @@ class ReplicaManager:
                         partition.reconfigure(new.config)
                         self.schedule_snapshots.add(partition)
             self.roles.update_from_view(new, change if old is not None else TopicChange(None, new))
+            if old is not None and old.seals is not new.seals:
+                self.update_seals(old, new)
+
+    def update_seals(self, old: TopicView, new: TopicView) -> None:
+        """Apply changed seals of a topic to the roles."""
+        for index in old.seals.keys() | new.seals.keys():
+            seal, role = new.seals.get(index), self.role((new.topic_id, index))
+            if role is not None and seal != old.seals.get(index):
+                role.set_seal(seal)
 
     def drop_topic(self, topic: TopicView) -> None:
         """Stop serving a topic that the view lacks. Its data stays; see `delete_topic`.

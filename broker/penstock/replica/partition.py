@@ -6,6 +6,7 @@ Fetch and ListOffsets handlers. Runs on the event loop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
@@ -14,7 +15,11 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogSlice, OffsetOutOfRange
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime.clock import Clock
+from penstock.state.view import SealView
 from penstock.wire.errors import ErrorCode
+
+UNSEALED_BYTES = 1 << 30
+"""Stands for how much becomes visible when a partition is opened again: waiting readers respond with all of it."""
 
 
 class Reader(Protocol):
@@ -74,15 +79,20 @@ class Partition:
         "delivery",
         "ended",
         "flushes_each_batch",
+        "gaps",
+        "has_read_to_seal",
         "high_watermark",
         "index",
         "leader_epoch",
         "log",
         "messages_in",
         "name",
+        "on_advance",
         "producers",
         "readers",
+        "relayed_offset",
         "schedule",
+        "seal_offset",
         "topic_id",
         "unseen_bytes",
     )
@@ -109,6 +119,16 @@ class Partition:
         """The delayed delivery of the records that this broker leads; None without `delivery.delay.ms`."""
         self.schedule: PartitionSchedule | None = None
         """The scheduled records that this broker leads; None without `delivery.schedule.enable`."""
+        self.seal_offset = -1
+        """The offset from which records are relayed to another partition; -1 if the partition is not sealed."""
+        self.has_read_to_seal = False
+        """Whether readers were woken for all that is visible of a sealed partition."""
+        self.on_advance: Callable[[], None] | None = None
+        """Called when a leader's high watermark or log start has moved, or its role ends: for the relay."""
+        self.relayed_offset = -1
+        """The offset up to which the relay has come, as stored; -1 if unknown."""
+        self.gaps: tuple[tuple[int, int], ...] = ()
+        """(first, end) of the ranges that were relayed before the partition was opened again."""
         self.deleted = False
         self.ended = False
         """Whether another role, or none, has replaced this one."""
@@ -130,11 +150,14 @@ class Partition:
         return self.topic_id, self.index
 
     def readable_end(self) -> int:
-        """Return the offset below which records may be deleted or compacted: the last stable offset.
+        """Return the offset below which records may be deleted or compacted: the last stable offset, or what is
+        relayed of a sealed partition.
 
         Only the leader knows which scheduled records wait, so other replicas delete what the leader has deleted.
         """
-        return self.log.start_offset if self.config.delivery_schedule_enable else self.last_stable_offset
+        if self.config.delivery_schedule_enable:
+            return self.log.start_offset
+        return self.stable_end_of_relay
 
     @property
     def last_stable_offset(self) -> int:
@@ -143,14 +166,19 @@ class Partition:
 
     @property
     def visible_offset(self) -> int:
-        """The end for consumers: the high watermark, or less if records wait for their delivery."""
-        return self.high_watermark if self.delivery is None else self.delivery.visible_offset
+        """The end for consumers: the high watermark, or less if records wait for their delivery or are relayed."""
+        end = self.high_watermark if self.delivery is None else self.delivery.visible_offset
+        return end if self.seal_offset < 0 else min(end, self.seal_offset)
 
     @property
     def visible_stable_offset(self) -> int:
         """The end for read_committed consumers."""
-        stable = self.last_stable_offset
-        return stable if self.delivery is None else min(stable, self.delivery.visible_offset)
+        return min(self.last_stable_offset, self.visible_offset)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether consumers may not read all records below the high watermark."""
+        return self.config.delivery_delay_ms > 0 or self.seal_offset >= 0 or bool(self.gaps)
 
     @property
     def acknowledged_end(self) -> int:
@@ -192,6 +220,74 @@ class Partition:
             return None
         return log.read(offset, max_bytes, limit, at_least_one)
 
+    def read_visible(self, offset: int, max_bytes: int, at_least_one: bool, limit_offset: int) -> LogSlice | None:
+        """Return the same as `read` for consumers, who skip the gaps as they do those of compaction."""
+        for first, end in self.gaps:
+            if offset < first:
+                limit_offset = min(limit_offset, first)
+                break
+            offset = max(offset, min(end, self.log.end_offset)) if offset < end else offset
+        return self.read(offset, max_bytes, at_least_one, limit_offset)
+
+    def skip_gaps(self, offset: int) -> int:
+        """Return the first offset from `offset` on that is not in a gap."""
+        for first, end in self.gaps:
+            if first <= offset < end:
+                return end
+        return offset
+
+    @property
+    def stable_end_of_relay(self) -> int:
+        """The last stable offset, or the end of what is relayed of a sealed partition."""
+        if self.seal_offset < 0:
+            return self.last_stable_offset
+        return min(self.last_stable_offset, max(self.relayed_offset, self.seal_offset))
+
+    @property
+    def replicated_watermark(self) -> int:
+        """The high watermark for followers, which may serve consumers: they learn of seals and gaps only by the view.
+
+        It is at least the log start, so that followers delete what the leader has deleted.
+        """
+        hidden = self.gaps[0][0] if self.gaps else self.seal_offset
+        if hidden < 0:
+            return self.high_watermark
+        return max(min(self.high_watermark, hidden), min(self.log.start_offset, self.high_watermark))
+
+    def start_seal(self) -> int:
+        """Hide all records from the log end on from consumers, and return it. The seal is stored once all below it is
+        committed."""
+        self.seal_offset = self.log.end_offset
+        return self.seal_offset
+
+    def notify_readers(self, grown_bytes: int) -> None:
+        """Let readers read after the high watermark has moved, unless it was past the seal before."""
+        if self.seal_offset >= 0:
+            had_read, self.has_read_to_seal = self.has_read_to_seal, self.visible_stable_offset >= self.seal_offset
+            if had_read:
+                return
+        for reader in list(self.readers):
+            reader.on_data(grown_bytes)
+
+    def notify_relay(self) -> None:
+        """Let the relay of a sealed partition continue."""
+        if self.on_advance is not None:
+            self.on_advance()
+
+    def set_seal(self, seal: SealView | None) -> None:
+        """Apply the partition's seal of the view; None if it has none."""
+        self.has_read_to_seal = False
+        self.seal_offset, self.gaps = (-1, ()) if seal is None else (seal.offset, seal.gaps)
+        if self.seal_offset < 0:
+            self.relayed_offset = -1
+            self.wake_sealed_readers()
+        self.notify_relay()
+
+    def wake_sealed_readers(self) -> None:
+        """Let readers read what was not visible while the partition was sealed."""
+        for reader in list(self.readers):
+            reader.on_data(UNSEALED_BYTES)
+
     def on_flushed(self, log: PartitionLog) -> None:
         """Handle a flush of the log."""
 
@@ -202,6 +298,7 @@ class Partition:
 
     def on_start_moved(self, log: PartitionLog) -> None:
         """Wake readers, whose responses include the log start."""
+        self.notify_relay()
         for reader in list(self.readers):
             reader.on_data(0)
 
@@ -215,6 +312,7 @@ class Partition:
         assert not self.ended, f"{self!r} has ended already"
         self.ended = True
         self.fail_waiters(error)
+        self.notify_relay()
 
     def fail_waiters(self, error: int) -> None:
         """Fail all waiters with the error."""

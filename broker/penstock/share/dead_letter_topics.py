@@ -43,7 +43,7 @@ class DeadLetterTopics:
     async def find(self, name: str, source_partition: int) -> DeadLetterTarget:
         """Return the partition for the letters of a source partition. Raises UnusableTopic, StoreError."""
         topic = self._check(name) or await self._create(name)
-        return DeadLetterTarget(topic.topic_id, source_partition % len(topic.partitions))
+        return DeadLetterTarget(topic.topic_id, source_partition % topic.shown_count)
 
     def topic(self, topic_id: UUID) -> TopicView | None:
         """Return a topic that this broker knows."""

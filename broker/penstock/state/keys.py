@@ -291,3 +291,36 @@ def parse_share_state(key: str) -> tuple[str, UUID, int]:
     if not key.startswith(SHARE_STATES) or len(parts) != 4:
         raise ValueError(f'"{key}" is not the key of a share-partition')
     return unquote(parts[1]), UUID(parts[2]), int(parts[3])
+
+
+SHRINKS = METADATA + "shrinks/"
+"""Topics whose number of partitions was reduced."""
+SEALS = METADATA + "seals/"
+"""Seals of partitions that such a topic has or had too many, by topic id."""
+RELAYS = ROOT + "relays/"
+"""Progress of the relays of sealed partitions, by topic id."""
+
+
+def shrink(topic_id: UUID) -> str:
+    """Return the key of a topic's `ShrinkRecord`."""
+    return f"{SHRINKS}{topic_id}"
+
+
+def seals(topic_id: UUID) -> str:
+    """Return the prefix of all seals of a topic."""
+    return f"{SEALS}{topic_id}/"
+
+
+def seal(topic_id: UUID, index: int) -> str:
+    """Return the key of a partition's `SealRecord`."""
+    return f"{SEALS}{topic_id}/{index}"
+
+
+def relays(topic_id: UUID) -> str:
+    """Return the prefix of all relays of a topic."""
+    return f"{RELAYS}{topic_id}/"
+
+
+def relay(topic_id: UUID, index: int) -> str:
+    """Return the key of a partition's `RelayRecord`."""
+    return f"{RELAYS}{topic_id}/{index}"

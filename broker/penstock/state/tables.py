@@ -29,8 +29,18 @@ from penstock.state.records import (
     decode,
 )
 from penstock.state.security_view import SecurityView
+from penstock.state.shrink_records import SealRecord, ShrinkRecord
 from penstock.state.store import StoreEntry
-from penstock.state.view import BrokerEndpoint, BrokerView, PartitionView, ShardView, TopicView
+from penstock.state.view import (
+    NO_SEALS,
+    BrokerEndpoint,
+    BrokerView,
+    PartitionView,
+    SealView,
+    ShardView,
+    ShrinkView,
+    TopicView,
+)
 
 CONFIG_CACHE = 1024
 NO_BROKERS: list[int] = []
@@ -47,6 +57,9 @@ class TopicTable:
     partitions: dict[int, PartitionView] = field(default_factory=dict)
     projected: list[PartitionView] | None = None
     """Partitions of the last view, if only partitions may have changed since."""
+    shrink: ShrinkView | None = None
+    seals: Mapping[int, SealView] = field(default_factory=lambda: NO_SEALS)
+    """By partition; replaced, never changed in place, because views have it too."""
 
 
 @dataclass
@@ -140,6 +153,17 @@ class Tables:
             self.cluster = decode(ClusterRecord, key, value)
         elif key == keys.CONTROLLER:
             self.controller = decode(ControllerRecord, key, value)
+        elif key.startswith(keys.SHRINKS):
+            topic_id = self._id(key[len(keys.SHRINKS) :])
+            shrink = decode(ShrinkRecord, key, value)
+            self._table(topic_id).shrink = ShrinkView(shrink.remaining, shrink.shown, entry.mod_revision)
+            self.touch([topic_id])
+        elif key.startswith(keys.SEALS):
+            id_text, _, index = key[len(keys.SEALS) :].partition("/")
+            topic_id, seal = self._id(id_text), decode(SealRecord, key, value)
+            table = self._table(topic_id)
+            table.seals = {**table.seals, parse_number(index): seal_view(seal, entry.mod_revision)}
+            self.touch([topic_id])
         elif self.security.put(entry):
             self.security_touched.add(key)
         # Other keys belong to newer versions.
@@ -148,7 +172,7 @@ class Tables:
         """Apply the deletion of a key."""
         self.problems.pop(key, None)
         self.rejected.pop(key, None)
-        if key.startswith((keys.PARTITIONS, keys.TOPICS)):
+        if key.startswith((keys.PARTITIONS, keys.TOPICS, keys.SHRINKS, keys.SEALS)):
             self._delete_of_topic(key)
         elif key.startswith(keys.TOPIC_NAMES):
             topic_id = self.names.pop(unquote(key[len(keys.TOPIC_NAMES) :]), None)
@@ -179,7 +203,7 @@ class Tables:
             self.touched[topic_id] = None
 
     def _delete_of_topic(self, key: str) -> None:
-        kind = keys.PARTITIONS if key.startswith(keys.PARTITIONS) else keys.TOPICS
+        kind = kind_of(key)
         id_text, _, index = key[len(kind) :].partition("/")
         topic_id = self._ids.get(id_text)
         table = self.topics.get(topic_id) if topic_id is not None else None
@@ -188,9 +212,15 @@ class Tables:
         self.touch([topic_id])
         if kind == keys.TOPICS:
             table.record = None
-        elif is_number(index):
+        elif kind == keys.SHRINKS:
+            table.shrink = None
+        elif not is_number(index):
+            return
+        elif kind == keys.SEALS:
+            table.seals = {i: seal for i, seal in table.seals.items() if i != int(index)}
+        else:
             table.partitions.pop(int(index), None)
-        if table.record is None and not table.partitions:
+        if table.record is None and not table.partitions and table.shrink is None and not table.seals:
             del self.topics[topic_id]
             del self._ids[id_text]
 
@@ -216,7 +246,7 @@ class Tables:
             self.security.keep(key, before.security)
             if key.startswith(keys.TOPIC_NAMES) and (name := unquote(key[len(keys.TOPIC_NAMES) :])) in before.names:
                 self.names[name] = before.names[name]
-            kind = keys.PARTITIONS if key.startswith(keys.PARTITIONS) else keys.TOPICS
+            kind = kind_of(key)
             id_text, _, index = key[len(kind) :].partition("/")
             topic_id = before._ids.get(id_text)
             known = before.topics.get(topic_id) if key.startswith(kind) and topic_id is not None else None
@@ -225,6 +255,11 @@ class Tables:
             table = self._table(self._id(id_text))
             if kind == keys.TOPICS:
                 table.record, table.overrides = known.record, known.overrides
+            elif kind == keys.SHRINKS:
+                table.shrink = known.shrink
+            elif kind == keys.SEALS:
+                if is_number(index) and int(index) in known.seals:
+                    table.seals = {**table.seals, int(index): known.seals[int(index)]}
             elif is_number(index) and int(index) in known.partitions:
                 table.partitions[int(index)] = known.partitions[int(index)]
 
@@ -279,7 +314,9 @@ class Tables:
         table.projected = partitions
         config = self._config(record, table.overrides, defaults)
         is_internal = record.name in INTERNAL_TOPICS
-        return TopicView(record.name, topic_id, partitions, table.overrides, config, is_internal)
+        return TopicView(
+            record.name, topic_id, partitions, table.overrides, config, is_internal, table.shrink, table.seals
+        )
 
     def _config(self, record: TopicRecord, stored: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
         overrides = effective_overrides(stored)
@@ -300,6 +337,12 @@ class Tables:
     def forget_configs(self) -> None:
         """Drop resolved settings after a change of the defaults."""
         self._configs.clear()
+
+
+def kind_of(key: str) -> str:
+    """Return the prefix of the keys of topics and partitions that a key has; that of topics for others."""
+    kinds = (keys.PARTITIONS, keys.SHRINKS, keys.SEALS)
+    return next((kind for kind in kinds if key.startswith(kind)), keys.TOPICS)
 
 
 def is_number(text: str) -> bool:
@@ -334,4 +377,11 @@ def partition_view(index: int, record: PartitionRecord, revision: int) -> Partit
         record.eligible or NO_BROKERS,
         record.last_isr or NO_BROKERS,
         revision,
+    )
+
+
+def seal_view(record: SealRecord, revision: int) -> SealView:
+    """Return the view of a partition's seal."""
+    return SealView(
+        record.offset, record.target, record.drained_offset, record.has_records, tuple(record.gaps), revision
     )

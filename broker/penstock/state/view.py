@@ -34,9 +34,36 @@ class PartitionView:
     revision: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ShrinkView:
+    """A topic's reduced number of partitions; see `shrink_records.ShrinkRecord`."""
+
+    remaining: int
+    shown: int
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SealView:
+    """A partition's seal; see `shrink_records.SealRecord`."""
+
+    offset: int = -1
+    target: int = -1
+    drained_offset: int = -1
+    has_records: bool = True
+    gaps: tuple[tuple[int, int], ...] = ()
+    revision: int = 0
+
+
+NO_SEALS: Mapping[int, SealView] = {}
+
+
 @dataclass(slots=True)
 class TopicView:
-    """A topic; `overrides` are its own settings by name, `config` the effective ones."""
+    """A topic; `overrides` are its own settings by name, `config` the effective ones.
+
+    `partitions` includes those that clients no longer see after their number was reduced.
+    """
 
     name: str
     topic_id: UUID
@@ -44,6 +71,20 @@ class TopicView:
     overrides: Mapping[str, str]
     config: TopicConfig
     is_internal: bool = False
+    shrink: ShrinkView | None = None
+    seals: Mapping[int, SealView] = field(default_factory=lambda: NO_SEALS)
+    """By partition."""
+
+    @property
+    def shown_count(self) -> int:
+        """The number of partitions that clients see."""
+        count = len(self.partitions)
+        return count if self.shrink is None else min(self.shrink.shown, count)
+
+    @property
+    def shown_partitions(self) -> list[PartitionView]:
+        """The partitions that clients see."""
+        return self.partitions if self.shrink is None else self.partitions[: self.shrink.shown]
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,18 @@ def test_an_answer_about_some_topics_keeps_the_others() -> None:
     assert merge_metadata(known, MetadataResponse(brokers=[], topics=[]), ["other"]).partition_count("t") == 1
 
 
+def test_a_partition_that_the_topic_no_longer_shows_keeps_its_leader_for_what_is_queued() -> None:
+    known = merge_metadata(MetadataCache(), answer(leader=1, epoch=5), ["t"])
+    fewer = answer(leader=1, epoch=5)
+    fewer.topics[0].partitions = []
+    for _ in range(2):
+        known = merge_metadata(known, fewer, ["t"])
+    assert (known.partition_count("t"), known.leader("t", 0)) == (0, 1)
+    anew = answer(leader=1, epoch=0, topic_id=2)
+    anew.topics[0].partitions = []
+    assert merge_metadata(known, anew, ["t"]).leader("t", 0) == -1
+
+
 def test_a_leader_that_is_no_known_broker_is_none() -> None:
     assert merge_metadata(MetadataCache(), answer(leader=9, epoch=0), ["t"]).leader("t", 0) == -1
 

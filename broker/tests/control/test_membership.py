@@ -26,7 +26,7 @@ async def test_the_cluster_id_is_made_once() -> None:
 async def test_state_of_a_newer_format_is_refused() -> None:
     store = EmbeddedStore(":memory:")
     await store.txn([], [PutOp(keys.CLUSTER, encode(ClusterRecord(cluster_id="c", schema_version=2)))])
-    with pytest.raises(StoreError, match="supports 1 and 2; upgrade"):
+    with pytest.raises(StoreError, match="supports 1 and 3; upgrade"):
         await ensure_cluster(store, uuid4)
     await store.close()
 

@@ -14,7 +14,7 @@ from penstock.control import members
 from penstock.control.elections import ElectionRecord
 from penstock.control.members import AbsenceRecord, BrokerHistoryRecord, LeavingRecord
 from penstock.control.restored.reports import BrokerReport, ReportChunk, RestoredRecord
-from penstock.state import keys, records, security_records
+from penstock.state import keys, records, security_records, shrink_records
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "store.md"
 TOPIC = UUID("c94c07d9-84b3-4cce-ad48-3ef13cb4fe22")
@@ -37,6 +37,9 @@ KINDS = {
     keys.topic(TOPIC): records.TopicRecord,
     keys.topic_name("flights"): records.TopicNameRecord,
     keys.partition(TOPIC, 0): records.PartitionRecord,
+    keys.shrink(TOPIC): shrink_records.ShrinkRecord,
+    keys.seal(TOPIC, 2): shrink_records.SealRecord,
+    keys.relay(TOPIC, 2): shrink_records.RelayRecord,
     keys.scram_credential("ana", "SCRAM-SHA-256"): security_records.ScramCredentialRecord,
     keys.acl(READ_ORDERS): security_records.AclRecord,
     keys.ACL_CHANGE: None,

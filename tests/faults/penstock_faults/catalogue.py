@@ -7,6 +7,7 @@ from penstock_faults.reported import REPORTED
 from penstock_faults.security import SECURITY
 
 GUARDS = "tests/faults/test_guards.py::"
+SEALS = "broker/tests/shrink/test_sealed_partition.py::"
 IMAGES = "broker/tests/log/test_crash_images.py::"
 FLUSH = "broker/tests/log/test_flush.py::"
 GROUPS = "broker/tests/group/"
@@ -256,6 +257,22 @@ MORE = (
         old="            self.failed = error\n",
         new="",
         caught_by=(GUARDS + "test_a_failed_fdatasync_fails_who_waits_and_stops_the_log_for_good",),
+    ),
+    Fault(
+        name="relay-without-sequence",
+        says="what is sent to a sealed partition is relayed again if an answer is lost",
+        file="shrink/relay_state.py",
+        old="    fields[9:12] = state.producer_id, state.producer_epoch, state.sequence\n",
+        new="    fields[9:12] = -1, -1, -1\n",
+        caught_by=(SEALS + "test_a_batch_whose_answer_is_lost_is_relayed_once",),
+    ),
+    Fault(
+        name="seal-before-high-watermark",
+        says="a partition is sealed at an offset that a new leader may not have",
+        file="shrink/sealed_partition.py",
+        old="        if leader.high_watermark < offset:\n",
+        new="        if False:\n",
+        caught_by=(SEALS + "test_a_seal_is_stored_only_once_all_below_it_is_committed",),
     ),
 )
 

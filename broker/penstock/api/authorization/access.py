@@ -59,12 +59,13 @@ class DataAccess:
         if name is None:
             return None
         is_allowed = authorizer.is_allowed(peer.principal, peer.host, AclOperation.WRITE, ResourceType.TOPIC, name)
-        return is_allowed or self._may_write_letters(peer, name)
+        return is_allowed or self._may_write_as_broker(peer, name)
 
-    def _may_write_letters(self, peer: PeerInfo, name: str) -> bool:
-        """Return whether a client is a broker, which may produce to the topics of dead letters (KIP-1191)."""
+    def _may_write_as_broker(self, peer: PeerInfo, name: str) -> bool:
+        """Return whether a client is a broker, which may produce to the topics of dead letters (KIP-1191) and relay
+        records of sealed partitions."""
         topic = self.view.topics.get(name)
-        if topic is None or not topic.config.errors_deadletterqueue_group_enable:
+        if topic is None or not (topic.config.errors_deadletterqueue_group_enable or topic.seals):
             return False
         operation, cluster = AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER
         return self.authorizer.is_allowed(peer.principal, peer.host, operation, cluster, CLUSTER_NAME)

@@ -106,7 +106,7 @@ class ShareOffsetsApi:
         for name in group.subscribed_topics() if group is not None and group.group_type is GroupType.SHARE else ():
             topic = self.view.topics.get(name)
             if topic is not None:
-                found.setdefault(name, set()).update(range(len(topic.partitions)))
+                found.setdefault(name, set()).update(range(topic.shown_count))
         return [DescribeShareGroupOffsetsRequestTopic(name, sorted(indexes)) for name, indexes in sorted(found.items())]
 
     def describe_topic(

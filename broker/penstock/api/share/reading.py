@@ -140,7 +140,7 @@ def acquire_once(
     Raises LogError.
     """
     role = led.role
-    records = role.read(offset, min(limits.max_bytes, MAX_READ_BYTES), limits.at_least_one, limit)
+    records = role.read_visible(offset, min(limits.max_bytes, MAX_READ_BYTES), limits.at_least_one, limit)
     if records is None:
         return None
     scan = BatchScan(records)
@@ -174,7 +174,7 @@ def available_bytes(role: Leader, leader: SharePartitionLeader, limits: ReadLimi
     if offset is None or offset >= limit:
         return 0
     try:
-        records = role.read(offset, limits.max_bytes, limits.at_least_one, limit)
+        records = role.read_visible(offset, limits.max_bytes, limits.at_least_one, limit)
     except LogError:
         return limits.max_bytes  # `acquire_records` finds the error
     if records is None:

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 
-from penstock.client.admin.lag import LagAdminClient
 from penstock.client.admin.partitions import PartitionAdminClient
 from penstock.client.admin.quotas import QuotaAdminClient
 from penstock.client.admin.security import SecurityAdminClient
+from penstock.client.admin.shrinks import ShrinkAdminClient
 from penstock.client.admin.types import LogDir
 from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import check, error_code
@@ -26,7 +26,7 @@ from penstock.wire.messages import (
 )
 
 
-class Admin(LagAdminClient, PartitionAdminClient, QuotaAdminClient, SecurityAdminClient):
+class Admin(ShrinkAdminClient, PartitionAdminClient, QuotaAdminClient, SecurityAdminClient):
     """Manages a cluster.
 
     ```python

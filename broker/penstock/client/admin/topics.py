@@ -178,20 +178,34 @@ class TopicAdminClient(BrokerAdminClient):
         return found
 
     async def create_partitions(
-        self, counts: Mapping[str, int], *, validate_only: bool = False, timeout_ms: int = 30_000
+        self,
+        counts: Mapping[str, int],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int = 30_000,
+        may_shrink: bool = False,
     ) -> None:
-        """Increase the partition count of each topic."""
-        results = await self.create_partitions_many(counts, validate_only=validate_only, timeout_ms=timeout_ms)
+        """Change the partition count of each topic; without `may_shrink`, a smaller one is refused."""
+        results = await self.create_partitions_many(
+            counts, validate_only=validate_only, timeout_ms=timeout_ms, may_shrink=may_shrink
+        )
         all_or_raise(results)
 
     async def create_partitions_many(
-        self, counts: Mapping[str, int], *, validate_only: bool = False, timeout_ms: int = 30_000
+        self,
+        counts: Mapping[str, int],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int = 30_000,
+        may_shrink: bool = False,
     ) -> dict[str, ClientError | None]:
-        """Increase partition counts; returns an error for each topic, or None."""
+        """Change partition counts as `create_partitions` does; returns an error for each topic, or None."""
 
         async def request_chunk(names: list[str]) -> dict[str, ClientError | None]:
             topics = [
-                create_partitions.CreatePartitionsTopic(name=name, count=counts[name], assignments=None)
+                create_partitions.CreatePartitionsTopic(
+                    name=name, count=counts[name], assignments=None, may_shrink=may_shrink
+                )
                 for name in names
             ]
             request = create_partitions.CreatePartitionsRequest(

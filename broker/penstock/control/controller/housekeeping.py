@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from penstock.control.controller.leadership import Leadership
-from penstock.control.topic_removal import TopicCleaner
+from penstock.control.topic_removal import TopicCleaner, topic_deletions
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
@@ -140,6 +140,6 @@ class Housekeeping:
             return False
         result = await self.store.txn(
             [self.leadership.condition, unchanged],
-            [DeleteOp(keys.topic(topic)), DeleteOp(keys.partitions(topic), prefix=True)],
+            [DeleteOp(keys.topic(topic)), *topic_deletions(topic)],
         )
         return result.succeeded

@@ -66,13 +66,13 @@ class ViewTopics:
     def partition_count(self, topic_id: UUID) -> int:
         """Return the number of partitions of a topic; 0 if it does not exist."""
         topic = self._view.topics_by_id.get(topic_id)
-        return 0 if topic is None else len(topic.partitions)
+        return 0 if topic is None else topic.shown_count
 
     def racks(self, topic_id: UUID) -> Sequence[frozenset[str]]:
         """Return the racks of the replicas of each partition."""
         topic, brokers = self._view.topics_by_id.get(topic_id), self._view.brokers
         racks = {broker_id: broker.rack for broker_id, broker in brokers.items() if broker.rack is not None}
-        partitions = [] if topic is None else topic.partitions
+        partitions = [] if topic is None else topic.shown_partitions
         return [frozenset(racks[r] for r in partition.replicas if r in racks) for partition in partitions]
 
     def matching(self, pattern: str, is_visible: TopicFilter) -> frozenset[UUID]:

@@ -17,11 +17,13 @@ class CreatePartitionsTopic(Message):
     name: str = ""
     count: int = 0
     assignments: list[CreatePartitionsAssignment] | None = None
+    may_shrink: bool = False
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("name", "string", 0, 3),
         Field("count", "int32", 0, 3),
         Field("assignments", CreatePartitionsAssignment, 0, 3, array=True, nullable=True),
+        Field("may_shrink", "bool", 2, 3, tag=10001),
     )
 
 

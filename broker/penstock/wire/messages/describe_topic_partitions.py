@@ -71,6 +71,12 @@ class DescribeTopicPartitionsResponseTopic(Message):
     is_internal: bool = False
     partitions: list[DescribeTopicPartitionsResponsePartition] = []
     topic_authorized_operations: int = -2147483648
+    remaining_partitions: int = -1
+    sealed_partitions: list[int] = []
+    seal_offsets: list[int] = []
+    relay_targets: list[int] = []
+    drained_offsets: list[int] = []
+    shown_partitions: int = -1
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("error_code", "int16", 0, 0),
@@ -79,6 +85,12 @@ class DescribeTopicPartitionsResponseTopic(Message):
         Field("is_internal", "bool", 0, 0),
         Field("partitions", DescribeTopicPartitionsResponsePartition, 0, 0, array=True),
         Field("topic_authorized_operations", "int32", 0, 0),
+        Field("remaining_partitions", "int32", 0, 0, tag=10001),
+        Field("sealed_partitions", "int32", 0, 0, array=True, tag=10002),
+        Field("seal_offsets", "int64", 0, 0, array=True, tag=10003),
+        Field("relay_targets", "int32", 0, 0, array=True, tag=10004),
+        Field("drained_offsets", "int64", 0, 0, array=True, tag=10005),
+        Field("shown_partitions", "int32", 0, 0, tag=10006),
     )
 
 
