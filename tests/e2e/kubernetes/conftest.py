@@ -29,6 +29,7 @@ LANES = {
     "test_security": "two",
     "test_scaling": "three",
     "test_habits": "three",
+    "test_requests": "three",
     "test_store_upkeep": "two",
     "test_rolling": "three",
     "test_topics": "three",
