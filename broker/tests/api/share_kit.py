@@ -94,8 +94,8 @@ class ShareMember(AuthorizedClient):
         await until(lambda: exchange.completed)
         return self.decoded(exchange, ShareFetchResponse, version)
 
-    async def acknowledge(self, acks: Acks, *, epoch: int | None = None, **more: Any) -> ShareAcknowledgeResponse:
-        """Send a ShareAcknowledge and wait for its response."""
+    def start_acknowledge(self, acks: Acks, *, epoch: int | None = None, **more: Any) -> RecordedExchange:
+        """Send a ShareAcknowledge."""
         topics = [
             share_acknowledge.AcknowledgeTopic(
                 self.id_of(topic),
@@ -114,7 +114,13 @@ class ShareMember(AuthorizedClient):
             topics=topics,
             **more,
         )
-        return await self.ask(request, ShareAcknowledgeResponse, 2)
+        return self.send(request, 2)
+
+    async def acknowledge(self, acks: Acks, **more: Any) -> ShareAcknowledgeResponse:
+        """Send a ShareAcknowledge and wait for its response."""
+        exchange = self.start_acknowledge(acks, **more)
+        await until(lambda: exchange.completed)
+        return self.decoded(exchange, ShareAcknowledgeResponse, 2)
 
     async def close(self) -> ShareFetchResponse:
         return await self.fetch(epoch=-1, max_wait_ms=0)

@@ -46,6 +46,15 @@ async def test_an_answered_acknowledgement_is_stored(broker):
     assert acquired(await member.fetch()) == [(2, 2, 2)], "the next claim finds the stored state"
 
 
+async def test_a_fetch_may_follow_an_acknowledgement_on_the_connection_without_waiting(broker):
+    member = ShareMember(broker)
+    await member.fetch("t")
+    acknowledged = member.start_acknowledge({"t": [(0, 1, [ACCEPT]), (2, 2, [RELEASE])]})
+    fetched = await member.fetch()
+    assert acquired(fetched) == [(2, 2, 2)]
+    assert acknowledged.completed
+
+
 @pytest.mark.parametrize(
     ("batch", "error"),
     [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Sequence
+from contextlib import ExitStack
 from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
-from penstock.api.share.acks import ACK_MESSAGES, AckOutcome, ShareAcks
+from penstock.api.share.acks import ACK_MESSAGES, AckOutcome, ShareAcks, StartedAck
 from penstock.api.share.members import ShareMembers, session_key
-from penstock.share.sessions import SessionRequest
+from penstock.share.sessions import SessionKey, SessionRequest
 from penstock.wire.apis import ApiKey
 from penstock.wire.messages.share_acknowledge import (
     LeaderIdAndEpoch,
@@ -28,22 +30,33 @@ class ShareAcknowledgeApi:
         """Return the routes of this API."""
         return [Route(ShareAcknowledgeRequest, self.acknowledge, share_acknowledge_failed)]
 
-    async def acknowledge(self, request: ShareAcknowledgeRequest, context: RequestContext) -> ShareAcknowledgeResponse:
-        """Serve ShareAcknowledge; with epoch -1 the session ends, and the member's other records are released."""
+    def acknowledge(
+        self, request: ShareAcknowledgeRequest, context: RequestContext
+    ) -> ShareAcknowledgeResponse | Awaitable[ShareAcknowledgeResponse]:
+        """Serve ShareAcknowledge; with epoch -1 the session ends, and the member's other records are released.
+
+        The acknowledgements start in this call: a ShareFetch may follow on the connection without waiting.
+        """
         key, error = session_key(request.group_id, request.member_id)
         if error:
             return ShareAcknowledgeResponse(error_code=error)
         found = self.members.check(SessionRequest(key, request.share_session_epoch), context.peer)
         if found.error:
             return ShareAcknowledgeResponse(error_code=found.error)
-        try:
+        with ExitStack() as stack:
+            if found.closed is not None:
+                stack.callback(self.members.release, found.closed)
             started = self.acks.start(
                 key, request.topics, context.peer, ApiKey.SHARE_ACKNOWLEDGE, may_renew=request.is_renew_ack
             )
+            return self._complete(key, started, stack.pop_all())
+
+    async def _complete(
+        self, key: SessionKey, started: Sequence[StartedAck], release: ExitStack
+    ) -> ShareAcknowledgeResponse:
+        """Return the response once the acknowledgements are durable."""
+        with release:
             outcomes = await self.acks.complete(started)
-        finally:
-            if found.closed is not None:
-                self.members.release(found.closed)
         return ShareAcknowledgeResponse(
             acquisition_lock_timeout_ms=self.members.leaders.lock_timeout_ms(key.group_id),
             responses=topic_responses(outcomes),

@@ -43,9 +43,9 @@ class ObservedTopic:
     absence: OwnerAbsence | None = None
     """What is known about the owner if it is missing."""
     unreachable: str | None = None
+    """Why the brokers could not be queried; `topic` is invalid then."""
     is_hibernated: bool = False
     """Whether the brokers are `unreachable` because the cluster is hibernated."""
-    """Why the brokers could not be queried; `topic` is invalid then."""
     has_cluster: bool = True
     loads: Mapping[int, int] = field(default_factory=dict)
     """Number of replicas by broker, over all topics."""
