@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from penstock.log.batch_times import unread_age_ms
 from penstock.log.partition_log import PartitionLog
 from penstock.replica.leader import Leader
 
@@ -73,5 +74,6 @@ class UnreadAgeQuery:
         for pending in pending_ages:
             now_ms = self.now_ms()
             for position, time_ms in zip(pending.positions, pending.log.batch_times(pending.offsets), strict=True):
-                if time_ms is not None and time_ms >= 0:
-                    pending.ages_ms[position] = max(now_ms - time_ms - pending.delay_ms, 0)
+                age_ms = unread_age_ms(time_ms, now_ms, pending.delay_ms)
+                if age_ms is not None:
+                    pending.ages_ms[position] = age_ms

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.http.sources import CommittedSource, LogSource, PartitionName, PartitionSource, RemoteOffsets, Sources
+from penstock.log.batch_times import unread_age_ms
 
 OFFSETS_PER_SLICE = 1_000
 """Offsets to process before yielding to the event loop."""
@@ -67,8 +68,8 @@ async def measure_lags(sources: Sources) -> list[Lag]:
         times = await asyncio.get_running_loop().run_in_executor(None, read_batch_times, unread)
         now_ms = sources.clock.wall_ms()
         for position, time_ms in zip(unread, times, strict=True):
-            if time_ms is not None and time_ms >= 0:
-                age_ms = max(now_ms - time_ms - position.delay_ms, 0)
+            age_ms = unread_age_ms(time_ms, now_ms, position.delay_ms)
+            if age_ms is not None:
                 lags[position.lag_index] = lags[position.lag_index]._replace(seconds=age_ms / 1000)
     return lags
 
@@ -92,5 +93,5 @@ def remote_lag(lag: Lag, remote_offsets: RemoteOffsets) -> Lag:
 
 
 def read_batch_times(unread: Iterable[UnreadOffset]) -> list[int | None]:
-    """Return the largest timestamp of each batch in ms since 1970, or None. Reads from disk: call it in a thread."""
+    """Return the results of `batch_times`. Reads from disk: call it in a thread."""
     return [position.log.batch_times([position.offset])[0] for position in unread]
