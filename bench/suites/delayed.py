@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from bench.session import Lane, Session
 from bench.suites import work
 from bench.suites.footprint import resident
 from bench.suites.partitions import write_topic
+from penstock.client import Admin, ClientError, TopicPartition
 
 ROUNDS = 3
 OUTSTANDING = 1_000_000
@@ -23,6 +25,7 @@ DUE_DELAY_MS = 2000
 DUE_PER_S = 1000
 DUE_S = 15.0
 RESTART_LIMIT_S = 120.0
+POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def _life(session: Session, broker: Service, round_: int, name: str, kind: Kind,
         memory = resident(broker)
         session.record(DELAYED_WAITING, name, round_, filled | memory | {"empty_mb": empty_mb})
         for case, is_killed in DELAYED_RESTARTS.items():
-            seconds = _restart_s(broker, topic, is_killed=is_killed)
+            seconds = _restart_s(broker, topic, outstanding, is_killed=is_killed)
             session.record(case, name, round_, {"seconds": seconds, **resident(broker)})
             session.console.print(f"  round {round_}, {name}, {case}: {seconds:.2f} s")
         due_topic = stack.enter_context(session.topic(due, 1))
@@ -102,8 +105,8 @@ def _due(session: Session, lane: Lane, topic: str, kind: Kind) -> specs.Delayed:
     )
 
 
-def _restart_s(broker: Service, topic: str, *, is_killed: bool) -> float:
-    """Return seconds from the restart until each partition with waiting records has accepted a message."""
+def _restart_s(broker: Service, topic: str, outstanding: int, *, is_killed: bool) -> float:
+    """Return seconds from the restart until each partition has accepted a message, and the broker knows what waits."""
     if is_killed:
         assert isinstance(broker, Broker), "the suite runs one broker"
         broker.kill()
@@ -112,4 +115,18 @@ def _restart_s(broker: Service, topic: str, *, is_killed: bool) -> float:
     started = time.perf_counter()
     broker.spawn()
     write_topic(broker, topic, range(work.PARTITIONS), time.monotonic() + RESTART_LIMIT_S)
+    asyncio.run(wait_until_known(broker.address, topic, work.PARTITIONS, outstanding))
     return time.perf_counter() - started
+
+
+async def wait_until_known(address: str, topic: str, partitions: int, outstanding: int) -> None:
+    """Wait until the broker reports that at least this many records wait. Raises TimeoutError."""
+    async with asyncio.timeout(RESTART_LIMIT_S), Admin(address) as admin:
+        while True:
+            try:
+                found = await admin.undelivered([TopicPartition(topic, index) for index in range(partitions)])
+            except ClientError:
+                found = {}
+            if sum(waiting.records for waiting in found.values()) >= outstanding:
+                return
+            await asyncio.sleep(POLL_S)

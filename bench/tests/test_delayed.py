@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import struct
@@ -14,10 +15,10 @@ from bench import admin, client, wire
 from bench.loads import specs
 from bench.peers.broker import Broker, Peer
 from bench.peers.penstock import Penstock
+from bench.suites import delayed
 
 kafka_record: Any = importlib.import_module("kafka.record")
-DELAY_MS = 500
-KINDS = {False: {"delivery.delay.ms": str(DELAY_MS)}, True: {"delivery.schedule.enable": "true"}}
+DELAY_MS, HOUR_MS = 500, 3_600_000
 
 
 def test_a_record_has_its_header() -> None:
@@ -46,7 +47,13 @@ def broker(start_broker: Callable[[Peer], Broker]) -> Broker:
     return start_broker(Penstock())
 
 
-def _spec(broker: Broker, topic: str, *, is_scheduled: bool, rate_per_s: int) -> specs.Delayed:
+def _create_topic(broker: Broker, name: str, *, is_scheduled: bool, delay_ms: int) -> None:
+    admin.create_topics(broker.address, [name], 2, delayed.Kind(is_scheduled).settings(delay_ms))
+
+
+def _spec(
+    broker: Broker, topic: str, *, is_scheduled: bool, rate_per_s: int = 0, delay_ms: int = DELAY_MS
+) -> specs.Delayed:
     return specs.Delayed(
         address=broker.address,
         topic=topic,
@@ -55,7 +62,7 @@ def _spec(broker: Broker, topic: str, *, is_scheduled: bool, rate_per_s: int) ->
         partitions=2,
         messages=1200,
         size_bytes=100,
-        delay_ms=DELAY_MS,
+        delay_ms=delay_ms,
         is_scheduled=is_scheduled,
         rate_per_s=rate_per_s,
         seconds=0.5,
@@ -65,7 +72,7 @@ def _spec(broker: Broker, topic: str, *, is_scheduled: bool, rate_per_s: int) ->
 @pytest.mark.parametrize("is_scheduled", [False, True])
 def test_records_are_delivered_after_their_delay_and_counted_from_it(broker: Broker, is_scheduled: bool) -> None:
     topic = f"due-{is_scheduled}"
-    admin.create_topics(broker.address, [topic], 2, KINDS[is_scheduled])
+    _create_topic(broker, topic, is_scheduled=is_scheduled, delay_ms=DELAY_MS)
     metrics = client.run(_spec(broker, topic, is_scheduled=is_scheduled, rate_per_s=200))
     assert metrics["messages"] == 100
     assert metrics["earliest_ms"] >= 0
@@ -75,6 +82,7 @@ def test_records_are_delivered_after_their_delay_and_counted_from_it(broker: Bro
 @pytest.mark.parametrize("is_scheduled", [False, True])
 def test_records_that_wait_are_published_to_all_partitions(broker: Broker, is_scheduled: bool) -> None:
     topic = f"waiting-{is_scheduled}"
-    admin.create_topics(broker.address, [topic], 2, KINDS[is_scheduled])
-    metrics = client.run(_spec(broker, topic, is_scheduled=is_scheduled, rate_per_s=0))
+    _create_topic(broker, topic, is_scheduled=is_scheduled, delay_ms=HOUR_MS)
+    metrics = client.run(_spec(broker, topic, is_scheduled=is_scheduled, delay_ms=HOUR_MS))
     assert metrics["messages"] == 1200
+    asyncio.run(delayed.wait_until_known(broker.address, topic, 2, 1200))

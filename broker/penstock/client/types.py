@@ -83,7 +83,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class UndeliveredRecords(NamedTuple):
-    """Records of a partition that wait for the topic's `delivery.delay.ms`."""
+    """Records of a partition that wait: for the topic's `delivery.delay.ms`, or for times of their own."""
 
     records: int
     next_due_ms: int | None

@@ -157,7 +157,7 @@ class Admin(ShrinkAdminClient, PartitionAdminClient, QuotaAdminClient, SecurityA
         return await list_offsets(self._cluster, wanted)
 
     async def undelivered(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, UndeliveredRecords]:
-        """Return the records that wait for `delivery.delay.ms` by partition; empty if the leaders do not support it."""
+        """Return the records that wait for their delivery by partition; empty if the leaders do not support it."""
         return await list_undelivered(self._cluster, partitions)
 
     async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
