@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "state")]
 
 from cluster_processes import Cluster, running  # noqa: E402
-from node_kit import Process  # noqa: E402
-
-MakeProcess = Callable[..., Process]
+from node_kit import MakeProcess, Process  # noqa: E402
 
 
 @pytest.fixture

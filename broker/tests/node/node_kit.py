@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -113,6 +114,10 @@ class Process:
     @property
     def was_clean(self) -> bool:
         return (self.data / "clean-shutdown").exists()
+
+
+MakeProcess = Callable[..., Process]
+"""Starts a broker with these arguments, and waits until it is ready."""
 
 
 def refusal(home: Path, *arguments: str, **more: object) -> tuple[int, str]:

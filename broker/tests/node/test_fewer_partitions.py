@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 from cluster_processes import Cluster
 from confluent_kafka.admin import AdminClient, NewTopic
-from node_kit import Process
+from node_kit import MakeProcess, Process
 from shrink_kit import (
     GroupReader,
     LibrdkafkaWriter,
@@ -20,8 +20,6 @@ from shrink_kit import (
     wait_for_state,
     wait_until_received,
 )
-
-from conftest import MakeProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -63,6 +63,7 @@ OPTIONAL = {
     **dict.fromkeys(
         ("SharePartition.delays", "SharePartitionLeader.delays"), "a value: only a claim in the same process has delays"
     ),
+    "ShareLimits.filter": "a value: only some groups have a filter",
     "RecoveryInput.producer_ids": "a record that the store may lack",
     "Route.decode": "only some requests are decoded in a special way",
     "Route.failure": "only some requests have a response for errors",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -15,7 +15,7 @@ from cluster_processes import Cluster, in_sync, read_all, running, write
 from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import KafkaError
 from confluent_kafka import Producer as LibrdkafkaProducer
-from node_kit import Process, port_of, refusal, reserved_port
+from node_kit import MakeProcess, Process, port_of, refusal, reserved_port
 
 from penstock.client import Admin, AlterConfig, Consumer, NewTopic, Producer, Security, Tls, TlsFailed, TopicPartition
 
@@ -25,7 +25,6 @@ from tls_kit import AUTHORITY, BROKER, CLIENT, STRANGER, Certified, certify, cli
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
-MakeProcess = Callable[..., Process]
 LISTEN = ("--listener", "SSL://127.0.0.1:0", "--http-port", "-1")
 
 

