@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
@@ -142,23 +142,35 @@ class OffsetsApi:
         group_ids = (
             [g.group_id for g in request.groups] if context.version >= BATCHED_FETCH_VERSION else [request.group_id]
         )
+        members = [self.member_error(group) for group in request.groups]
         if all(map(self.coordinator.reads.may_read, group_ids)):
             errors = {group_id: self.coordinator.error(group_id) for group_id in group_ids}
-            return self.fetch(request, context.version, errors)
-        return self.prepare_and_fetch(request, context.version, group_ids)
+            return self.fetch(request, context.version, errors, members)
+        return self.prepare_and_fetch(request, context.version, group_ids, members)
 
     async def prepare_and_fetch(
-        self, request: OffsetFetchRequest, version: int, group_ids: list[str]
+        self, request: OffsetFetchRequest, version: int, group_ids: list[str], members: Sequence[ErrorCode | None]
     ) -> OffsetFetchResponse:
         """Load the offsets of the groups, then fetch."""
-        return self.fetch(request, version, await self.coordinator.reads.prepare(group_ids))
+        return self.fetch(request, version, await self.coordinator.reads.prepare(group_ids), members)
 
-    def fetch(self, request: OffsetFetchRequest, version: int, errors: dict[str, ErrorCode]) -> OffsetFetchResponse:
-        """Return the offsets in memory, for groups without an error."""
+    def fetch(
+        self,
+        request: OffsetFetchRequest,
+        version: int,
+        errors: dict[str, ErrorCode],
+        members: Sequence[ErrorCode | None],
+    ) -> OffsetFetchResponse:
+        """Return the offsets in memory, for groups without an error. `members` are the results of `member_error` when
+        the request arrived: a member may leave while it waits for its offsets."""
         stable = request.require_stable
         if version >= BATCHED_FETCH_VERSION:
             by_id = version >= TOPIC_ID_VERSION
-            groups = [self.fetch_group(group, by_id, stable, errors[group.group_id]) for group in request.groups]
+            groups = []
+            for group, member in zip(request.groups, members, strict=True):
+                member_error = self.member_error(group) if member is None else member
+                error = errors[group.group_id] or member_error or ErrorCode.NONE
+                groups.append(self.fetch_group(group, by_id, stable, error))
             return OffsetFetchResponse(groups=groups)
         if errors[request.group_id]:
             return fetch_failed(request, errors[request.group_id])
@@ -174,15 +186,17 @@ class OffsetsApi:
         self, requested: OffsetFetchRequestGroup, by_id: bool, stable: bool, error: ErrorCode
     ) -> OffsetFetchResponseGroup:
         """Return a group's offsets, or its error."""
-        error = error or self.member_error(requested)
         if error:
             return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error)
         return OffsetFetchResponseGroup(
             group_id=requested.group_id, topics=self.fetch_topics(requested.group_id, requested.topics, by_id, stable)
         )
 
-    def member_error(self, requested: OffsetFetchRequestGroup) -> ErrorCode:
-        """Return the error for a member of a consumer group that has another epoch, or NONE."""
+    def member_error(self, requested: OffsetFetchRequestGroup) -> ErrorCode | None:
+        """Return the error for a member of a consumer group with another epoch, or NONE; None while this broker does
+        not know the members."""
+        if self.coordinator.error(requested.group_id):
+            return None
         group = self.coordinator.find_modern(requested.group_id)
         if group is None or (requested.member_epoch < 0 and not requested.member_id):
             return ErrorCode.NONE

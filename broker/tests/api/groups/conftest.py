@@ -62,9 +62,10 @@ class Broker:
             0, [BrokerEndpoint("MAIN", "main.example", 1), BrokerEndpoint("OTHER", "other.example", 2)]
         )
         self.topic_ids = {name: self.create_topic(name) for name in ("t", "u")}
-        clock, peers, ids, owned = SystemClock(), NoPeers(), ProducerIds(store), LocalShardOwnership(store, 0)
+        clock, peers, ids = SystemClock(), NoPeers(), ProducerIds(store)
+        self.owned = LocalShardOwnership(store, 0)
         self.groups = GroupCoordinator(
-            store, self.view, clock, self.config, lambda: str(uuid4()), owned, EagerOffsetLoader
+            store, self.view, clock, self.config, lambda: str(uuid4()), self.owned, EagerOffsetLoader
         )
         self.transactions = TransactionService(
             store, self.view, clock, self.config, ids, replicas, self.groups, peers, peers
@@ -85,16 +86,22 @@ class Broker:
         self.view.topics[name] = self.view.topics_by_id[topic.topic_id] = topic
         return topic.topic_id
 
-    async def call(self, version, request, listener="MAIN", client_id="me"):
+    def start(self, version, request, listener="MAIN", client_id="me"):
+        """Call the handler; returns an awaitable of the response."""
         route = self.routes[type(request)]
         assert route.first <= version <= route.last
         read = codec.decode(type(request), version, bytes(codec.encode(request, version)))
         self.exchange = FakeExchange()
         context = RequestContext(version, 1, client_id, PeerInfo(1, listener, "10.1.1.1", 5), self.exchange)
-        response = route.handler(read, context)
+        return self.finish(version, route, route.handler(read, context))
+
+    async def finish(self, version, route, response):
         if inspect.isawaitable(response):
             response = await response
         return codec.decode(route.response, version, bytes(codec.encode(response, version)))
+
+    async def call(self, version, request, listener="MAIN", client_id="me"):
+        return await self.start(version, request, listener, client_id)
 
     async def join(self, version, member_id="", **more):
         request = jg.JoinGroupRequest(

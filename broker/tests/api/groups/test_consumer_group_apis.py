@@ -102,6 +102,18 @@ async def test_the_older_apis_name_the_type_or_call_the_group_dead(broker) -> No
     assert new.error_code == E.GROUP_ID_NOT_FOUND
 
 
+async def test_a_member_that_leaves_while_its_offsets_are_read_gets_them(broker) -> None:
+    await join(broker)
+    broker.owned.is_shared = True  # the read is confirmed by the store
+    requested = of.OffsetFetchRequestGroup(group_id="g", member_id="a", member_epoch=1, topics=None)
+    request = of.OffsetFetchRequest(groups=[requested])
+    reading = broker.start(9, request)
+    left = await broker.call(1, cgh.ConsumerGroupHeartbeatRequest(group_id="g", member_id="a", member_epoch=-1))
+    assert left.error_code == E.NONE
+    assert (await reading).groups[0].error_code == E.NONE
+    assert (await broker.call(9, request)).groups[0].error_code == E.UNKNOWN_MEMBER_ID
+
+
 async def test_commits_and_reads_of_offsets_are_fenced_by_epoch(broker) -> None:
     await join(broker)
     epoch = {"member_id": "a", "generation_id_or_member_epoch": 1}
