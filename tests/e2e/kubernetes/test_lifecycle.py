@@ -64,6 +64,7 @@ def test_crds_are_brought_up_to_date_and_never_taken_back(release: Release) -> N
     [
         ("create", "statefulsets.apps", "yes"),
         ("patch", "topics.penstock.io/status", "yes"),
+        ("create", "pods", "yes"),
         ("delete", "pods", "yes"),
         ("create", "leases.coordination.k8s.io", "yes"),
         ("create", "events", "yes"),
@@ -78,7 +79,7 @@ def test_crds_are_brought_up_to_date_and_never_taken_back(release: Release) -> N
         ("list", "secrets", "no"),
         ("watch", "secrets", "no"),
         ("delete", "secrets", "no"),
-        ("create", "pods", "no"),
+        ("patch", "pods", "no"),
         ("create", "pods/exec", "no"),
         ("create", "deployments.apps", "no"),
         ("create", "roles.rbac.authorization.k8s.io", "no"),
