@@ -11,7 +11,7 @@ from replica_kit import accepted, batch_of
 from wire_in_memory import Wire, opened_wire
 
 from penstock.api.unread_age import MAX_OFFSETS, READ_BATCH_OFFSETS
-from penstock.log.batch_times import MAX_SKIPPED_BATCHES, batch_times
+from penstock.log.batch_times import batch_times
 from penstock.log.search import LogSearch
 from penstock.replica.leader import Leader
 from penstock.wire.batch import TRANSACTIONAL
@@ -110,19 +110,6 @@ async def test_a_group_that_is_behind_control_batches_alone_has_read_everything(
     await wire.path.flushed()
     assert partition.log.end_offset == 6
     assert await ages(wire, [2, 3, 4, 5]) == [58_000, 58_000, 58_000, 0]
-
-
-@pytest.mark.parametrize(("markers", "is_found"), [(MAX_SKIPPED_BATCHES, True), (MAX_SKIPPED_BATCHES + 1, False)])
-async def test_one_lookup_passes_over_a_bounded_number_of_control_batches(
-    wire: Wire, markers: int, is_found: bool
-) -> None:
-    partition = await led(wire)
-    for producer_id in range(markers):
-        assert not partition.write_marker(Marker(producer_id, 0, True, 0)).error
-    accepted(partition, batch_of(1, timestamp_ms=START_MS + 90_000))
-    assert partition.log.end_offset == markers + 1
-    assert (batch_times(partition.log.new_search(), [0]) == [START_MS + 90_000]) is is_found
-    await wire.path.flushed()
 
 
 async def test_an_empty_log_has_nothing_unread(wire: Wire) -> None:
