@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from bench.loads.queue_clients import KINDS, Member, Publisher, Queue, Received
+from bench.loads.queue_clients import KINDS, Destination, Member, Publisher, Queue, Received
 from bench.loads.section import Section, percentiles
 from bench.loads.specs import Metrics
 from bench.loads.specs import Queue as Spec
@@ -75,15 +75,18 @@ class Consumer:
 class QueueLoad:
     """The queue's clients."""
 
-    def __init__(self, spec: Spec, queue: Queue) -> None:
+    def __init__(self, spec: Spec, destination: Destination) -> None:
         self.spec = spec
         self.accepted = self.received = self.filled = 0
         self.delivered_ns: list[int] = []
         self._deliveries = 0
         self.selector = selectors.DefaultSelector()
-        self.publisher: Publisher = queue.publisher()
+        self.publisher: Publisher = destination.publisher()
         self.selector.register(self.publisher.socket, selectors.EVENT_READ, self.publisher.on_readable)
-        self.consumers = [Consumer(self, queue.member()) for _ in range(spec.members)]
+        self.queue = destination if isinstance(destination, Queue) else None
+        if spec.members and self.queue is None:
+            raise ValueError(f'protocol "{spec.protocol}" has no members here; use the share load')
+        self.consumers = [Consumer(self, self.queue.member()) for _ in range(spec.members)] if self.queue else []
         for consumer in self.consumers:
             self.selector.register(consumer.member.socket, selectors.EVENT_READ, consumer.on_readable)
 
@@ -162,16 +165,16 @@ class QueueLoad:
 
 def run(spec: Spec) -> Metrics:
     """Return the metrics of a section. Raises RuntimeError or WireError if a message is rejected or missing."""
-    queue = KINDS[spec.protocol](spec, f"bench-{uuid.uuid4().hex}")
-    load = QueueLoad(spec, queue)
+    destination = KINDS[spec.protocol](spec, f"bench-{uuid.uuid4().hex}")
+    load = QueueLoad(spec, destination)
     try:
         gc.disable()
         if spec.rate_per_s:
             return _at_rate(load)
-        return _consume(load, queue) if spec.members else _publish(load)
+        return _consume(load, load.queue) if load.queue and spec.members else _publish(load)
     finally:
         load.close()
-        queue.delete()
+        destination.delete()
 
 
 def _publish(load: QueueLoad) -> Metrics:

@@ -308,11 +308,19 @@ def _received(message: Message) -> Received:
     return Received(message.payload, message.is_redelivered, message.reply)
 
 
-class Queue(ABC):
-    """A queue that exists for one section, with its publisher and members."""
+class Destination(ABC):
+    """What messages are published to in one section."""
 
     @abstractmethod
     def publisher(self) -> Publisher: ...
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Delete what exists for the section only, and close its connection."""
+
+
+class Queue(Destination):
+    """A queue that exists for one section, with its publisher and members."""
 
     @abstractmethod
     def member(self) -> Member: ...
@@ -320,10 +328,6 @@ class Queue(ABC):
     @abstractmethod
     def wait_until_applied(self, remaining: int) -> None:
         """Wait until the server has applied all acknowledgements that it has read; `remaining` messages are left."""
-
-    @abstractmethod
-    def delete(self) -> None:
-        """Delete the queue and close its connection."""
 
 
 class AmqpQueue(Queue):
@@ -387,7 +391,7 @@ class NatsQueue(Queue):
         self._admin.close()
 
 
-class KafkaTopic(Queue):
+class KafkaTopic(Destination):
     """A topic that exists already, for publishing only: the `share` load consumes from it."""
 
     def __init__(self, spec: Spec, name: str) -> None:
@@ -396,12 +400,6 @@ class KafkaTopic(Queue):
 
     def publisher(self) -> Publisher:
         return KafkaPublisher(self._spec.address, self._spec.topic, self._spec.partitions, self._spec.limit_s)
-
-    def member(self) -> Member:
-        raise NotImplementedError("the share load consumes from topics")
-
-    def wait_until_applied(self, remaining: int) -> None:
-        raise NotImplementedError("the share load consumes from topics")
 
     def delete(self) -> None:
         """Keep the topic, which the suite deletes."""
