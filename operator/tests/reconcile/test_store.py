@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from reconcile.cluster_tables import LONG_AGO, cluster, observed
+from msgspec.structs import replace as changed
+from reconcile.cluster_tables import LONG_AGO, NOW, cluster, observed
 
 from penstock_operator.ports.state_store import StateStoreMember, StateStoreReport, StateStoreStatus
 from penstock_operator.reconcile.cluster.actions import (
@@ -16,6 +17,7 @@ from penstock_operator.reconcile.cluster.actions import (
     RestartStorePod,
 )
 from penstock_operator.reconcile.cluster.observed_store import ObservedStore, ObservedStorePod, read_store_pod
+from penstock_operator.reconcile.cluster.reconcile import reconcile
 from penstock_operator.reconcile.cluster.store import StorePlan, plan_store
 from penstock_operator.specs import companion
 
@@ -85,6 +87,7 @@ def test_a_healthy_etcd_is_left_alone() -> None:
         (report((), members=None), ALL_LOST, (False, "QuorumLost"), "p-etcd-0: it has lost its data"),
         (report((2,), members=None, members_error="timed out"), PODS, (False, "QuorumLost"), "1 of 3 members answer"),
         (report((0, 1)), PODS, (False, "MemberNotReady"), "are healthy, which is a quorum; p-etcd-2 does not answer"),
+        (report((0,)), PODS, (False, "MemberNotReady"), "1 of 3 members are healthy; p-etcd-1 does not answer"),
         (report(alarms=frozenset({"NOSPACE"})), PODS, (False, "NoSpace"), "rejects writes"),
         (report(alarms=frozenset({"NOSPACE", "CORRUPT"})), PODS, (False, "Corrupt"), "CORRUPT"),
         (
@@ -101,6 +104,26 @@ def test_the_condition_is_never_true_before_it_is(
     assert words in made.message
     assert made.requeue_after_s is not None, "its recovery may cause no event"
     assert not made.actions
+
+
+@pytest.mark.parametrize(
+    ("created", "before", "reason", "event"),
+    [
+        (NOW, "", "Forming", "Normal"),
+        (NOW, "Forming", "Forming", None),
+        (NOW, "Healthy", "MemberNotReady", "Warning"),
+        (LONG_AGO, "Forming", "MemberNotReady", "Warning"),
+    ],
+)
+def test_members_of_a_new_etcd_that_start_cause_no_warning(
+    created: str, before: str, reason: str, event: str | None
+) -> None:
+    conditions = [{"type": "StateStore", "status": "False", "reason": before}] if before else []
+    made = cluster(etcd=COMPANION, status={"conditions": conditions})
+    made = changed(made, metadata=changed(made.metadata, creation_timestamp=created))
+    plan = reconcile(made, observed(store=ObservedStore(report((0,)), pods=PODS, bootstrap=CLOSED)), image="i").plan
+    assert [c.reason for c in plan.status.conditions if c.type == "StateStore"] == [reason]
+    assert [e.type for e in plan.events if e.reason.startswith("StateStore")] == ([event] if event else [])
 
 
 def test_an_etcd_that_the_operator_may_never_reach_is_asked_at_the_resync_only() -> None:

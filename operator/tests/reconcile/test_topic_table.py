@@ -21,6 +21,7 @@ from penstock_operator.ports.brokers import (
     ObservedTopicState,
 )
 from penstock_operator.reconcile.topic.reconcile import reconcile
+from penstock_operator.reconcile.topic.status import unknown
 from penstock_operator.reconcile.topic.types import (
     AddPartitions,
     AlterTopicConfig,
@@ -91,6 +92,7 @@ FALSE_APPLYING = ("False", "Applying")
 TWO = state(part(0, 1), part(1, 2))
 OFFLINE = state(part(0, 1, isr=(0,), leader=-1), part(1, 2))
 MOVING = state(part(0, 1, 2, isr=(0, 1), adding=(2,), removing=(1,)))
+HIBERNATED = unknown(topic(status=known()), "ClusterHibernated", "the cluster is hibernated")
 REFUSED = BrokersError("no such setting", code="INVALID_CONFIG", is_passing=False)
 LATER = BrokersError("too busy", code="REQUEST_TIMED_OUT")
 
@@ -149,6 +151,8 @@ ROWS = [
     Row("badly spread, and a broker is away", topic(),
         seen(state(part(0, 7)), brokers=brokers("a/1", "a/2", "b/3"))),
     Row("without a leader", topic(), seen(OFFLINE), (), ("False", "Offline"), healthy="Offline", tells=["Offline"]),
+    Row("without a leader, for the cluster was hibernated and wakes", topic(status=HIBERNATED), seen(OFFLINE), (),
+        ("False", "Offline"), healthy="Offline"),
     Row("behind", topic(), seen(state(part(0, 1, isr=(0,)))), healthy="UnderReplicated"),
     Row("paused and as wanted", topic(partitions=2, paused=True), seen(TWO)),
     Row("paused and other than wanted", topic(partitions=3, paused=True), seen(TWO), (), ("False", "Paused"),

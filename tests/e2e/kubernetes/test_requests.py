@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from penstock_kubernetes.kubectl import eventually
+from penstock_kubernetes.kubectl import Object, eventually
 from penstock_kubernetes.release import CLUSTERS, TOPICS, Make, Release
 
 HIBERNATE, RESTART, REBALANCE = (f"penstock.io/{name}" for name in ("hibernate", "restart-pods", "rebalance"))

@@ -29,7 +29,7 @@ from penstock_operator.reconcile.cluster.founded import is_founded, members_of_c
 from penstock_operator.reconcile.cluster.groups import spread_groups
 from penstock_operator.reconcile.cluster.hibernation import HibernationPlan, plan_hibernation
 from penstock_operator.reconcile.cluster.moves import PlannedMoves
-from penstock_operator.reconcile.cluster.observed import ObservedCluster
+from penstock_operator.reconcile.cluster.observed import ObservedCluster, seconds_between
 from penstock_operator.reconcile.cluster.rebalance import RebalancePlan, plan_moves
 from penstock_operator.reconcile.cluster.roll import RollingRestart, may_evict, plan_roll, requested_restart
 from penstock_operator.reconcile.cluster.scale import ScalePlan, current_pods, plan_scale, scale_revert_event
@@ -58,6 +58,12 @@ class Reconciled:
 
     plan: ReconcilePlan[ClusterAction, ClusterStatus]
     planned: PlannedMoves | None
+
+
+FORMING = "Forming"
+"""Reason of condition StateStore while the members of a new etcd start one after the other."""
+FORMING_REASONS = {"MemberNotReady", "QuorumLost", "Unreachable"}
+FORMING_TIMEOUT_S = 300
 
 
 def reconcile(
@@ -179,7 +185,16 @@ def plan_store_of(cluster: Cluster, observed: ObservedCluster, hibernation: Hibe
     store = plan_store(cluster, observed)
     if hibernation.phase == "Waking" and store.reason and store.is_healthy is not True:
         return replace(store, is_healthy=None, reason="Waking")
+    if store.reason in FORMING_REASONS and is_forming(cluster, observed.now):
+        return replace(store, reason=FORMING)
     return store
+
+
+def is_forming(cluster: Cluster, now: str) -> bool:
+    """Whether the cluster was created recently and its etcd has not been healthy yet."""
+    age = seconds_between(cluster.metadata.creation_timestamp, now)
+    before = next((c.reason for c in cluster.status.conditions if c.type == "StateStore"), FORMING)
+    return before == FORMING and age is not None and age < FORMING_TIMEOUT_S
 
 
 def etcd_members(cluster: Cluster, observed: ObservedCluster, recorded: cluster_annotations.ClusterAnnotations) -> int:

@@ -141,9 +141,10 @@ def plan_companion(
     if unhealthy := shared_problem(report):
         return StorePlan(unhealthy.is_healthy, unhealthy.reason, unhealthy.message, bootstrap, UNHEALTHY_INTERVAL_S)
     if away:
-        message = f"{len(members) - len(away)} of {len(members)} members are healthy, which is a quorum; " + "; ".join(
-            absence(member, report) for member in away
-        )
+        healthy = len(members) - len(away)
+        quorum = ", which is a quorum" if healthy > len(members) // 2 else ""
+        absences = "; ".join(absence(member, report) for member in away)
+        message = f"{healthy} of {len(members)} members are healthy{quorum}; {absences}"
         return StorePlan(False, "MemberNotReady", message, bootstrap, UNHEALTHY_INTERVAL_S)
     if others := [m for m in report.members if m.member_id not in {e.listed.member_id for e in members if e.listed}]:
         message = f"etcd has {len(others)} members that are not pods of its StatefulSet: remove them with etcdctl"

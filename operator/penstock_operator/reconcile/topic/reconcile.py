@@ -302,6 +302,8 @@ def _with_events(desired: Topic, plan: TopicPlan) -> TopicPlan:
         was, is_now = _condition(before, kind), _condition(now, kind)
         if is_now is None or (was is not None and was.reason == is_now.reason and _is_same_message(was, is_now)):
             continue
+        if is_now.reason == "Offline" and was is not None and was.reason == HIBERNATED:
+            continue  # brokers that wake answer before they lead
         if is_now.reason in reasons:
             events.append(KubeEvent("Warning", is_now.reason, is_now.message))
         elif was is not None and was.reason == "Offline" and is_now.status != "Unknown":
