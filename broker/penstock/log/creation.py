@@ -215,7 +215,8 @@ def write_descriptions(files: Files, logs: Sequence[PartitionLog]) -> None:
         try:
             file = files.open(f"{log.directory}/{DESCRIPTION_NAME}", create=True)
             try:
-                file.truncate(0)
+                if file.size():  # of a partition that was created before
+                    file.truncate(0)
                 file.append(data)
             finally:
                 file.close()

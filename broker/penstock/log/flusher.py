@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -23,6 +23,8 @@ T = TypeVar("T")
 MAX_SERIAL_SYNCS = 4
 """Dirty files in a round that are synced one after the other; more are synced in parallel."""
 MAX_PARALLEL_SYNCS = 8
+TO_END = 0
+"""Size of a range up to the end of the file."""
 
 logger = get_logger(__name__)
 
@@ -166,6 +168,8 @@ class Flusher:
     def sync(self, work: list[FlushWork]) -> None:
         """Make a round durable: first the files, then the directories that name them. Runs in the worker thread."""
         files = [file for one in work for file in one.files]
+        if len(files) > MAX_SERIAL_SYNCS:
+            start_writeback(files)
         self.sync_each(sync_file, files)
         self.synced_files += len(files)
         self.sync_each(self.sync_directory, list(dict.fromkeys(path for one in work for path in one.directories)))
@@ -175,15 +179,19 @@ class Flusher:
         sync_directory(self.files, path)
 
     def sync_each(self, sync: Callable[[T], None], items: Sequence[T]) -> None:
-        """Sync all items, in parallel if there are many: the file system then merges several commits."""
+        """Sync all items, in parallel if there are many: the file system then merges several commits.
+
+        Each helper takes an equal share. A future for each item would cost more than most syncs.
+        """
         if len(items) <= MAX_SERIAL_SYNCS:
-            for item in items:
-                sync(item)
+            sync_share(sync, items)
             return
         if self.helpers is None:
             self.helpers = ThreadPoolExecutor(MAX_PARALLEL_SYNCS, "penstock-sync")
-        for _ in self.helpers.map(sync, items):
-            pass
+        shares = [items[start::MAX_PARALLEL_SYNCS] for start in range(min(MAX_PARALLEL_SYNCS, len(items)))]
+        done, _ = wait([self.helpers.submit(sync_share, sync, share) for share in shares])
+        for future in done:
+            future.result()
 
     def finish_round(self, work: list[FlushWork], error: Exception | None) -> None:
         """Finish a round and start the next one if requested."""
@@ -231,6 +239,19 @@ def wake_all(waiters: list[asyncio.Future[None]]) -> None:
         if not waiter.done():
             waiter.set_result(None)
     waiters.clear()
+
+
+def sync_share(sync: Callable[[T], None], items: Sequence[T]) -> None:
+    """Sync items one after the other."""
+    for item in items:
+        sync(item)
+
+
+def start_writeback(files: Sequence[File]) -> None:
+    """Start to write all files. The file system then allocates the blocks of all of them before its first commit,
+    which would otherwise cover one file only."""
+    for file in files:
+        file.start_writeback(0, TO_END)
 
 
 def sync_file(file: File) -> None:

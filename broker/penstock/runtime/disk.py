@@ -152,7 +152,10 @@ class OsFiles:
 
     def make_dir(self, path: str) -> None:
         """Create a directory and its parents; no effect if it exists."""
-        os.makedirs(path, DIR_MODE, exist_ok=True)
+        try:
+            os.mkdir(path, DIR_MODE)  # the parent of a partition's directory exists
+        except (FileNotFoundError, FileExistsError):
+            os.makedirs(path, DIR_MODE, exist_ok=True)
 
     def sync_dir(self, path: str) -> None:
         """Make creations, renames and deletions in a directory durable."""

@@ -35,6 +35,10 @@ class FaultyFile:
         self.files.synced.append(self.path)
         self.inner.sync()
 
+    def start_writeback(self, offset: int, size: int) -> None:
+        self.files.written_back.append((self.path, len(self.files.synced)))
+        self.inner.start_writeback(offset, size)
+
     def truncate(self, size: int) -> None:
         self.files.check("truncate", self.path)
         self.inner.truncate(size)
@@ -50,6 +54,8 @@ class FaultyFiles(OsFiles):
         super().__init__()
         self.faults: dict[str, tuple[int, Callable[[str], bool], int]] = {}
         self.synced: list[str] = []
+        self.written_back: list[tuple[str, int]] = []
+        """Files whose writeback was started, each with the number of syncs before."""
         self.made_by: dict[str, str] = {}
         """Name of the thread that created each directory and log file, by path."""
         self.failures = 0

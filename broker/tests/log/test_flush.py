@@ -130,6 +130,35 @@ async def flush_of(log: PartitionLog) -> None:
     await log.flush()
 
 
+async def test_a_round_of_many_files_starts_to_write_all_of_them_before_the_first_sync(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with opened(files, str(tmp_path)) as directory:
+        logs = [open_log(directory, partition=n) for n in range(20)]
+        for log in logs:
+            append(log)
+        await until_flushed(logs[0])
+        paths = {log.segments[0].path for log in logs}
+        assert directory.flusher.rounds == 1
+        assert {path for path, _ in files.written_back} == paths
+        assert {syncs for _, syncs in files.written_back} == {0}
+        assert sorted(files.synced) == sorted(paths)
+
+
+@pytest.mark.parametrize("failing", range(10))
+async def test_one_failed_sync_among_many_fails_the_round(tmp_path: Path, failing: int) -> None:
+    files = FaultyFiles()
+    async with opened(files, str(tmp_path)) as directory:
+        logs = [open_log(directory, partition=n) for n in range(20)]
+        for log in logs:
+            append(log)
+        path = logs[failing].segments[0].path
+        files.fail("sync", errno.EIO, lambda synced: synced == path, times=1)
+        flushes = await asyncio.gather(*(log.flush() for log in logs), return_exceptions=True)
+        assert all(isinstance(outcome, LogDirFailed) for outcome in flushes)
+        assert {log.flushed_offset for log in logs} == {0}
+        assert len(set(files.synced)) == len(files.synced), "no file is synced a second time"
+
+
 async def test_no_space_on_sync_is_final_too(tmp_path: Path) -> None:
     files = FaultyFiles()
     async with opened(files, str(tmp_path)) as directory:
