@@ -57,6 +57,7 @@ class SamplePartition:
     messages_in: int = 0
     delivery: SampleDelivery | None = field(default_factory=SampleDelivery)
     schedule: SampleDelivery | None = field(default_factory=SampleDelivery)
+    unrelayed: int | None = 0
 
 
 @dataclass

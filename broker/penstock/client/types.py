@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 from penstock.config.addresses import join_host_port
@@ -114,7 +114,7 @@ class TopicShrink:
     sealed: tuple[SealedPartitionInfo, ...]
 
     @property
-    def state(self) -> str:
+    def state(self) -> Literal["sealing", "draining", "retired", "opening"]:
         """`sealing`, `draining` while groups read the sealed partitions, `retired` once they are hidden, or `opening`
         after the number was increased again."""
         surplus = [p for p in self.sealed if p.partition >= self.remaining]
@@ -175,6 +175,8 @@ class TopicInfo:
     partitions: dict[int, PartitionInfo] = field(default_factory=dict)
     removed: dict[int, PartitionInfo] = field(default_factory=dict, compare=False)
     """Partitions that the topic no longer shows. Their leaders still accept what a producer has queued for them."""
+    shrink: TopicShrink | None = field(default=None, compare=False)
+    """The reduced number of partitions. None also if the topic was described by its name: `Admin.shrinks` has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class ConfigService:
 
     def __init__(self, store: Store, view: ClusterView, watcher: Watcher, config: BrokerConfig, clock: Clock) -> None:
         self.store, self.view, self.watcher, self.config = store, view, watcher, config
-        self.groups = GroupSettings(store, clock, config)
+        self.groups = GroupSettings(store, clock, config, lambda: view.feature_level)
 
     async def replace(
         self, kind: int, name: str, settings: Sequence[tuple[str, str | None]], validate_only: bool = False

@@ -9,14 +9,16 @@ Kafka's features can be lowered. `CHANGEABLE_FEATURES` has their levels, and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.config.definition import InvalidSetting
-from penstock.config.topic import DELIVERY_DELAY, DELIVERY_SCHEDULE, topic_setting
+from penstock.config.definition import InvalidSetting, Setting
+from penstock.config.group import group_setting
+from penstock.config.modern_groups import DEAD_LETTER_TOPIC
+from penstock.config.topic import DEAD_LETTERS_ENABLED, DELIVERY_DELAY, DELIVERY_SCHEDULE, topic_setting
 from penstock.control.results import AdminError
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, ClusterRecord, decode, encode
@@ -33,8 +35,17 @@ TRANSACTIONS_V2_LEVEL = 2
 """The feature level from which brokers bump epochs and add partitions as transactions v2 require (KIP-890)."""
 DELIVERY_LEVEL = 3
 """The feature level from which topics can have delivery times: older brokers would deliver their records at once."""
-SETTING_LEVELS = {DELIVERY_DELAY: DELIVERY_LEVEL, DELIVERY_SCHEDULE: DELIVERY_LEVEL}
+DEAD_LETTERS_LEVEL = 3
+"""The feature level from which share groups can have dead letters: older brokers cannot read the stored state of their
+partitions, and reject the letters that other brokers send to a topic."""
+SETTING_LEVELS = {
+    DELIVERY_DELAY: DELIVERY_LEVEL,
+    DELIVERY_SCHEDULE: DELIVERY_LEVEL,
+    DEAD_LETTERS_ENABLED: DEAD_LETTERS_LEVEL,
+}
 """The feature level that a topic setting requires, unless it has its default."""
+GROUP_SETTING_LEVELS = {DEAD_LETTER_TOPIC: DEAD_LETTERS_LEVEL}
+"""The feature level that a group setting requires, unless it has its default."""
 FEWER_PARTITIONS_LEVEL = 3
 """The feature level from which topics can get fewer partitions: brokers know of seals and relays."""
 GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION = "group.version", "share.version", "transaction.version"
@@ -138,13 +149,29 @@ class Features:
 
 def check_settings(overrides: Mapping[str, object], present: Mapping[str, object], level: int) -> None:
     """Raise InvalidSetting if a topic setting that is new in `overrides` requires a higher feature level."""
-    for name, required in SETTING_LEVELS.items():
+    check_levels(SETTING_LEVELS, topic_setting, overrides, present, level)
+
+
+def check_group_settings(overrides: Mapping[str, object], present: Mapping[str, object], level: int) -> None:
+    """Raise InvalidSetting if a group setting that is new in `overrides` requires a higher feature level."""
+    check_levels(GROUP_SETTING_LEVELS, group_setting, overrides, present, level)
+
+
+def check_levels(
+    levels: Mapping[str, int],
+    definition: Callable[[str], Setting],
+    overrides: Mapping[str, object],
+    present: Mapping[str, object],
+    level: int,
+) -> None:
+    """Raise InvalidSetting if a setting requires a higher feature level, and is neither present nor the default."""
+    for name, required in levels.items():
         text = overrides.get(name)
-        if level >= required or text is None or text in (present.get(name), topic_setting(name).default):
+        if level >= required or text is None or text in (present.get(name), definition(name).default):
             continue
         raise InvalidSetting(
-            f'{name} requires level {required} of "{FEATURE}", which is {level}: older brokers ignore the setting;'
-            " upgrade all brokers, then raise the level"
+            f'{name} requires level {required} of "{FEATURE}", which is {level}: older brokers do not support the'
+            " setting; upgrade all brokers, then raise the level"
         )
 
 

@@ -7,7 +7,7 @@ reset is never repeated. `group` deletes them with their group.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.config.addresses import quoted
 from penstock.config.broker import BrokerConfig
@@ -16,6 +16,7 @@ from penstock.config.group import group_setting
 from penstock.config.modern_groups import check_bounds
 from penstock.control.config_changes import apply_changes, normalise_changed, rewrite_value
 from penstock.control.config_describe import ConfigDescription, describe_group
+from penstock.control.features import check_group_settings
 from penstock.control.results import AdminError, ConfigChange, store_error
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
@@ -39,8 +40,8 @@ MAX_REPORTED = 1000
 class GroupSettings:
     """Settings of groups by id. They can be set before the group has members."""
 
-    def __init__(self, store: Store, clock: Clock, config: BrokerConfig) -> None:
-        self._store, self._clock, self._config = store, clock, config
+    def __init__(self, store: Store, clock: Clock, config: BrokerConfig, feature_level: Callable[[], int]) -> None:
+        self._store, self._clock, self._config, self._feature_level = store, clock, config, feature_level
         self._reported: set[object] = set()
 
     async def describe(self, group_ids: Iterable[str]) -> dict[str, list[ConfigDescription] | AdminError]:
@@ -123,6 +124,7 @@ class GroupSettings:
             new = apply_changes(changes, present, group_setting, default_text)
             normalise_changed(changes, new, group_setting)
             check_bounds(self._config, {change.name: new.get(change.name) for change in changes})
+            check_group_settings(new, present, self._feature_level())
             if not new:
                 return None
             if entry is not None and new == present:

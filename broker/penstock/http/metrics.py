@@ -204,6 +204,7 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
                 single(health.leaderless),
             ),
             *delay_gauges(partitions, sources.clock.wall_ms()),
+            relay_gauge(partitions),
             ("penstock_partition_damaged", "1 for each partition whose files are damaged.", damaged),
         ],
         requests=[HistogramValue.from_histogram(h, api=api_name(key)) for key, h in sorted(requests.by_api.items())],
@@ -252,6 +253,19 @@ def delay_gauges(partitions: Iterable[PartitionSource], now_ms: int) -> list[tup
             [({"topic": name}, max(time_ms - now_ms, 0) / 1000) for name, time_ms in due_ms.items()],
         ),
     ]
+
+
+def relay_gauge(partitions: Iterable[PartitionSource]) -> tuple[str, str, list[Value]]:
+    """Return the gauge of topics whose number of partitions was reduced."""
+    behind: dict[str, int] = {}
+    for partition in partitions:
+        if (unrelayed := partition.unrelayed) is not None:
+            behind[partition.name] = behind.get(partition.name, 0) + unrelayed
+    return (
+        "penstock_topic_unrelayed_records",
+        "Committed records of sealed partitions that this broker leads that wait for their relay.",
+        [({"topic": name}, count) for name, count in behind.items()],
+    )
 
 
 def tls_counters(sources: Sources) -> list[tuple[str, str, list[Value]]]:

@@ -50,6 +50,10 @@ class PartitionSource(Protocol):
         """The scheduled records of a led partition, None if it can have none."""
 
     @property
+    def unrelayed(self) -> int | None:
+        """Number of committed records behind the seal of a led partition that are not relayed; None without a relay."""
+
+    @property
     def log(self) -> LogSource:
         """The partition's log."""
 

@@ -244,6 +244,14 @@ class Partition:
         return min(self.last_stable_offset, max(self.relayed_offset, self.seal_offset))
 
     @property
+    def unrelayed(self) -> int | None:
+        """Number of committed offsets behind the seal that are not relayed; None if the partition is not sealed, or the
+        relay has not started."""
+        if self.seal_offset < 0 or self.relayed_offset < 0:
+            return None
+        return max(self.last_stable_offset - self.relayed_offset, 0)
+
+    @property
     def replicated_watermark(self) -> int:
         """The high watermark for followers, which may serve consumers: they learn of seals and gaps only by the view.
 

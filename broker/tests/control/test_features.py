@@ -9,7 +9,7 @@ import pytest
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
-from penstock.control.features import Features, FeatureUpdate, check_settings
+from penstock.control.features import Features, FeatureUpdate, check_group_settings, check_settings
 from penstock.control.membership import FEATURE_LEVEL, Registration, ensure_cluster
 from penstock.control.results import AdminError
 from penstock.runtime.clock import SystemClock
@@ -182,10 +182,31 @@ async def test_its_epoch_grows_with_each_change_so_that_clients_know_the_newest(
     assert cluster.features.epoch == epochs[-1], "nothing has changed"
 
 
-@pytest.mark.parametrize(("name", "value"), [("delivery.delay.ms", "5"), ("delivery.schedule.enable", "true")])
-def test_times_of_delivery_need_a_cluster_whose_brokers_all_keep_them(name: str, value: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("delivery.delay.ms", "5"),
+        ("delivery.schedule.enable", "true"),
+        ("errors.deadletterqueue.group.enable", "true"),
+    ],
+)
+def test_times_of_delivery_and_dead_letters_need_a_cluster_whose_brokers_all_support_them(
+    name: str, value: str
+) -> None:
     with pytest.raises(InvalidSetting, match=rf"{name} requires level 3 of .* which is 2"):
         check_settings({name: value}, {}, 2)
     check_settings({name: value}, {}, 3)
     check_settings({name: value, "retention.ms": "1"}, {name: value}, 2)
     check_settings({name: {"5": "0", "true": "false"}[value]}, {name: value}, 2)
+
+
+def test_a_group_names_a_dead_letter_topic_only_if_all_brokers_can_read_its_state() -> None:
+    name = "errors.deadletterqueue.topic.name"
+    with pytest.raises(InvalidSetting, match=rf"{name} requires level 3 of .* which is 2: older brokers do not"):
+        check_group_settings({name: "dlq.a"}, {}, 2)
+    with pytest.raises(InvalidSetting, match="requires level 3"):
+        check_group_settings({name: "dlq.b"}, {name: "dlq.a"}, 2)
+    check_group_settings({name: "dlq.a"}, {}, 3)
+    check_group_settings({name: "dlq.a", "share.order.by.key": "true"}, {name: "dlq.a"}, 2)
+    check_group_settings({name: ""}, {name: "dlq.a"}, 2)
+    check_group_settings({"share.order.by.key": "true"}, {}, 2)

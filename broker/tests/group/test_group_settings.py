@@ -9,6 +9,7 @@ from shards_kit import stable
 
 from penstock.config.broker import BrokerConfig
 from penstock.control.group_settings import GroupSettings
+from penstock.control.membership import FEATURE_LEVEL
 from penstock.control.results import ConfigChange, ConfigOperation
 from penstock.group.admin import list_groups
 from penstock.group.offsets import OffsetCommit
@@ -24,7 +25,7 @@ RETENTION = {"offsets_retention_minutes": 24 * 60}
 
 async def note(store, clock, group_id: str, owner: str = "uid") -> None:
     change = [ConfigChange(OWNER, ConfigOperation.SET, owner)]
-    await GroupSettings(store, clock, BrokerConfig()).alter(group_id, change)
+    await GroupSettings(store, clock, BrokerConfig(), lambda: FEATURE_LEVEL).alter(group_id, change)
 
 
 async def noted(store) -> list[str]:

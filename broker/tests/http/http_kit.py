@@ -65,6 +65,7 @@ class FakePartition:
         self.acknowledged_end = high_watermark
         self.delivery: WaitingRecords | None = None
         self.schedule: WaitingRecords | None = None
+        self.unrelayed: int | None = None
         self.messages_in = high_watermark
         self.log = PartOfALog(start_offset, high_watermark + 1)
 

@@ -203,6 +203,15 @@ async def test_what_waits_for_its_delivery_is_told_by_topic() -> None:
         assert "penstock_topic_next_delivery_seconds" not in found
 
 
+async def test_records_that_wait_for_the_relay_of_a_sealed_partition_are_told_by_topic() -> None:
+    async with running() as broker:
+        assert "penstock_topic_unrelayed_records" not in await broker.metrics()
+        broker.parts[0].unrelayed, broker.parts[1].unrelayed = 3, 4
+        assert (await broker.metrics())["penstock_topic_unrelayed_records"] == {(("topic", "flights"),): 7}
+        broker.parts[0].unrelayed, broker.parts[1].unrelayed = None, 0
+        assert (await broker.metrics())["penstock_topic_unrelayed_records"] == {(("topic", "flights"),): 0}
+
+
 async def test_scrapers_that_pile_up_or_leave_share_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, begun, rendered = threading.Event(), threading.Event(), list[object]()
     render = metrics.render

@@ -40,6 +40,25 @@ async def test_consumers_read_up_to_the_seal_and_the_rest_in_the_target(tmp_path
         assert shrinking.topic.shown_count == 4
 
 
+async def test_it_is_known_how_far_the_relay_is_behind(tmp_path: Path) -> None:
+    async with opened_shrinking(tmp_path) as shrinking:
+        shrinking.append(3, b"a")
+        await shrinking.path.flushed()
+        leader = shrinking.leader(3)
+        assert leader.unrelayed is None
+        await shrinking.set_partitions(3)
+        await shrinking.sealed(3)
+        await until(lambda: leader.unrelayed == 0)
+        shrinking.logs.refusal = LetterResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
+        shrinking.append(3, b"b", b"c")
+        await shrinking.path.flushed()
+        await until(lambda: leader.unrelayed == 2)
+        shrinking.logs.refusal = None
+        await until(lambda: leader.unrelayed == 0)
+        await shrinking.set_partitions(4)
+        await until(lambda: leader.unrelayed is None)
+
+
 async def test_a_seal_is_stored_only_once_all_below_it_is_committed(tmp_path: Path) -> None:
     """Planted fault "seal before the high watermark"."""
     async with opened_shrinking(tmp_path) as shrinking:

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
@@ -15,11 +16,13 @@ from penstock import client
 from penstock.client import (
     Admin,
     ClientError,
+    DrainingGroup,
     Node,
     Reassignment,
     RequestTimedOut,
     TopicInfo,
     TopicPartition,
+    TopicShrink,
     UnknownTopic,
 )
 from penstock.client.admin.types import ConfigEntry
@@ -33,6 +36,9 @@ from penstock_operator.ports.brokers import (
     ConfigPatch,
     ObservedBrokerState,
     ObservedPartition,
+    ObservedReader,
+    ObservedSeal,
+    ObservedShrink,
     ObservedTopicState,
     TopicCreation,
 )
@@ -82,7 +88,7 @@ class Gateway(GroupGateway):
         except (ClientError, TimeoutError):
             known = self._brokers.get(node.node_id)
             if known is not None:
-                return replace(known, answers=False)
+                return dataclasses.replace(known, answers=False)
             domain = node.rack or ""
             return ObservedBrokerState(
                 node.node_id, node.host, node.port, node.rack, domain, False, False, "", answers=False
@@ -142,7 +148,7 @@ class Gateway(GroupGateway):
     # Topics
 
     async def topics(
-        self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True
+        self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True, shrinks: bool = False
     ) -> dict[str, ObservedTopicState]:
         """Return topics by name. A topic whose settings a broker does not know yet is omitted: without its owner it
         would look unowned. A reassignment that starts or ends during the call counts as in progress: otherwise adding
@@ -152,6 +158,9 @@ class Gateway(GroupGateway):
             before = await admin.list_partition_reassignments()
             infos = require_answers(await admin.describe_topics_many(names))
             moving = {**before, **await admin.list_partition_reassignments()}
+            if names is not None and shrinks:
+                sealed = require_answers(await admin.shrinks_many(infos))
+                infos = {name: dataclasses.replace(info, shrink=sealed.get(name)) for name, info in infos.items()}
             if names is None:
                 infos = {name: info for name, info in infos.items() if not info.is_internal}
             if not settings:
@@ -199,6 +208,26 @@ class Gateway(GroupGateway):
         return outcomes(
             await self._connection.call("adding partitions", lambda admin: admin.create_partitions_many(partitions))
         )
+
+    async def shrink_topics(self, partitions: Mapping[str, int]) -> dict[str, BrokersError | None]:
+        """Decrease partition counts to the given totals. Return the error, or None, by topic."""
+        if not partitions:
+            return {}
+        return outcomes(
+            await self._connection.call(
+                "sealing partitions", lambda admin: admin.create_partitions_many(partitions, may_shrink=True)
+            )
+        )
+
+    async def waiting_readers(self, names: Collection[str]) -> dict[str, tuple[ObservedReader, ...]]:
+        """Return the groups that draining topics wait for, the largest lag first. Raises `BrokersError`."""
+
+        async def query(admin: Admin) -> dict[str, tuple[ObservedReader, ...]]:
+            found = require_answers(await admin.shrinks_many(sorted(names)))
+            draining = [shrink for shrink in found.values() if shrink is not None and shrink.state == "draining"]
+            return {name: readers(groups) for name, groups in (await admin.draining_groups_many(draining)).items()}
+
+        return await self._connection.call("groups of draining topics", query) if names else {}
 
     async def delete_topics(self, topics: Mapping[str, UUID]) -> dict[str, BrokersError | None]:
         """Delete topics by id. Return the error, or None, by topic."""
@@ -272,7 +301,25 @@ def topic_state(
             partitions.append(ObservedPartition(found.leader, found.replicas, found.isr))
         else:
             partitions.append(ObservedPartition(found.leader, move.replicas, found.isr, move.adding, move.removing))
-    return ObservedTopicState(info.name, info.topic_id, tuple(partitions), settings)
+    return ObservedTopicState(info.name, info.topic_id, tuple(partitions), settings, observed_shrink(info.shrink))
+
+
+def observed_shrink(shrink: TopicShrink | None) -> ObservedShrink | None:
+    """Convert a reduced number of partitions."""
+    if shrink is None:
+        return None
+    seals = tuple(ObservedSeal(p.partition, p.seal_offset, p.relay_target, p.is_hidden) for p in shrink.sealed)
+    return ObservedShrink(shrink.remaining, shrink.state, seals)
+
+
+def readers(waiting: Sequence[DrainingGroup]) -> tuple[ObservedReader, ...]:
+    """Return one entry per group, the largest lag first."""
+    partitions = Counter(each.group for each in waiting)
+    lags: Counter[str] = Counter()
+    for each in waiting:
+        lags[each.group] += each.lag
+    found = (ObservedReader(group, count, lags[group]) for group, count in partitions.items())
+    return tuple(sorted(found, key=lambda reader: (-reader.lag, reader.group_id)))
 
 
 def own(configs: Configs, *sources: str) -> dict[str, str]:

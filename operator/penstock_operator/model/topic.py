@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock_operator.model.common import (
@@ -56,10 +56,27 @@ class TopicSpec(Model, frozen=True, kw_only=True):
             int,
             doc(
                 "Number of partitions. Default: the brokers' num.partitions at creation, unmanaged afterwards. It can"
-                " be increased at any time. It cannot be decreased: condition Synced becomes False.",
+                " be increased at any time, and decreased if decreasePartitionsTo has the same number.",
                 Rule(
                     f"self >= 1 && self <= {MAX_PARTITIONS}",
                     f"partitions must be 1 to {MAX_PARTITIONS}; omit it to use the brokers' default",
+                ),
+                ge=1,
+                le=MAX_PARTITIONS,
+            ),
+        ]
+        | None
+    ) = None
+    decrease_partitions_to: (
+        Annotated[
+            int,
+            doc(
+                "Confirms a decrease of `partitions` to this number; with another one, `partitions` can only be"
+                " increased. Surplus partitions are sealed, and no longer shown to clients once all groups have read"
+                " them; keys map to other partitions. Increase `partitions` again to cancel.",
+                Rule(
+                    f"self >= 1 && self <= {MAX_PARTITIONS}",
+                    f"decreasePartitionsTo must be 1 to {MAX_PARTITIONS}, the new number of partitions",
                 ),
                 ge=1,
                 le=MAX_PARTITIONS,
@@ -113,6 +130,43 @@ class TopicSpec(Model, frozen=True, kw_only=True):
         return "Retain" if self.paused else self.deletion_policy
 
 
+class TopicSeal(Model, frozen=True, kw_only=True):
+    """A sealed partition."""
+
+    partition: Annotated[int, doc("Number of the partition.")]
+    offset: Annotated[int, doc("Consumers read the records below this offset; later records are relayed.")]
+    target: Annotated[int, doc("Partition to which records are relayed.")]
+
+
+class DrainingReader(Model, frozen=True, kw_only=True):
+    """A group that has not read all sealed partitions."""
+
+    group: Annotated[str, doc("Group id.")]
+    partitions: Annotated[int, doc("Number of sealed partitions that the group has to read.")]
+    lag: Annotated[int, doc("Number of records in them that the group has not read.")]
+
+
+class PartitionDecrease(Model, frozen=True, kw_only=True):
+    """Progress of a decrease of the number of partitions."""
+
+    phase: Annotated[
+        Literal["Sealing", "Draining", "Retired", "Opening"],
+        doc(
+            "Sealing: partition leaders seal the surplus partitions. Draining: groups read them to the end. Retired:"
+            " clients no longer see them; records that are still sent to them are relayed. Opening: the number was"
+            " increased again."
+        ),
+    ]
+    remaining: Annotated[int, doc("Number of partitions that remain.")]
+    sealed: Annotated[int, doc("Number of sealed partitions.")] = 0
+    seals: Annotated[tuple[TopicSeal, ...], doc("The first 50 sealed partitions.", schema=keyed_by("partition"))] = ()
+    waiting_groups: Annotated[
+        tuple[DrainingReader, ...],
+        doc("Groups that have to read sealed partitions: the 10 with the largest lag.", schema=keyed_by("group")),
+    ] = ()
+    waiting_group_count: Annotated[int, doc("Number of groups that have to read sealed partitions.")] = 0
+
+
 class TopicStatus(Model, frozen=True, kw_only=True):
     """Observed state of a `Topic`."""
 
@@ -120,19 +174,21 @@ class TopicStatus(Model, frozen=True, kw_only=True):
     conditions: Annotated[
         tuple[Condition, ...],
         doc(
-            "Ready: the topic is synced and all partitions have a leader. Synced: the topic matches the spec. Healthy:"
-            " all replicas are in sync and all partitions have a leader. Progressing: replicas are moving.",
+            "Ready: the topic is synced, or its partitions are being decreased, and all partitions have a leader."
+            " Synced: the topic matches the spec. Healthy: all replicas are in sync and all partitions have a leader."
+            " Progressing: replicas are moving, or partitions are being decreased.",
             schema=keyed_by("type"),
         ),
     ] = ()
     topic_name: Annotated[str, doc("Topic name.")] | None = None
     topic_id: Annotated[str, doc("Topic id. A topic that is deleted and created again has another id.")] | None = None
-    partitions: Annotated[int, doc("Number of partitions.")] | None = None
+    partitions: Annotated[int, doc("Number of partitions that clients see.")] | None = None
     replicas: Annotated[int, doc("Replication factor; the smallest one if partitions differ.")] | None = None
     in_sync: Annotated[int, doc("Number of partitions with all replicas in sync.")] | None = None
     under_replicated: Annotated[int, doc("Number of partitions with replicas that are not in sync.")] | None = None
     offline: Annotated[int, doc("Number of partitions without a leader.")] | None = None
     moving: Annotated[int, doc("Number of partitions whose replicas are moving.")] | None = None
+    decrease: Annotated[PartitionDecrease, doc("Decrease of the number of partitions, if any is sealed.")] | None = None
     kept_settings: Annotated[
         tuple[str, ...],
         doc(
@@ -159,6 +215,7 @@ class Topic(Model, frozen=True, kw_only=True):
             AGE,
             PrinterColumn("Topic", ".status.topicName", priority=1),
             PrinterColumn("Offline", ".status.offline", "integer", priority=1),
+            PrinterColumn("Decrease", ".status.decrease.phase", priority=1),
             PrinterColumn("Delay-Ms", r".spec.config['delivery\.delay\.ms']", priority=1),
             condition_column("Synced", priority=1),
             condition_column("Healthy", priority=1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from penstock_operator.ports.access import AccessGateway
@@ -20,6 +20,8 @@ DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 """Group setting: topic of a share group's dead letters (KIP-1191)."""
 HIBERNATED = "ClusterHibernated"
 """Code of the error of each request to a hibernated cluster, and reason of the conditions that follow from it."""
+ShrinkState = Literal["sealing", "draining", "retired", "opening"]
+"""`retired`: clients no longer see the sealed partitions. `opening`: the number was increased again."""
 CLASSIC, SHARE = "classic", "share"
 """Types of groups, beside `consumer`."""
 
@@ -49,14 +51,44 @@ class ObservedPartition:
     removing: tuple[int, ...] = ()
 
 
+class ObservedSeal(NamedTuple):
+    """A sealed partition: records from `offset` on are relayed to partition `target`."""
+
+    partition: int
+    offset: int
+    target: int
+    is_hidden: bool
+    """Whether clients no longer see the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedShrink:
+    """A topic whose number of partitions was reduced to `remaining`, with the sealed partitions in order."""
+
+    remaining: int
+    state: ShrinkState
+    seals: tuple[ObservedSeal, ...] = ()
+
+
+class ObservedReader(NamedTuple):
+    """A group that has not read `partitions` sealed partitions to their seals; `lag` is the number of their records."""
+
+    group_id: str
+    partitions: int
+    lag: int
+
+
 @dataclass(frozen=True, slots=True)
 class ObservedTopicState:
-    """State of a topic. `settings`: the topic's own settings, including `OWNER`."""
+    """State of a topic. `partitions` are those that clients see. `settings`: the topic's own settings, including
+    `OWNER`."""
 
     name: str
     topic_id: UUID
     partitions: tuple[ObservedPartition, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
+    shrink: ObservedShrink | None = None
+    """None: the topic has no sealed partitions, or they were not requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +232,11 @@ class BrokerGateway(AccessGateway, Protocol):
         """Return the registered brokers."""
 
     async def topics(
-        self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True
+        self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True, shrinks: bool = False
     ) -> dict[str, ObservedTopicState]:
         """Return the existing topics of `names`, or all non-internal topics, with ongoing reassignments. `settings`
-        selects the settings to return: all settings of many topics are expensive."""
+        selects the settings to return: all settings of many topics are expensive. `shrinks` requests `shrink` of named
+        topics; if all topics are returned, they have it anyway."""
 
     async def min_insync(self, names: Collection[str]) -> dict[str, int]:
         """Return the effective `min.insync.replicas` by topic; without topics that do not exist or do not report it."""
@@ -213,6 +246,12 @@ class BrokerGateway(AccessGateway, Protocol):
 
     async def grow_topics(self, partitions: Mapping[str, int]) -> dict[str, BrokersError | None]:
         """Increase partition counts to the given totals."""
+
+    async def shrink_topics(self, partitions: Mapping[str, int]) -> dict[str, BrokersError | None]:
+        """Decrease partition counts to the given totals: seal the surplus partitions. `grow_topics` takes it back."""
+
+    async def waiting_readers(self, names: Collection[str]) -> dict[str, tuple[ObservedReader, ...]]:
+        """Return the groups that draining topics wait for, the largest lag first. Reads the offsets of all groups."""
 
     async def delete_topics(self, topics: Mapping[str, UUID]) -> dict[str, BrokersError | None]:
         """Delete topics that still have the given id."""

@@ -15,6 +15,7 @@ from penstock_operator.reconcile.topic.types import (
     AddPartitions,
     AlterTopicConfig,
     CreateTopic,
+    DecreasePartitions,
     DeleteTopic,
     ReassignTopic,
     TopicAction,
@@ -41,7 +42,7 @@ class ActionOutcome:
 
 
 async def carry_out(brokers: BrokerGateway, planned: Mapping[str, Sequence[TopicAction]]) -> ActionOutcome:
-    """Delete, create, change settings, add partitions, reassign: in this order, one request per kind."""
+    """Delete, create, change settings, add or decrease partitions, reassign: in this order, one request per kind."""
     run = _Run(brokers, planned)
     await run.each(DeleteTopic, lambda found: brokers.delete_topics({n: a.topic_id for n, a in found.items()}))
     await run.each(CreateTopic, lambda found: brokers.create_topics([a.topic for a in found.values()]))
@@ -50,6 +51,7 @@ async def carry_out(brokers: BrokerGateway, planned: Mapping[str, Sequence[Topic
         lambda found: brokers.change_topics([ConfigPatch(n, a.settings) for n, a in found.items()]),
     )
     await run.each(AddPartitions, lambda found: brokers.grow_topics({n: a.partitions for n, a in found.items()}))
+    await run.each(DecreasePartitions, lambda found: brokers.shrink_topics({n: a.partitions for n, a in found.items()}))
     await run.each(ReassignTopic, run.reassign)
     run.outcome.done = {name for name in planned if name not in run.outcome.failures}
     return run.outcome

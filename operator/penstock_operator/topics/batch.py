@@ -22,6 +22,7 @@ from penstock_operator.reconcile.topic.placement import replicas_after_move
 from penstock_operator.reconcile.topic.reconcile import reconcile
 from penstock_operator.reconcile.topic.types import CreateTopic, ObservedTopic, ReassignTopic, TopicAction
 from penstock_operator.topics.action_runner import ActionOutcome, carry_out
+from penstock_operator.topics.draining import DrainingTopics, Readers
 from penstock_operator.topics.observation import DesiredTopics, final_policy, may_move, owner_absence
 from penstock_operator.topics.problems import ClusterKey, TopicProblems
 
@@ -73,9 +74,12 @@ class TopicBatch:
         loads: Mapping[int, int] | None,
         moving: int,
         kept_owners: KeptOwners,
+        draining: DrainingTopics,
     ) -> None:
         self._cluster, self._brokers, self._kube, self._objects = cluster, brokers, kube, objects
         self._known, self._problems, self._absences, self._kept_owners = known, problems, absences, kept_owners
+        self._draining = draining
+        self._readers: Readers = {}
         self._loads = Counter(loads) if loads is not None else None
         self._room = max(MAX_MOVING - moving, 0)
         self.moved = 0
@@ -174,7 +178,7 @@ class TopicBatch:
     ) -> dict[str, ObservedTopicState]:
         """Return the existing topics. Waits briefly until topics that were just created have leaders."""
         names = sorted({observation.name for observation in observations})
-        there = await brokers.topics(names)
+        there = await brokers.topics(names, shrinks=True)
         created = {
             observation.name
             for observation in observations
@@ -185,7 +189,7 @@ class TopicBatch:
             if not late:
                 break
             await asyncio.sleep(pause_s)
-            there |= await brokers.topics(late)
+            there |= await brokers.topics(late, shrinks=True)
         return there
 
     async def _plan_all(
@@ -195,6 +199,8 @@ class TopicBatch:
             self._moves(observation, there.get(observation.name)) for observation in observations
         ):
             self._loads = loads_of((await brokers.topics(settings=False)).values())
+        draining = [name for name, topic in there.items() if topic.shrink and topic.shrink.state == "draining"]
+        self._readers = await self._draining.readers(self._cluster, brokers, draining)
         for number, observation in enumerate(observations):
             if number % PLANNED_TOGETHER == PLANNED_TOGETHER - 1:
                 await asyncio.sleep(0)
@@ -250,6 +256,7 @@ class TopicBatch:
             loads=self._loads or {},
             room=self._room,
             may_move=may_move(self._objects, self._cluster),
+            readers=self._readers.get(observation.name),
             failure=observation.failure,
         )
 

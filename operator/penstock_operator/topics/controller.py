@@ -17,6 +17,7 @@ from penstock_operator.model.topic import Topic
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, Object
 from penstock_operator.reconcile.topic.reconcile import claim
 from penstock_operator.topics.batch import TopicBatch, TopicObservation
+from penstock_operator.topics.draining import DrainingTopics
 from penstock_operator.topics.health import TopicHealth
 from penstock_operator.topics.observation import (
     DesiredTopics,
@@ -56,6 +57,7 @@ class TopicController:
         self._absences: dict[str, int] = {}
         """By owner UID: number of consecutive complete lists without it."""
         self._kept_owners = KeptOwners()
+        self._draining = DrainingTopics(now)
         self._status_writer = TopicStatusWriter(kube, now, lambda: _rfc3339(wall()))
         self.health = TopicHealth(objects, connections, self._problems, self._put)
         self._orphans = OrphanedTopics(kube, objects, connections, self._absences, self._put, wall, self._kept_owners)
@@ -135,6 +137,7 @@ class TopicController:
             self.health.loads(cluster),
             self.health.moving(cluster),
             self._kept_owners,
+            self._draining,
         )
         await batch.run(observations)
         self.health.count_started_moves(cluster, batch.moved)

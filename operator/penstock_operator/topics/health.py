@@ -17,7 +17,7 @@ import structlog
 
 from penstock_operator.engine.ports import ConnectionPool, Objects
 from penstock_operator.model.common import ObjectKey
-from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ObservedTopicState
+from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ObservedShrink, ObservedTopicState
 from penstock_operator.ports.kube import CLUSTERS, TOPICS
 from penstock_operator.reconcile.topic.placement import present_replicas
 from penstock_operator.reconcile.topic.status import is_in_sync
@@ -31,8 +31,8 @@ SHARE = 50
 
 log = structlog.get_logger("penstock.operator.topics")
 
-Summary = tuple[UUID, int, int, int, int, int]
-"""Id, partitions, minimum replicas, in-sync partitions, offline partitions, moving partitions."""
+Summary = tuple[UUID, int, int, int, int, int, ObservedShrink | None]
+"""Id, partitions, minimum replicas, in-sync partitions, offline partitions, moving partitions, sealed partitions."""
 
 
 @dataclass(slots=True)
@@ -124,4 +124,5 @@ def summary(topic: ObservedTopicState) -> Summary:
         sum(p.leader >= 0 and is_in_sync(p) for p in partitions),
         sum(p.leader < 0 for p in partitions),
         sum(bool(p.adding or p.removing) for p in partitions),
+        topic.shrink,
     )

@@ -23,6 +23,9 @@ from penstock_operator.ports.brokers import (
     ConfigPatch,
     ObservedDeadLetters,
     ObservedOffset,
+    ObservedReader,
+    ObservedSeal,
+    ObservedShrink,
     ObservedTopicState,
     ReplayCount,
     ReplayRequest,
@@ -131,6 +134,47 @@ async def test_partitions_are_added_and_settings_changed(gateway: Gateway, name:
     refused = (await gateway.change_topics([ConfigPatch(name, {"segment.ms": "soon"})]))[name]
     assert refused is not None
     assert (refused.code, refused.is_passing) == ("INVALID_CONFIG", False)
+
+
+async def test_partitions_are_sealed_the_waiting_groups_are_told_of_and_it_is_taken_back(
+    gateway: Gateway, trio: object, name: str
+) -> None:
+    await created(gateway, name, 4, 3)
+    async with Producer(trio.bootstrap) as producer:  # type: ignore[attr-defined]
+        for _ in range(3):
+            await (await producer.send(name, b"value", partition=3))
+    group = f"{name}-readers"
+    await gateway.commit(group, {(name, 2): 0, (name, 3): 1})
+    assert (await seen(gateway, name)).shrink is None
+    assert await gateway.shrink_topics({name: 2}) == {name: None}
+    found: list[ObservedTopicState] = []
+
+    async def is_draining() -> bool:
+        found[:] = (await gateway.topics([name], shrinks=True)).values()
+        return found[0].shrink is not None and found[0].shrink.state == "draining"
+
+    await until(is_draining, "the partitions are sealed")
+    seals = (ObservedSeal(2, 0, 0, is_hidden=False), ObservedSeal(3, 3, 1, is_hidden=False))
+    assert found[0].shrink == ObservedShrink(2, "draining", seals)
+    assert len(found[0].partitions) == 4
+
+    async def is_in_the_poll() -> bool:
+        return (await gateway.topics(settings=False))[name].shrink == found[0].shrink
+
+    await until(is_in_the_poll, "the poll of all topics has the seals")
+    assert await gateway.waiting_readers([name]) == {name: (ObservedReader(group, 1, 2),)}
+    assert (await gateway.topics([name]))[name].shrink is None, "not requested"
+    assert await gateway.grow_topics({name: 4}) == {name: None}
+
+    async def is_open() -> bool:
+        return (await gateway.topics([name], shrinks=True))[name].shrink is None
+
+    await until(is_open, "the partitions are open again")
+    (refusal,) = (await gateway.shrink_topics({name: 0})).values()
+    assert refusal is not None
+    assert not refusal.is_passing
+    assert await gateway.shrink_topics({}) == {}
+    assert await gateway.waiting_readers([]) == {}
 
 
 async def test_a_topic_is_deleted_only_by_its_id(gateway: Gateway, name: str) -> None:

@@ -26,6 +26,9 @@ from penstock_operator.ports.brokers import (
     ConfigPatch,
     ObservedBrokerState,
     ObservedPartition,
+    ObservedReader,
+    ObservedSeal,
+    ObservedShrink,
     ObservedTopicState,
     TopicCreation,
 )
@@ -57,6 +60,9 @@ class InMemoryBrokers(Groups):
         self.settings_of_brokers: dict[str, dict[str, str]] = {}
         """Settings by broker id as text; "": cluster-wide."""
         self.topics_by_name: dict[str, ObservedTopicState] = {}
+        self.waiting: dict[str, tuple[ObservedReader, ...]] = {}
+        """Groups that draining topics wait for."""
+        self._hidden: dict[str, tuple[ObservedPartition, ...]] = {}
         self.down: set[int] = set()
         self.calls: Counter[str] = Counter()
         """Number of calls by method."""
@@ -150,7 +156,7 @@ class InMemoryBrokers(Groups):
         )
 
     async def topics(
-        self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True
+        self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True, shrinks: bool = False
     ) -> dict[str, ObservedTopicState]:
         there = self.topics_by_name if self._stale is None else self._stale
         wanted = sorted(there) if names is None else [name for name in names if name in there]
@@ -161,7 +167,11 @@ class InMemoryBrokers(Groups):
                 return dict(topic.settings) if settings else {}
             return {name: value for name, value in topic.settings.items() if name in settings}
 
-        return {name: replace(there[name], settings=shown(there[name])) for name in wanted}
+        has_shrinks = shrinks or names is None
+        return {
+            name: replace(there[name], settings=shown(there[name]), shrink=there[name].shrink if has_shrinks else None)
+            for name in wanted
+        }
 
     async def min_insync(self, names: Collection[str]) -> dict[str, int]:
         self._called("min_insync", len(names))
@@ -176,6 +186,14 @@ class InMemoryBrokers(Groups):
     async def grow_topics(self, partitions: Mapping[str, int]) -> Answers:
         self._called("grow_topics", len(partitions))
         return {name: self._outcome("grow_topics", name, self._grow, name, n) for name, n in partitions.items()}
+
+    async def shrink_topics(self, partitions: Mapping[str, int]) -> Answers:
+        self._called("shrink_topics", len(partitions))
+        return {name: self._outcome("shrink_topics", name, self._shrink, name, n) for name, n in partitions.items()}
+
+    async def waiting_readers(self, names: Collection[str]) -> dict[str, tuple[ObservedReader, ...]]:
+        self._called("waiting_readers", len(names))
+        return {name: self.waiting.get(name, ()) for name in names}
 
     async def delete_topics(self, topics: Mapping[str, UUID]) -> Answers:
         self._called("delete_topics", len(topics))
@@ -256,9 +274,14 @@ class InMemoryBrokers(Groups):
 
     def _grow(self, name: str, count: int) -> None:
         topic = self._topic(name)
+        present = len(topic.partitions) if topic.shrink is None else topic.shrink.remaining
+        if count <= present:
+            raise refused("INVALID_PARTITIONS", f"topic {name!r} has {present} partitions")
+        if topic.shrink is not None:
+            topic = self._reopen(topic, count)
         more = count - len(topic.partitions)
         if more <= 0:
-            raise refused("INVALID_PARTITIONS", f"topic {name!r} has {len(topic.partitions)} partitions")
+            return
         try:
             placed = place_partitions(
                 self._placement(), self._existing(), more, len(topic.partitions[0].replicas), topic=name
@@ -267,6 +290,46 @@ class InMemoryBrokers(Groups):
             raise refused("INVALID_REPLICATION_FACTOR", str(e)) from None
         parts = topic.partitions + tuple(self._fresh(p) for p in placed)
         self.topics_by_name[name] = replace(topic, partitions=parts)
+
+    def _reopen(self, topic: ObservedTopicState, count: int) -> ObservedTopicState:
+        assert topic.shrink is not None
+        hidden = self._hidden.pop(topic.name, ())
+        back = max(count - len(topic.partitions), 0)
+        partitions = topic.partitions + hidden[:back]
+        if hidden[back:]:
+            self._hidden[topic.name] = hidden[back:]
+        shrink = replace(topic.shrink, remaining=count, state="opening")
+        reopened = self.topics_by_name[topic.name] = replace(topic, partitions=partitions, shrink=shrink)
+        return reopened
+
+    def _shrink(self, name: str, count: int) -> None:
+        topic = self._topic(name)
+        if "compact" in topic.settings.get("cleanup.policy", ""):
+            raise refused("INVALID_PARTITIONS", f'Fewer partitions are refused: topic "{name}" is compacted.')
+        seals = () if topic.shrink is None else topic.shrink.seals
+        self.topics_by_name[name] = replace(topic, shrink=ObservedShrink(count, "sealing", seals))
+
+    def seal(self, name: str) -> None:
+        """Seal the surplus partitions of a topic at offset 10."""
+        topic = self._topic(name)
+        assert topic.shrink is not None
+        remaining = topic.shrink.remaining
+        seals = [ObservedSeal(n, 10, n % remaining, False) for n in range(remaining, len(topic.partitions))]
+        self.topics_by_name[name] = replace(topic, shrink=ObservedShrink(remaining, "draining", tuple(seals)))
+
+    def hide(self, name: str) -> None:
+        """Hide the sealed partitions of a topic: they are read."""
+        topic = self._topic(name)
+        assert topic.shrink is not None
+        remaining = topic.shrink.remaining
+        self._hidden[name] = topic.partitions[remaining:] + self._hidden.get(name, ())
+        seals = tuple(seal._replace(is_hidden=True) for seal in topic.shrink.seals)
+        shrink = ObservedShrink(remaining, "retired", seals)
+        self.topics_by_name[name] = replace(topic, partitions=topic.partitions[:remaining], shrink=shrink)
+
+    def open(self, name: str) -> None:
+        """Complete the opening of a topic's sealed partitions."""
+        self.topics_by_name[name] = replace(self._topic(name), shrink=None)
 
     def _delete(self, name: str, topic_id: UUID) -> None:
         found = self.topics_by_name.get(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +18,11 @@ from penstock_operator.ports.brokers import (
     BrokersError,
     ObservedBrokerState,
     ObservedPartition,
+    ObservedReader,
+    ObservedSeal,
+    ObservedShrink,
     ObservedTopicState,
+    ShrinkState,
 )
 from penstock_operator.reconcile.topic.reconcile import reconcile
 from penstock_operator.reconcile.topic.status import unknown
@@ -26,6 +30,7 @@ from penstock_operator.reconcile.topic.types import (
     AddPartitions,
     AlterTopicConfig,
     CreateTopic,
+    DecreasePartitions,
     DeleteTopic,
     ObservedTopic,
     OwnerAbsence,
@@ -96,6 +101,15 @@ HIBERNATED = unknown(topic(status=known()), "ClusterHibernated", "the cluster is
 REFUSED = BrokersError("no such setting", code="INVALID_CONFIG", is_passing=False)
 LATER = BrokersError("too busy", code="REQUEST_TIMED_OUT")
 
+CONFIRMED = topic(partitions=1, decrease_partitions_to=1)
+
+
+def shrunk(how: ShrinkState, found: ObservedTopicState = TWO, remaining: int = 1) -> ObservedTopicState:
+    """Return a topic whose number of partitions was reduced; partition 1 is sealed unless it is being sealed."""
+    seals = () if how == "sealing" else (ObservedSeal(1, 10, 0, how == "retired"),)
+    return replace(found, shrink=ObservedShrink(remaining, how, seals))
+
+
 ROWS = [
     Row("nothing is asked for and nothing is there", topic(), seen(), (CreateTopic,),
         ("False", "Creating"), ("False", "Creating"), "Creating", "True"),
@@ -103,8 +117,41 @@ ROWS = [
     Row("nothing said, whatever is there is right", topic(), seen(TWO)),
     Row("more partitions", topic(partitions=3), seen(TWO), (AddPartitions,), FALSE_APPLYING, FALSE_APPLYING,
         progressing="True", says="up to 3"),
-    Row("fewer partitions", topic(partitions=1), seen(TWO), (), ("False", "PartitionsCannotShrink"),
-        ("False", "PartitionsCannotShrink"), says="Set partitions to 2", tells=["PartitionsCannotShrink"]),
+    Row("fewer partitions", topic(partitions=1), seen(TWO), (), ("False", "DecreaseNotConfirmed"),
+        ("False", "DecreaseNotConfirmed"), says="set decreasePartitionsTo to 1, too", tells=["DecreaseNotConfirmed"]),
+    Row("fewer partitions, confirmed for another number", topic(partitions=1, decrease_partitions_to=2), seen(TWO), (),
+        ("False", "DecreaseNotConfirmed"), ("False", "DecreaseNotConfirmed"), tells=["DecreaseNotConfirmed"]),
+    Row("fewer partitions, confirmed", topic(partitions=1, decrease_partitions_to=1), seen(TWO), (DecreasePartitions,),
+        FALSE_APPLYING, FALSE_APPLYING, progressing="True", says="decrease partitions to 1"),
+    Row("fewer partitions, confirmed and paused", topic(partitions=1, decrease_partitions_to=1, paused=True),
+        seen(TWO), (), ("False", "Paused"), ("False", "Paused"), says="decrease partitions to 1"),
+    Row("a confirmation of the number that is there, or of one that was", topic(partitions=2, decrease_partitions_to=1),
+        seen(TWO)),
+    Row("partitions are being sealed", CONFIRMED, seen(shrunk("sealing")), (), ("True", "Sealing"),
+        ("False", "Sealing"), progressing="True", says="0 of 1 surplus partitions are sealed"),
+    Row("paused while partitions are being sealed", msgspec.structs.replace(CONFIRMED, spec=msgspec.structs.replace(
+        CONFIRMED.spec, paused=True)), seen(shrunk("sealing")), (), ("True", "Sealing"), ("False", "Sealing"),
+        progressing="True"),
+    Row("sealed partitions are read", CONFIRMED, seen(shrunk("draining"), readers=(ObservedReader("slow", 1, 7),)), (),
+        ("True", "Draining"), ("False", "Draining"), progressing="True", says='"slow" (7 records)'),
+    Row("sealed partitions that no group reads", CONFIRMED, seen(shrunk("draining"), readers=()), (),
+        ("True", "Draining"), ("False", "Draining"), progressing="True", says="or retention has deleted"),
+    Row("sealed partitions are read, and one has no leader", CONFIRMED,
+        seen(shrunk("draining", OFFLINE), readers=()), (), ("False", "Offline"), ("False", "Draining"),
+        healthy="Offline", progressing="True", tells=["Offline"]),
+    Row("sealed partitions are hidden", CONFIRMED, seen(shrunk("retired", state(part(0, 1))))),
+    Row("sealed partitions are hidden, and the number is unmanaged", topic(), seen(shrunk("retired", state(part(0))))),
+    Row("a decrease is taken back", topic(partitions=2, decrease_partitions_to=1), seen(shrunk("draining")),
+        (AddPartitions,), FALSE_APPLYING, FALSE_APPLYING, progressing="True", says="up to 2"),
+    Row("a decrease by another client is reverted", topic(partitions=2), seen(shrunk("sealing")), (AddPartitions,),
+        FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
+    Row("partitions are being opened again", topic(partitions=2), seen(shrunk("opening", remaining=2)), (),
+        ("True", "Opening"), ("False", "Opening"), progressing="True", says="opened again"),
+    Row("an increase of a decreased topic was interrupted", topic(partitions=9), seen(shrunk("retired", remaining=9)),
+        (AddPartitions,), FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
+    Row("a further decrease", topic(partitions=1, decrease_partitions_to=1),
+        seen(shrunk("draining", state(part(0), part(1), part(2)), remaining=2)), (DecreasePartitions,),
+        FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
     Row("fewer partitions, and a setting", topic(partitions=1, config={"a": "1"}), seen(TWO), (AlterTopicConfig,),
         FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
     Row("a setting", topic(config={"retention.ms": "1"}), seen(TWO), (AlterTopicConfig,), FALSE_APPLYING,

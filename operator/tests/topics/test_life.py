@@ -70,14 +70,15 @@ async def test_fewer_partitions_are_refused_with_the_reason_and_the_rest_is_done
     await world.settle()
     world.apply("orders", partitions=3, config={"retention.ms": "2"})
     await world.settle()
-    assert world.condition("orders", "Synced") == ("False", "PartitionsCannotShrink")
-    assert world.condition("orders", "Ready") == ("False", "PartitionsCannotShrink")
-    assert "Set partitions to 5" in world.message("orders")
+    assert world.condition("orders", "Synced") == ("False", "DecreaseNotConfirmed")
+    assert world.condition("orders", "Ready") == ("False", "DecreaseNotConfirmed")
+    assert "Otherwise set partitions to 5" in world.message("orders")
     assert world.brokers.topics_by_name["orders"].settings["retention.ms"] == "2"
-    assert world.recorded.count(("orders", "PartitionsCannotShrink")) == 1
+    assert world.recorded.count(("orders", "DecreaseNotConfirmed")) == 1
     await world.resync()
     await world.resync()
-    assert world.recorded.count(("orders", "PartitionsCannotShrink")) == 1
+    assert world.recorded.count(("orders", "DecreaseNotConfirmed")) == 1
+    assert world.brokers.calls["shrink_topics"] == 0
 
 
 async def test_a_setting_that_somebody_changed_is_repaired() -> None:

@@ -98,7 +98,7 @@ async def test_an_adopted_topic_is_neither_shrunk_nor_deleted() -> None:
     world.apply("orders", partitions=2)
     await world.settle()
     assert len(world.brokers.topics_by_name["orders"].partitions) == 5
-    assert world.condition("orders", "Ready") == ("False", "PartitionsCannotShrink")
+    assert world.condition("orders", "Ready") == ("False", "DecreaseNotConfirmed")
 
 
 async def test_a_topic_that_somebody_wants_is_not_deleted_for_an_owner_that_is_missing() -> None:

@@ -47,7 +47,7 @@ async def test_it_is_made_changed_told_and_deleted_as_its_policy_says(live: Live
     live.apply("orders", partitions=2, replicas=1, deletionPolicy="Delete")
     live.kubectl.must(
         "wait",
-        "--for=jsonpath={.status.conditions[?(@.type=='Synced')].reason}=PartitionsCannotShrink",
+        "--for=jsonpath={.status.conditions[?(@.type=='Synced')].reason}=DecreaseNotConfirmed",
         "--timeout=30s",
         "topic.penstock.io/orders",
     )
@@ -55,7 +55,7 @@ async def test_it_is_made_changed_told_and_deleted_as_its_policy_says(live: Live
     async def is_told() -> bool:
         events = json.loads(live.kubectl.must("get", "events", "-o", "json"))["items"]
         reasons = {event["reason"] for event in events if event["involvedObject"]["name"] == "orders"}
-        return {"Created", "PartitionsAdded", "PartitionsCannotShrink"} <= reasons
+        return {"Created", "PartitionsAdded", "DecreaseNotConfirmed"} <= reasons
 
     await until(is_told, "Events")
     assert "finalizers" not in before

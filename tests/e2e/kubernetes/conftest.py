@@ -33,6 +33,7 @@ LANES = {
     "test_store_upkeep": "two",
     "test_rolling": "three",
     "test_topics": "three",
+    "test_topics_decrease": "two",
 }
 
 

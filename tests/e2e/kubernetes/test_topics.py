@@ -49,12 +49,13 @@ def test_settings_follow_the_manifest_and_drift_is_repaired(release: Release) ->
     eventually("the drift is repaired", lambda: "7200000" in json.dumps(described(release, "life")), 120)
 
 
-def test_more_partitions_are_made_and_fewer_refused_with_the_reason(release: Release) -> None:
+def test_more_partitions_are_made_and_fewer_refused_unless_they_are_confirmed(release: Release) -> None:
     release.kubectl.patch(TOPICS, "life", {"spec": {"partitions": 5}})
     eventually("five partitions", lambda: release.kubectl.status(TOPICS, "life").get("partitions") == 5, 60)
     release.kubectl.patch(TOPICS, "life", {"spec": {"partitions": 2}})
     condition = release.kubectl.until(TOPICS, "life", "Synced", "False", timeout_s=60)
-    assert "partitions" in condition["message"], condition
+    assert condition["reason"] == "DecreaseNotConfirmed", condition
+    assert "set decreasePartitionsTo to 2" in condition["message"], condition
     assert release.kubectl.status(TOPICS, "life")["partitions"] == 5
     release.kubectl.patch(TOPICS, "life", {"spec": {"partitions": 5}})
     release.kubectl.until(TOPICS, "life", "Synced", "True", timeout_s=60)

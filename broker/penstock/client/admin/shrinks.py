@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.client.admin.lag import LagAdminClient
-from penstock.client.admin.topics import topic_error
+from penstock.client.admin.topics import PAGE_PARTITIONS, topic_error, topic_shrink
 from penstock.client.errors import ClientError
 from penstock.client.many import all_or_raise, request_each
-from penstock.client.types import DrainingGroup, SealedPartitionInfo, TopicPartition, TopicShrink
+from penstock.client.types import DrainingGroup, TopicPartition, TopicShrink
 from penstock.wire.messages import describe_topic_partitions as paging
 
-MAX_DESCRIBED_TOPICS = 100
+MAX_DESCRIBED_TOPICS = 500
 """Topics per request."""
 
 
@@ -31,43 +31,42 @@ class ShrinkAdminClient(LagAdminClient):
         return await request_each(self._cluster, names, self._request_shrinks, chunk_size=MAX_DESCRIBED_TOPICS)
 
     async def _request_shrinks(self, names: list[str]) -> dict[str, TopicShrink | ClientError | None]:
+        """A response has the topics up to a number of partitions: request those that are left again. The first page of
+        a topic has all of its seals."""
         found: dict[str, TopicShrink | ClientError | None] = {}
-        for name in names:
+        while left := [name for name in names if name not in found]:
             request = paging.DescribeTopicPartitionsRequest(
-                topics=[paging.TopicRequest(name=name)], response_partition_limit=1
+                topics=[paging.TopicRequest(name=name) for name in left],
+                response_partition_limit=PAGE_PARTITIONS if len(left) > 1 else 1,
             )
             response = await self._cluster.call_any(request, paging.DescribeTopicPartitionsResponse)
-            for topic in response.topics:
-                code = topic.error_code
-                found[name] = topic_error(name, code) if code else topic_shrink(name, topic)
+            described = {topic.name or "": topic for topic in response.topics}
+            if described.keys().isdisjoint(left):
+                break
+            for name, topic in described.items():
+                found[name] = topic_error(name, topic.error_code) if topic.error_code else topic_shrink(topic)
         return found
 
     async def draining_groups(self, shrink: TopicShrink) -> list[DrainingGroup]:
         """Return the groups that must read on, by the offsets that they have committed, before the partitions of
         `shrink` are hidden."""
-        waiting: list[DrainingGroup] = []
-        groups = [listing.group_id for listing in await self.list_groups()]
+        return (await self.draining_groups_many([shrink]))[shrink.name]
+
+    async def draining_groups_many(self, shrinks: Iterable[TopicShrink]) -> dict[str, list[DrainingGroup]]:
+        """Return the same as `draining_groups` by topic; reads the offsets of all groups once."""
+        wanted = list(shrinks)
+        waiting: dict[str, list[DrainingGroup]] = {shrink.name: [] for shrink in wanted}
+        groups = [listing.group_id for listing in await self.list_groups()] if wanted else []
         committed = all_or_raise(await self.committed_many(groups)) if groups else {}
         for group, offsets in sorted(committed.items()):
-            if not any(tp.topic == shrink.name for tp in offsets):
-                continue
-            for sealed in shrink.sealed:
-                found = offsets.get(TopicPartition(shrink.name, sealed.partition))
-                offset = None if found is None else found.offset
-                if not sealed.is_hidden and (offset or 0) < sealed.drained_offset:
-                    lag = sealed.seal_offset - (offset or 0)
-                    waiting.append(DrainingGroup(group, sealed.partition, offset, lag))
+            topics = {tp.topic for tp in offsets}
+            for shrink in wanted:
+                if shrink.name not in topics:
+                    continue
+                for sealed in shrink.sealed:
+                    found = offsets.get(TopicPartition(shrink.name, sealed.partition))
+                    offset = None if found is None else found.offset
+                    if not sealed.is_hidden and (offset or 0) < sealed.drained_offset:
+                        lag = sealed.seal_offset - (offset or 0)
+                        waiting[shrink.name].append(DrainingGroup(group, sealed.partition, offset, lag))
         return waiting
-
-
-def topic_shrink(name: str, topic: paging.DescribeTopicPartitionsResponseTopic) -> TopicShrink | None:
-    """Return the reduced number of partitions in a response; None if the topic has no sealed ones."""
-    remaining, shown = topic.remaining_partitions, topic.shown_partitions
-    if remaining < 0:
-        return None
-    columns = topic.sealed_partitions, topic.seal_offsets, topic.relay_targets, topic.drained_offsets
-    sealed = tuple(
-        SealedPartitionInfo(partition, seal_offset, target, drained_offset, is_hidden=partition >= shown)
-        for partition, seal_offset, target, drained_offset in zip(*columns, strict=True)
-    )
-    return TopicShrink(name, remaining, shown, sealed)

@@ -11,7 +11,7 @@ from penstock.client.admin.types import CreatedTopic, NewTopic
 from penstock.client.errors import BrokerError, ClientError, UnknownTopic, UnsupportedByBroker
 from penstock.client.many import all_or_raise, request_each, was_not_executed
 from penstock.client.metadata import topic_info
-from penstock.client.types import PartitionInfo, TopicInfo
+from penstock.client.types import PartitionInfo, SealedPartitionInfo, TopicInfo, TopicShrink
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import create_partitions, create_topics, delete_topics
 from penstock.wire.messages import describe_topic_partitions as paging
@@ -76,7 +76,7 @@ class TopicAdminClient(BrokerAdminClient):
                     continue
                 info = found.get(name)
                 if not isinstance(info, TopicInfo) or info.topic_id != topic.topic_id:
-                    info = found[name] = TopicInfo(name, topic.topic_id, topic.is_internal)
+                    info = found[name] = TopicInfo(name, topic.topic_id, topic.is_internal, shrink=topic_shrink(topic))
                 info.partitions.update({p.partition_index: partition_info(p) for p in topic.partitions})
             before, cursor = cursor, response.next_cursor
             if cursor is None or cursor == before:
@@ -271,6 +271,19 @@ def topic_error(name: str, code: int) -> ClientError:
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return UnknownTopic(f'topic "{name}" does not exist')
     return BrokerError(code, f'topic "{name}"')
+
+
+def topic_shrink(topic: paging.DescribeTopicPartitionsResponseTopic) -> TopicShrink | None:
+    """Return the reduced number of partitions in a response; None if the topic has no sealed ones."""
+    remaining, shown = topic.remaining_partitions, topic.shown_partitions
+    if remaining < 0:
+        return None
+    columns = topic.sealed_partitions, topic.seal_offsets, topic.relay_targets, topic.drained_offsets
+    sealed = tuple(
+        SealedPartitionInfo(partition, seal_offset, target, drained_offset, is_hidden=partition >= shown)
+        for partition, seal_offset, target, drained_offset in zip(*columns, strict=True)
+    )
+    return TopicShrink(topic.name or "", remaining, shown, sealed)
 
 
 def partition_info(p: paging.DescribeTopicPartitionsResponsePartition) -> PartitionInfo:

@@ -13,6 +13,7 @@ from penstock_operator.model.topic import Topic, TopicStatus
 from penstock_operator.ports.brokers import DELETION_POLICY, HIBERNATED, OWNER, ObservedTopicState, TopicCreation
 from penstock_operator.ports.kube import KubeEvent
 from penstock_operator.reconcile.plan import ReconcilePlan
+from penstock_operator.reconcile.topic import decrease as decrease
 from penstock_operator.reconcile.topic import deletion as deletion
 from penstock_operator.reconcile.topic import placement as placement
 from penstock_operator.reconcile.topic import settings as settings
@@ -21,6 +22,7 @@ from penstock_operator.reconcile.topic.types import (
     AddPartitions,
     AlterTopicConfig,
     CreateTopic,
+    DecreasePartitions,
     ObservedTopic,
     ReassignTopic,
     TopicAction,
@@ -159,13 +161,15 @@ def _delete_first(desired: Topic, observed: ObservedTopic) -> TopicPlan:
 
 def _reconcile_existing(desired: Topic, observed: ObservedTopic, topic: ObservedTopicState) -> TopicPlan:
     kept = settings.kept_settings(desired, topic.settings)
-    numbers = msgspec.structs.replace(status.counted(topic), kept_settings=kept)
+    progress_of_decrease = decrease.reported(topic.shrink, observed.readers, desired.status)
+    numbers = msgspec.structs.replace(status.counted(topic), kept_settings=kept, decrease=progress_of_decrease)
     actions, obstacle = _actions(desired, observed, topic, kept)
     events = _identity_events(desired, topic)
-    progressing = status.progress(numbers, desired)
+    progressing = _progressing(desired, numbers)
     if desired.spec.paused:
         note = settings.kept_while_paused(desired, topic.settings)
-        synced = _paused(desired, _without_policy_note(actions), obstacle)
+        unfinished = obstacle or decrease.condition(status.SYNCED, numbers, desired)
+        synced = _paused(desired, _without_policy_note(actions), unfinished)
         actions = (AlterTopicConfig(note, None),) if note and observed.failure is None else ()
     elif observed.failure is not None:
         synced = status.refusal(desired, observed.failure)
@@ -174,13 +178,13 @@ def _reconcile_existing(desired: Topic, observed: ObservedTopic, topic: Observed
         synced = status.condition(status.SYNCED, "False", "Applying", _describe(actions), desired)
         progressing = status.condition(status.PROGRESSING, "True", "Applying", synced.message, desired)
     else:
-        synced = obstacle or _synced(desired, topic)
+        synced = obstacle or _synced(desired, topic, numbers)
     made = status.with_all(numbers, desired, synced, status.health(numbers, desired), progressing)
     if actions and kept and not set(kept) <= set(desired.status.kept_settings):
         # The kept settings of an adopted topic are stored in the status before the topic is adopted: otherwise, after a
         # crash in between, they would look like this object's own settings and be reset.
         return ReconcilePlan(made, (), events, requeue_after_s=SOON_S)
-    look_s = SOON_S if actions else MOVING_INTERVAL_S if numbers.moving else None
+    look_s = SOON_S if actions else MOVING_INTERVAL_S if numbers.moving else decrease.interval_s(numbers)
     if obstacle is not None and obstacle.reason == "TooFewBrokers":
         look_s = look_s or SHORT_RETRY_S
     return ReconcilePlan(made, actions, events, requeue_after_s=look_s)
@@ -191,20 +195,12 @@ def _actions(
 ) -> tuple[tuple[TopicAction, ...], Condition | None]:
     """Return the actions, and the Synced condition for a change that is impossible."""
     actions: list[TopicAction] = []
-    obstacle: Condition | None = None
     changes = settings.changes(desired, topic.settings, kept)
     if changes:
         actions.append(AlterTopicConfig(changes, _settings_event(desired, topic, changes)))
-    wanted, there = desired.spec.partitions, len(topic.partitions)
-    if wanted is not None and wanted > there:
-        message = f"increasing the partitions of topic {topic.name} from {there} to {wanted}"
-        actions.append(AddPartitions(wanted, KubeEvent("Normal", "PartitionsAdded", message)))
-    elif wanted is not None and wanted < there:
-        message = (
-            f"the topic has {there} partitions, the spec has {wanted}: partitions cannot be removed, because their"
-            f" records would be lost. Set partitions to {there}, or create another topic"
-        )
-        obstacle = status.condition(status.SYNCED, "False", "PartitionsCannotShrink", message, desired)
+    counted, obstacle = decrease.plan_count(desired, topic)
+    if counted is not None:
+        actions.append(counted)
     reassignment, refused = _reassignment(desired, observed, topic)
     if reassignment is not None:
         actions.append(reassignment)
@@ -253,12 +249,19 @@ def _identity_events(desired: Topic, topic: ObservedTopicState) -> tuple[KubeEve
     return (KubeEvent("Warning", "IdentityChanged", message),)
 
 
-def _synced(desired: Topic, topic: ObservedTopicState) -> Condition:
+def _progressing(desired: Topic, numbers: TopicStatus) -> Condition:
+    moving = status.progress(numbers, desired)
+    return moving if numbers.moving else decrease.condition(status.PROGRESSING, numbers, desired) or moving
+
+
+def _synced(desired: Topic, topic: ObservedTopicState, numbers: TopicStatus) -> Condition:
     wanted = desired.spec.replicas
     short = 0 if wanted is None else sum(len(placement.present_replicas(p)) != wanted for p in topic.partitions)
     if short:
         message = f"{short} of {len(topic.partitions)} partitions do not have {wanted} replicas yet"
         return status.condition(status.SYNCED, "False", "ReplicasMoving", message, desired)
+    if (unfinished := decrease.condition(status.SYNCED, numbers, desired)) is not None:
+        return unfinished
     return status.condition(status.SYNCED, "True", "Synced", "the topic matches the spec", desired)
 
 
@@ -282,6 +285,8 @@ def _describe(actions: tuple[TopicAction, ...]) -> str:
             parts.append("change settings: " + ", ".join(action.settings))
         elif isinstance(action, AddPartitions):
             parts.append(f"add partitions, up to {action.partitions}")
+        elif isinstance(action, DecreasePartitions):
+            parts.append(f"decrease partitions to {action.partitions}")
         elif isinstance(action, ReassignTopic):
             parts.append(f"move replicas of {len(action.targets)} partitions")
     return "; ".join(parts)
@@ -290,14 +295,15 @@ def _describe(actions: tuple[TopicAction, ...]) -> str:
 # Events
 
 
-EVENT_REASONS = frozenset({"Conflict", "PartitionsCannotShrink", "TooFewBrokers", "Refused", "ClusterNotFound"})
+EVENT_REASONS = frozenset({"Conflict", "DecreaseNotConfirmed", "TooFewBrokers", "Refused", "ClusterNotFound"})
 """Reasons of condition Synced that cause a Warning Event."""
 
 
 def _with_events(desired: Topic, plan: TopicPlan) -> TopicPlan:
-    """Add Events for changed conditions: new problems, offline partitions, and partitions that are online again."""
+    """Add Events for changed conditions: new problems, offline partitions, partitions that are online again, and the
+    phases of a decrease."""
     before, now = desired.status, plan.status
-    events: list[KubeEvent] = []
+    events = list(decrease.events(before, now))
     for kind, reasons in ((status.SYNCED, EVENT_REASONS), (status.HEALTHY, frozenset({"Offline"}))):
         was, is_now = _condition(before, kind), _condition(now, kind)
         if is_now is None or (was is not None and was.reason == is_now.reason and _is_same_message(was, is_now)):

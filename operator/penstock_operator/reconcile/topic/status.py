@@ -52,11 +52,17 @@ def condition(kind: str, status: Truth, reason: str, message: str, desired: Topi
 def with_all(
     numbers: TopicStatus, desired: Topic, synced: Condition, healthy: Condition, progressing: Condition
 ) -> TopicStatus:
-    """Return `numbers` with all conditions. Ready: synced, and all partitions have a leader."""
-    if synced.status != "True":
+    """Return `numbers` with all conditions. Ready: synced, and all partitions have a leader.
+
+    A topic whose partitions are being decreased serves clients as before, and groups may take days: it is ready.
+    """
+    is_decreasing = numbers.decrease is not None and synced.reason == numbers.decrease.phase
+    if synced.status != "True" and not is_decreasing:
         ready = condition(READY, synced.status, synced.reason, synced.message, desired)
     elif numbers.offline:
         ready = condition(READY, "False", healthy.reason, healthy.message, desired)
+    elif is_decreasing:
+        ready = condition(READY, "True", synced.reason, synced.message, desired)
     else:
         ready = condition(READY, "True", "Ready", "the topic matches the spec", desired)
     return msgspec.structs.replace(

@@ -8,7 +8,13 @@ from uuid import UUID
 
 from penstock_operator.model.common import DeletionPolicy
 from penstock_operator.model.topic import Topic
-from penstock_operator.ports.brokers import BrokersError, ObservedBrokerState, ObservedTopicState, TopicCreation
+from penstock_operator.ports.brokers import (
+    BrokersError,
+    ObservedBrokerState,
+    ObservedReader,
+    ObservedTopicState,
+    TopicCreation,
+)
 from penstock_operator.ports.kube import KubeEvent
 
 
@@ -53,6 +59,8 @@ class ObservedTopic:
     """Number of additional partitions that may start to move."""
     may_move: bool = True
     """Whether the Cluster allows automatic moves."""
+    readers: tuple[ObservedReader, ...] | None = None
+    """Groups that a draining topic waits for; None: unknown."""
     failure: BrokersError | None = None
     """Error of the last action."""
 
@@ -68,6 +76,14 @@ class CreateTopic:
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
     """Increase the number of partitions to `partitions`."""
+
+    partitions: int
+    event: KubeEvent
+
+
+@dataclass(frozen=True, slots=True)
+class DecreasePartitions:
+    """Decrease the number of partitions to `partitions`."""
 
     partitions: int
     event: KubeEvent
@@ -97,4 +113,4 @@ class DeleteTopic:
     event: KubeEvent
 
 
-TopicAction = CreateTopic | AddPartitions | AlterTopicConfig | ReassignTopic | DeleteTopic
+TopicAction = CreateTopic | AddPartitions | DecreasePartitions | AlterTopicConfig | ReassignTopic | DeleteTopic

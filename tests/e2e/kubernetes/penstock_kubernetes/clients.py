@@ -53,6 +53,9 @@ class Clients:
     def load(self, connection: str, topic: str, rate: float = 200) -> Load:
         return Load(self, connection, topic, rate)
 
+    def keyed_load(self, connection: str, topic: str, rate: float = 50) -> KeyedLoad:
+        return KeyedLoad(self, connection, topic, rate)
+
     def phased_load(self, connection: str, topic: str, life_s: float = 0, rate: float = 50) -> PhasedLoad:
         return PhasedLoad(self, connection, topic, rate, life_s)
 
@@ -107,6 +110,25 @@ class Load:
             "python", "load.py", "verify", connection or self._connection, self._topic, stdin=json.dumps(self.summary)
         )
         print(f"verified: {out.strip()}")
+
+
+class KeyedLoad(Load):
+    """Producers and consumers of two client libraries; each consumer checks what both producers have sent (`keyed.py`).
+    It starts when both consumers receive."""
+
+    def _command(self) -> list[str]:
+        return self._clients.command("python", "keyed.py", self._connection, self._topic, str(self._rate))
+
+    def verify(self, connection: str = "") -> None:
+        """Assert that each acknowledged value was received once and in the order of its key by both consumers.
+
+        kafka-python reports values as failed that it had not sent yet when their partition vanished."""
+        acknowledged = self.summary["acknowledged"]
+        print(f"acknowledged: {acknowledged}; failed: {self.summary['failures']}")
+        assert acknowledged.keys() == {"confluent-kafka", "kafka-python"}
+        assert all(acknowledged.values()), acknowledged
+        assert self.summary["findings"] == {library: [] for library in acknowledged}
+        assert self.summary["failures"]["confluent-kafka"] == []
 
 
 class PhasedLoad(Load):
