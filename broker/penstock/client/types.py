@@ -118,7 +118,8 @@ class TopicShrink:
         """`sealing`, `draining` while groups read the sealed partitions, `retired` once they are hidden, or `opening`
         after the number was increased again."""
         surplus = [p for p in self.sealed if p.partition >= self.remaining]
-        if len(surplus) < len(self.sealed):
+        is_shown_again = self.shown == self.remaining and not self.sealed
+        if len(surplus) < len(self.sealed) or is_shown_again:
             return "opening"
         if self.shown == self.remaining:
             return "retired"

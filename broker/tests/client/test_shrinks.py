@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from penstock.client import Admin, ClientError, NewTopic, Producer, TopicPartition, TopicShrink, UnknownTopic
+from penstock.client.types import SealedPartitionInfo
 
 pytestmark = pytest.mark.integration
 
@@ -36,6 +37,15 @@ async def topics(admin: Admin, bootstrap: str, name: str) -> AsyncIterator[list[
     await admin.create_partitions(dict.fromkeys(names, 2), may_shrink=True)
     yield names
     await admin.delete_topics(names)
+
+
+def test_a_topic_whose_partitions_are_all_open_again_is_not_retired() -> None:
+    hidden = SealedPartitionInfo(2, 5, 0, 5, is_hidden=True)
+    assert TopicShrink("t", 2, 3, ()).state == "sealing"
+    assert TopicShrink("t", 2, 3, (hidden._replace(is_hidden=False),)).state == "draining"
+    assert TopicShrink("t", 2, 2, (hidden,)).state == "retired"
+    assert TopicShrink("t", 3, 3, (hidden._replace(is_hidden=False),)).state == "opening"
+    assert TopicShrink("t", 3, 3, ()).state == "opening", "its record is about to be deleted"
 
 
 async def test_groups_of_several_topics_are_found_together(admin: Admin, topics: list[str]) -> None:

@@ -199,7 +199,7 @@ class TopicBatch:
             self._moves(observation, there.get(observation.name)) for observation in observations
         ):
             self._loads = loads_of((await brokers.topics(settings=False)).values())
-        draining = [name for name, topic in there.items() if topic.shrink and topic.shrink.state == "draining"]
+        draining = {name for name, topic in there.items() if topic.shrink and topic.shrink.state == "draining"}
         self._readers = await self._draining.readers(self._cluster, brokers, draining)
         for number, observation in enumerate(observations):
             if number % PLANNED_TOGETHER == PLANNED_TOGETHER - 1:

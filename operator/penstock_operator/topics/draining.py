@@ -6,7 +6,7 @@ that grows with the duration of the query.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ObservedReader
@@ -33,17 +33,19 @@ class DrainingTopics:
         self._now = now
         self._by_cluster: dict[ClusterKey, _KnownReaders] = {}
 
-    async def readers(self, cluster: ClusterKey, brokers: BrokerGateway, names: Collection[str]) -> Readers:
+    async def readers(self, cluster: ClusterKey, brokers: BrokerGateway, names: Set[str]) -> Readers:
         """Return the groups by topic; without topics whose groups are unknown, because the query failed."""
         if not names:
             return {}
         known, began = self._by_cluster.get(cluster), self._now()
         if known is not None and began < known.until and known.by_topic.keys() >= set(names):
             return known.by_topic
+        wanted = set(names) if known is None else names | known.by_topic.keys()
         try:
-            found = await brokers.waiting_readers(names)
+            found = await brokers.waiting_readers(wanted)
         except BrokersError:
             return {}
         pause_s = max(INTERVAL_S, (self._now() - began) * SHARE)
-        self._by_cluster[cluster] = _KnownReaders({name: found.get(name, ()) for name in names}, self._now() + pause_s)
-        return self._by_cluster[cluster].by_topic
+        by_topic = {name: found.get(name, ()) for name in found.keys() | names}
+        self._by_cluster[cluster] = _KnownReaders(by_topic, self._now() + pause_s)
+        return by_topic

@@ -150,6 +150,7 @@ async def test_groups_that_cannot_be_read_leave_the_last_known_ones_and_the_topi
     world.brokers.seal("orders")
     await world.settle(LONG_S)
     world.brokers.fail_next("waiting_readers", times=100)
+    world.time += 60
     world.apply("orders", partitions=2, decreasePartitionsTo=2, config={"retention.ms": "5"})
     await world.settle(LONG_S)
     decrease = world.topic("orders").status.decrease
@@ -176,6 +177,12 @@ async def test_many_draining_topics_share_one_query_of_groups() -> None:
     await world.settle(LONG_S)
     assert all(world.condition(name, "Synced") == ("False", "Draining") for name in names)
     assert world.brokers.calls["waiting_readers"] <= 5
+    world.time += 60
+    queries = world.brokers.calls["waiting_readers"]
+    for name in names:
+        world.apply(name, partitions=1, decreasePartitionsTo=1, config={"retention.ms": "5"})
+        await world.settle(0.1)
+    assert world.brokers.calls["waiting_readers"] == queries + 1
 
 
 async def test_a_topic_that_was_never_decreased_costs_no_query_of_groups() -> None:
