@@ -130,6 +130,9 @@ class TopicSpec(Model, frozen=True, kw_only=True):
         return "Retain" if self.paused else self.deletion_policy
 
 
+DecreasePhase = Literal["Sealing", "Draining", "Retired", "Opening"]
+
+
 class TopicSeal(Model, frozen=True, kw_only=True):
     """A sealed partition."""
 
@@ -150,7 +153,7 @@ class PartitionDecrease(Model, frozen=True, kw_only=True):
     """Progress of a decrease of the number of partitions."""
 
     phase: Annotated[
-        Literal["Sealing", "Draining", "Retired", "Opening"],
+        DecreasePhase,
         doc(
             "Sealing: partition leaders seal the surplus partitions. Draining: groups read them to the end. Retired:"
             " clients no longer see them; records that are still sent to them are relayed. Opening: the number was"

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock_operator.model.common import Condition
-from penstock_operator.model.topic import DrainingReader, PartitionDecrease, Topic, TopicSeal, TopicStatus
+from penstock_operator.model.topic import (
+    DecreasePhase,
+    DrainingReader,
+    PartitionDecrease,
+    Topic,
+    TopicSeal,
+    TopicStatus,
+)
 from penstock_operator.ports.brokers import ObservedReader, ObservedShrink, ObservedTopicState, ShrinkState
 from penstock_operator.ports.kube import KubeEvent
 from penstock_operator.reconcile.topic import status as status
@@ -21,7 +28,7 @@ MAX_NAMED_READERS = 3
 """Groups in messages."""
 SEALING_INTERVAL_S = 3.0
 DRAINING_INTERVAL_S = 10.0
-PHASES: dict[ShrinkState, str] = {
+PHASES: dict[ShrinkState, DecreasePhase] = {
     "sealing": "Sealing",
     "draining": "Draining",
     "retired": "Retired",
@@ -79,12 +86,11 @@ def reported(
     """Return the status of a decrease. Groups that are unknown now are as in the status before."""
     if shrink is None:
         return None
-    if shrink.state != "draining":
-        waiting, count = (), 0
-    elif readers is None:
-        known = before.decrease
-        waiting, count = ((), 0) if known is None else (known.waiting_groups, known.waiting_group_count)
-    else:
+    waiting: tuple[DrainingReader, ...] = ()
+    count, known = 0, before.decrease
+    if shrink.state == "draining" and readers is None and known is not None:
+        waiting, count = known.waiting_groups, known.waiting_group_count
+    elif shrink.state == "draining" and readers is not None:
         count = len(readers)
         waiting = tuple(
             DrainingReader(group=r.group_id, partitions=r.partitions, lag=r.lag) for r in readers[:MAX_READERS]
