@@ -44,7 +44,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup packages kcat demo test unit mutants java java-groups go differential frameworks suites equivalence lint format bench fuzz fuzz-cli fuzz-security crash \
-  faults simulate chaos lock clean images chart e2e e2e-full kind-up jre roll soak
+  faults simulate chaos lock clean images promtool chart e2e e2e-full kind-up jre roll soak
 
 help: ## list the targets (this text)
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z0-9-]+:[^#]*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -140,7 +140,7 @@ soak: packages ## churn topics, producers, groups and connections on three broke
 images: ## build the images of broker, operator and Spark with docker, podman or buildah (IMAGE_PREFIX=, IMAGE_TAG=)
 	docker/build.sh $(ARGS)
 
-chart: packages ## test the charts as they are rendered; needs helm (ARGS=--update writes the golden files)
+chart: packages promtool ## test the charts as they are rendered; needs helm (ARGS=--update writes the golden files)
 	$(BIN)/pytest charts/tests $(SHARED) $(ARGS)
 
 e2e: packages kcat ## test on a Kubernetes cluster: KUBECONFIG's, CLUSTER=local, or kind's (the short set)
@@ -172,6 +172,9 @@ packages: $(INSTALLED)
 
 kcat:
 	@sh tools/install_kcat.sh
+
+promtool:
+	@sh tools/install_prometheus.sh
 
 jre: packages
 	@sh tools/install_java.sh $(BIN)/penstock-spark

@@ -18,7 +18,7 @@ from msgspec import inspect
 
 from penstock_operator import __version__
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.model.common import GROUP, VERSION, Model
+from penstock_operator.model.common import GROUP, INITIAL_STATUS, VERSION, Model
 from penstock_operator.model.fields import PrinterColumn, Rule, unwrapped
 from penstock_operator.model.group import ConsumerGroup
 from penstock_operator.model.parse import Resource, as_json
@@ -86,7 +86,7 @@ def root_schema(kind: type[Resource]) -> Schema:
     for field in fields_of(kind):
         if field.name != "metadata":
             properties[field.name] = field_schema(field, defaults=field.name == "spec")
-    properties["status"].pop("default", None)
+    properties["status"]["default"] = INITIAL_STATUS
     about: Schema = {"description": kind.kind_info.description, "type": "object", "required": ["spec"]}
     return about | {"properties": properties} | validations(kind.rules)
 
@@ -98,7 +98,7 @@ def fields_of(model: type) -> tuple[inspect.Field, ...]:
 
 
 def field_schema(field: inspect.Field, *, defaults: bool) -> Schema:
-    """Return the schema of a field. `defaults` is False for a status, which has no defaults."""
+    """Return the schema of a field. `defaults` is False for a status, whose fields have no defaults."""
     schema = type_schema(field.type, defaults=defaults)
     default = plain_default(field)
     if defaults and default is not None:

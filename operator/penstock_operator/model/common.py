@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -70,6 +71,31 @@ class Condition(Model, frozen=True, kw_only=True):
     message: Annotated[str, doc("Human-readable details.")] = ""
     observed_generation: Annotated[int, doc("Generation of the object that the condition was computed from.")] = 0
     last_transition_time: Annotated[str, doc("Time at which `status` last changed, in RFC 3339.")] = ""
+
+
+NOT_RECONCILED = "NotReconciled"
+INITIAL_STATUS: dict[str, Any] = {
+    "observedGeneration": 0,
+    "conditions": [
+        {
+            "type": "Ready",
+            "status": "Unknown",
+            "reason": NOT_RECONCILED,
+            "message": "no operator has reconciled this object; if this stays, check that an operator runs and that it"
+            " watches this namespace (operator.namespaces of its chart)",
+        }
+    ],
+}
+"""Status that the API server gives to an object without one, by a default in the schema. An operator cannot write to a
+namespace that it does not watch; the API server can."""
+
+
+def is_initial(status: object) -> bool:
+    """Whether a status is the API server's default: no operator has written one."""
+    conditions = status.get("conditions") if isinstance(status, Mapping) else None
+    if not isinstance(conditions, Sequence) or not conditions:
+        return False
+    return all(isinstance(one, Mapping) and one.get("reason") == NOT_RECONCILED for one in conditions)
 
 
 class ClusterRef(Model, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import msgspec
 from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock_operator.model.access import OPERATIONS, UserAcl
 from penstock_operator.model.cluster import Cluster, ClusterSpec, ClusterStatus
-from penstock_operator.model.common import API_VERSION, TOPIC_NAME, Kind, Model, ObjectMeta
+from penstock_operator.model.common import API_VERSION, TOPIC_NAME, Kind, Model, ObjectMeta, is_initial
 from penstock_operator.model.etcd import Etcd
 from penstock_operator.model.fields import description
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus, OffsetReset
@@ -50,8 +50,8 @@ def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource: ...
 
 
 def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
-    """Parse an API object. Ignores unknown fields and discards an invalid status, which the controller rewrites. Raises
-    `InvalidResource`."""
+    """Parse an API object. Ignores unknown fields, the API server's initial status, and an invalid status, which the
+    controller rewrites. Raises `InvalidResource`."""
     metadata = object_.get("metadata")
     shown = metadata if isinstance(metadata, Mapping) else {}
     context = _ObjectContext(kind, str(shown.get("namespace", "")), str(shown.get("name", "")))
@@ -149,7 +149,7 @@ def _with_string_config(context: _ObjectContext, spec: Any) -> Any:
 
 def _status(value: Any, type_: type[S]) -> S:
     try:
-        return msgspec.convert(value, type_)
+        return msgspec.convert({} if is_initial(value) else value, type_)
     except msgspec.ValidationError:
         return type_()
 

@@ -7,7 +7,7 @@ from typing import Any
 from penstock_operator.model.fields import Rule
 
 _QUANTITY: dict[str, Any] = {"x-kubernetes-int-or-string": True, "maxLength": 32}
-_AMOUNTS: dict[str, Any] = {"type": "object", "maxProperties": 16, "additionalProperties": _QUANTITY}
+_AMOUNTS: dict[str, Any] = {"type": "object", "maxProperties": 8, "additionalProperties": _QUANTITY}
 _TEXT: dict[str, Any] = {"type": "string", "maxLength": 317}
 
 ANYTHING: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -19,8 +19,18 @@ _IS_QUANTITY = Rule(
     "each value must be a quantity, such as 500m, 2 or 4Gi",
 )
 
+_WITHIN_LIMITS = Rule(
+    "!has(self.requests) || !has(self.limits) || ['cpu', 'memory'].all(k,"
+    " !(k in self.requests) || !(k in self.limits)"
+    " || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",
+    "requests must not exceed limits: Kubernetes creates no pod with such resources; lower the request, or raise the"
+    " limit",
+)
+"""For these two only: the API server bounds the estimated costs of all rules of a CRD together."""
+
 RESOURCES: dict[str, Any] = {
     "type": "object",
+    "rules": (_WITHIN_LIMITS,),
     "properties": {
         "requests": {"description": "Resources reserved for the container.", **_AMOUNTS, "rules": (_IS_QUANTITY,)},
         "limits": {"description": "Maximum resources of the container.", **_AMOUNTS, "rules": (_IS_QUANTITY,)},

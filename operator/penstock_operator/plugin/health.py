@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock_operator.model.common import is_initial
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, TOPICS, USERS, KubeResource, Object
 
 KINDS: dict[str, KubeResource] = {
@@ -93,7 +94,7 @@ def waits_of(kind: str, body: Object, cluster: Object | None) -> list[str]:
     found = []
     if not conditions_of(body):
         found.append("the operator has not written a status: check that it runs and watches this namespace")
-    elif is_outdated(body):
+    elif is_outdated(body) and not is_initial(body["status"]):
         found.append("the operator has not reconciled the latest change of the object yet")
     for condition in ordered_conditions(body):
         type_, status, message = condition.get("type"), condition.get("status"), str(condition.get("message") or "")

@@ -18,6 +18,7 @@ from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec
 from penstock_operator.model.parse import Resource
 from penstock_operator.model.topic import Topic, TopicSpec
 from penstock_operator.model.user import User, UserSpec
+from penstock_operator.specs.quantity import amount
 
 Strategy = st.SearchStrategy[Any]
 
@@ -69,7 +70,13 @@ FIELDS: dict[str, Strategy] = {
     "pod_annotations": LABELS,
     "pod_labels": LABELS,
     "port": st.integers(10_000, 20_000),
-    "resources": st.fixed_dictionaries({}, optional={"requests": AMOUNTS, "limits": AMOUNTS}),
+    "resources": st.fixed_dictionaries({}, optional={"requests": AMOUNTS, "limits": AMOUNTS}).filter(
+        lambda found: all(
+            amount(str(found["requests"][name])) <= amount(str(limit))
+            for name, limit in found.get("limits", {}).items()
+            if name in found.get("requests", {})
+        )
+    ),
     "size": st.from_regex(r"[1-9][0-9]{0,5}(Mi|Gi|G|k)?", fullmatch=True),
     "tolerations": st.lists(st.fixed_dictionaries({}, optional={"key": st.just("a"), "operator": st.just("Exists")})),
     "topic_name": st.from_regex(r"[a-zA-Z0-9._-]{3,249}", fullmatch=True),

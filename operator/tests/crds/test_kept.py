@@ -26,7 +26,7 @@ VALID: dict[str, tuple[str, dict[str, Any]]] = {
     "a user with all that a user can have": (
         "User",
         {
-            "userName": "CN=Ana Österreich,O=shop",
+            "userName": "CN=Ana Maria,O=shop",
             "authentication": {"type": "scram-sha-256", "passwordSecretRef": {"name": "a"}, "mountPath": "/run/user"},
             "acls": [
                 {"topic": "*", "operations": ["All"], "host": "10.0.0.0/8", "deny": True},
@@ -59,6 +59,10 @@ VALID: dict[str, tuple[str, dict[str, Any]]] = {
         {"config/retention.bytes": 9223372036854775807, "config/min.cleanable.dirty.ratio": 1},
     ),
     "the smallest cluster": ("Cluster", {}),
+    "requests up to the limits, in other units": (
+        "Cluster",
+        {"brokers.resources": {"requests": {"cpu": "900m", "memory": "1Gi"}, "limits": {"cpu": 1, "memory": "1024Mi"}}},
+    ),
     "a cluster with etcd beside it": ("Cluster", {"etcd": {"sidecar": {"image": "etcd:3.5"}}, "brokers.replicas": 1}),
     "a cluster with TLS to etcd": (
         "Cluster",
@@ -335,9 +339,20 @@ def test_kubectl_get_shows_the_delay_of_a_topic_in_a_wide_table(kubectl: Kubectl
 
 
 @pytest.mark.parametrize("kind", SHOWN)
+def test_an_object_that_no_operator_has_reconciled_is_not_ready(kubectl: Kubectl, name: str, kind: Any) -> None:
+    kubectl.apply(manifest(kind, name, {}))
+    (ready,) = get(kubectl, PLURALS[kind], name)["status"]["conditions"]
+    assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "Unknown", "NotReconciled")
+    done = kubectl.run("wait", "--for=condition=Ready", "--timeout=1s", f"{PLURALS[kind]}.penstock.io/{name}")
+    assert done.returncode != 0
+    set_status(kubectl, PLURALS[kind], name, {"conditions": [READY]})
+    assert get(kubectl, PLURALS[kind], name)["status"]["conditions"] == [READY]
+
+
+@pytest.mark.parametrize("kind", SHOWN)
 def test_kubectl_wait_sees_the_condition(kubectl: Kubectl, name: str, kind: Any) -> None:
     kubectl.apply(manifest(kind, name, {}))
-    set_status(kubectl, PLURALS[kind], name, {"conditions": [READY]})
+    set_status(kubectl, PLURALS[kind], name, {"observedGeneration": 1, "conditions": [READY]})
     kubectl.must("wait", "--for=condition=Ready", "--timeout=10s", f"{PLURALS[kind]}.penstock.io/{name}")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 from crds.kubectl_kit import ROOT, Kubectl, manifest
 
 INVALID = sorted((ROOT / "tests" / "e2e" / "kubernetes" / "invalid").glob("*.yaml"))
@@ -39,7 +38,7 @@ CASES: dict[str, Case] = {
     "a password of a user with a certificate": (
         "User",
         {"authentication": {"type": "tls", "passwordSecretRef": {"name": "a"}}},
-        "require the type scram-sha-512 or scram-sha-256",
+        "requires the type scram-sha-512 or scram-sha-256",
     ),
     "a Secret that is read and written": (
         "User",
@@ -143,6 +142,28 @@ CASES: dict[str, Case] = {
         "Cluster",
         {"brokers.resources.requests": {"memory": "1 GB"}},
         "each value must be a quantity, such as 500m, 2 or 4Gi",
+    ),
+    "more memory than the limit": (
+        "Cluster",
+        {"brokers.resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "1024Mi"}}},
+        "requests must not exceed limits",
+    ),
+    "more processors than the limit, as numbers": (
+        "Cluster",
+        {"brokers.resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1900m"}}},
+        "requests must not exceed limits",
+    ),
+    "a sidecar with more than its limit": (
+        "Cluster",
+        {
+            "etcd": {
+                "sidecar": {
+                    "image": "etcd:3.5",
+                    "resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "1G"}},
+                }
+            }
+        },
+        "requests must not exceed limits",
     ),
     "the port of health": ("Cluster", {"port": 8080}, "port must be 1024 to 65535, except 8080"),
     "an external port of etcd": (
@@ -341,11 +362,13 @@ def test_each_example_of_a_mistake_is_refused_with_the_words_that_it_announces(k
     text = path.read_text()
     assert text.startswith(MARK)
     words = text.partition("\n")[0].removeprefix(MARK)
-    assert words in kubectl.refusal(yaml.safe_load(text))
+    done = kubectl.run("apply", "-f", str(path))
+    assert done.returncode != 0
+    assert words in done.stderr
 
 
-def test_there_are_twelve_examples_of_mistakes() -> None:
-    assert len(INVALID) == 12
+def test_the_examples_of_mistakes_are_found() -> None:
+    assert len(INVALID) >= 12
 
 
 def test_a_clusters_name_leaves_room_for_the_names_made_from_it(kubectl: Kubectl) -> None:

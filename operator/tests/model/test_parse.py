@@ -8,7 +8,7 @@ import pytest
 
 from penstock.state import records
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.model.common import Condition, ObjectMeta, with_conditions
+from penstock_operator.model.common import INITIAL_STATUS, Condition, ObjectMeta, with_conditions
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, OffsetReset
 from penstock_operator.model.parse import InvalidResource, as_json, as_object, parse
 from penstock_operator.model.replay import DeadLetterReplay
@@ -192,6 +192,7 @@ def test_a_time_is_given_in_ms_since_1970() -> None:
 def test_a_status_that_cannot_be_read_counts_as_none() -> None:
     for status in ({"partitions": "many"}, [], "x", {"conditions": [{"type": "Ready"}]}):
         assert topic({}, status=status).status == TopicStatus()
+    assert topic({}, status=INITIAL_STATUS).status == TopicStatus()
     assert topic({}, status={"partitions": 4, "unheardOf": 1}).status == TopicStatus(partitions=4)
 
 

@@ -18,7 +18,7 @@ from model.structural import Schema, defaulted, problems, pruned
 from msgspec import inspect
 
 from penstock_operator.model.cluster import Cluster, StorageSpec
-from penstock_operator.model.common import PLURALS
+from penstock_operator.model.common import INITIAL_STATUS, PLURALS
 from penstock_operator.model.fields import unwrapped
 from penstock_operator.model.group import ConsumerGroup
 from penstock_operator.model.parse import Resource, as_object, parse
@@ -161,10 +161,9 @@ def test_what_the_brokers_decide_has_no_default() -> None:
 
 
 @every_kind
-def test_a_status_has_no_defaults_since_it_says_what_is(kind: str) -> None:
+def test_the_fields_of_a_status_have_no_defaults_since_it_says_what_is(kind: str) -> None:
     for path, part in fields_of_schema(schema(kind)["properties"]["status"]):
         assert "default" not in part, path
-    assert "default" not in schema(kind)["properties"]["status"]
 
 
 @pytest.mark.slow
@@ -204,6 +203,16 @@ def test_the_scale_subresource_points_at_fields_that_there_are() -> None:
     assert set(scale.values()) <= set(fields_of_model("Cluster"))
     for other in ("Topic", "ConsumerGroup", "User"):
         assert version(other)["subresources"] == {"status": {}}
+
+
+@every_kind
+def test_an_object_without_a_status_is_not_ready_and_says_what_to_check(kind: str) -> None:
+    status = schema(kind)["properties"]["status"]
+    assert status["default"] == INITIAL_STATUS
+    assert set(INITIAL_STATUS) <= set(status["properties"])
+    (condition,) = INITIAL_STATUS["conditions"]
+    assert set(status["properties"]["conditions"]["items"]["required"]) <= set(condition)
+    assert (condition["type"], condition["status"]) == ("Ready", "Unknown")
 
 
 @every_kind

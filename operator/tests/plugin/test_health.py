@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock_operator.model.common import INITIAL_STATUS
 from penstock_operator.plugin.health import ObjectProblem, kind_of, problems_of, recent_events, waits_of
 from penstock_operator.ports.kube import Object
 
@@ -31,6 +32,7 @@ def reasons(found: list[ObjectProblem]) -> list[str]:
         ([("Ready", "Unknown", "ClusterHibernated"), ("Synced", "Unknown", "ClusterHibernated")], []),
         ([("Ready", "True", "Serving"), ("Hibernated", "False", "Postponed")], []),
         ([], ["- NotReconciled"]),
+        ([("Ready", "Unknown", "NotReconciled")], ["Ready NotReconciled"]),
     ],
 )
 def test_problems_are_conditions_that_are_not_as_they_should_be(
@@ -50,6 +52,12 @@ def test_an_object_waits_for_what_is_in_progress_failed_or_wrong_with_its_cluste
     assert waits_of("Cluster", body(("Ready", "True", "Serving"), ("Progressing", "False", "Done")), None) == []
     assert waits_of("Cluster", body(("Hibernated", "False", "Postponed")), None) == ["Hibernated Postponed"]
     assert len(waits_of("Topic", {"metadata": {"name": "x"}}, None)) == 1
+
+
+def test_an_object_in_a_namespace_without_an_operator_waits_for_one() -> None:
+    topic = {"metadata": {"name": "x", "namespace": "ns", "generation": 1}, "status": INITIAL_STATUS}
+    (message,) = waits_of("Topic", topic, None)
+    assert "no operator has reconciled this object" in message
 
 
 def test_events_are_those_of_the_object_newest_first_and_bounded() -> None:

@@ -63,6 +63,6 @@ helm upgrade --install crds charts/penstock --namespace default --set cluster.en
 helm uninstall crds --namespace default >/dev/null
 kubectl apply --server-side --force-conflicts -f charts/penstock/crds
 
-# Without a file or folder among the arguments, all tests run.
-case " $* " in *" tests/"*) ;; *) set -- tests/e2e/kubernetes "$@" ;; esac
+# Without a file or folder among the arguments, all tests run, also those of the CRDs on a real API server.
+case " $* " in *" tests/"*|*" operator/"*) ;; *) set -- tests/e2e/kubernetes operator/tests/crds "$@" ;; esac
 exec .venv/bin/pytest -v -p no:cacheprovider --timeout 900 "$@"
