@@ -43,6 +43,7 @@ if [ "${CLUSTER:-}" = local ]; then
   export E2E_IMAGE_PREFIX=localhost/ E2E_IMAGE_TAG=$tag E2E_EXEC_IN=$LOCAL_CLUSTER/exec-in
   E2E_ETCD_IMAGE=$("$LOCAL_CLUSTER/etcd-image" | tail -n 1)
   export E2E_ETCD_IMAGE LOCAL_CLUSTER
+  tools/install_prometheus.sh
 elif [ -n "${KUBECONFIG:-}" ]; then
   : "${E2E_IMAGE_TAG:?names the tag of images that the cluster can pull (see run.sh)}"
   export E2E_CLIENT_IMAGE=${E2E_CLIENT_IMAGE:-${E2E_IMAGE_PREFIX-localhost/}penstock-client:$E2E_IMAGE_TAG}

@@ -37,7 +37,7 @@ def prometheus(release: Release, tmp_path_factory: pytest.TempPathFactory) -> It
     values = (f"monitoring.prometheusRule.lagRecords={MAX_LAG}",)
     documents = render(values, release.namespace, CHART)
     folder = tmp_path_factory.mktemp("prometheus")
-    with Prometheus(os.environ["E2E_EXEC_IN"], folder, documents, release.namespace) as prometheus:
+    with Prometheus(os.environ["E2E_EXEC_IN"], folder, documents, release.kubectl) as prometheus:
         yield prometheus
 
 
