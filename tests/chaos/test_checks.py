@@ -56,11 +56,19 @@ class Run:
         ]
         self.letters: list[Entry] = [["letter", ["dlq.orders", 0, 0], SOURCE, 0, 1, "p.1/0/1"]]
         self.done = 3
+        self.scheduled: list[Entry] = [
+            ["scheduled", 0, "k", "s/0", 1.0, False, 5.0, None, "ok", 0, 1.1],
+            ["scheduled", 0, "k", "s/1", 1.0, False, None, 1_007_000, "ok", 1, 1.1],
+            ["scheduled", 0, "k", "s/2", 1.2, True, None, None, "unknown", -1, None],
+            ["reminder", "r", 0, 4, "k", "s/0", 0, 6.1],
+        ]
+        self.delivered: list[Entry] = [["delivered", 0, 4, "k", "s/0", 0], ["delivered", 0, 6, "k", "s/1", 1]]
 
     def told(self) -> Told:
         told = Told()
         told.history.delivery_limit, told.history.backoffs_s = 9, [0.0, 0.5, 1.0]
         told.history.delays_s = {SOURCE: 0.5}
+        told.history.epoch_ms, told.history.clock_error_s = 1_000_000, 0.05
         told.add(self.producer, SOURCE)
         told.add(self.members, SOURCE)
         told.add(self.worker, TARGET)
@@ -70,6 +78,7 @@ class Run:
         told.add([*self.share, ["done", SOURCE, 0, self.done], *self.letters], "")
         contents.append(["committed", WORKERS, 0, self.position, 8.0, 8.1])
         told.add(contents, "")
+        told.add([*self.scheduled, *self.delivered], "reminders")
         told.settle()
         return told
 
@@ -168,6 +177,26 @@ def write_a_letter_of_what_was_accepted(run: Run) -> None:
     run.letters.append(["letter", ["dlq.orders", 0, 1], SOURCE, 0, 0, "p.1/0/0"])
 
 
+def forget_a_scheduled_record(run: Run) -> None:
+    del run.delivered[0], run.scheduled[2:]
+
+
+def deliver_twice(run: Run) -> None:
+    run.delivered.append(["delivered", 0, 7, "k", "s/1", 1])
+
+
+def deliver_before_its_time(run: Run) -> None:
+    run.scheduled[3][7] = 5.8
+
+
+def deliver_what_was_cancelled(run: Run) -> None:
+    run.scheduled[2][8:] = "ok", 5, 1.3
+
+
+def deliver_what_a_reader_did_not_get(run: Run) -> None:
+    run.scheduled[3][5] = "s/1"
+
+
 BREAKS: dict[Callable[[Run], None], str] = {
     lose_a_record: "lost",
     repeat_a_record: "duplicated",
@@ -192,6 +221,11 @@ BREAKS: dict[Callable[[Run], None], str] = {
     write_two_letters: "two letters",
     write_a_letter_without_content: "wrong letter",
     write_a_letter_of_what_was_accepted: "unfounded letter",
+    forget_a_scheduled_record: "never delivered",
+    deliver_twice: "delivered twice",
+    deliver_before_its_time: "delivered early",
+    deliver_what_was_cancelled: "cancelled",
+    deliver_what_a_reader_did_not_get: "delivery lost",
 }
 
 

@@ -19,6 +19,9 @@ from penstock_simulation.history import (
     Letter,
     Outcome,
     Replica,
+    ScheduledRead,
+    ScheduledWrite,
+    Seal,
     Seen,
     ShareAck,
     ShareDelivery,
@@ -154,9 +157,61 @@ def read(offset: int, began: float, ended: float) -> CommittedRead:
     return CommittedRead(G, P, offset, began, ended)
 
 
+def scheduled(
+    offset: int, *, completed_s: float = 1.0, outcome: Outcome = Outcome.OK, **more: object
+) -> ScheduledWrite:
+    """Return a record of key "k" that was acknowledged at an offset, which is its value too."""
+    return ScheduledWrite(P, b"k", b"%d" % offset, 1.0, outcome=outcome, offset=offset, completed_s=completed_s, **more)  # type: ignore[arg-type]
+
+
+def delivery(origin: int | None, offset: int, at_s: float = 99.0, reader: str = "r") -> ScheduledRead:
+    """Return the delivery of `scheduled` at an offset."""
+    return ScheduledRead(reader, P, offset, b"k", b"%d" % (offset if origin is None else origin), origin, at_s)
+
+
+def reminders(*writes: ScheduledWrite, found: Sequence[ScheduledRead] = (), **more: object) -> History:
+    """Return the history of a partition with scheduled records, and what it has in the end."""
+    clocks = {"epoch_ms": EPOCH_MS, "clock_error_s": CLOCK_ERROR_S}
+    return History(scheduled=list(writes), scheduled_contents={P: list(found)}, **clocks, **more)  # type: ignore[arg-type]
+
+
+def cancellation(offset: int, outcome: Outcome = Outcome.OK) -> ScheduledWrite:
+    """Return a cancellation of all earlier records."""
+    known = offset if outcome is Outcome.OK else -1
+    return replace(scheduled(offset, outcome=outcome), is_cancellation=True, offset=known, completed_s=FOREVER)
+
+
+def resized(*contents: Content, writes: Sequence[Write] = (), **more: object) -> History:
+    """Return the history of a topic whose number of partitions has changed."""
+    return History(writes=list(writes), contents=list(contents), resized={"t"}, **more)  # type: ignore[arg-type]
+
+
+def sent_to(partition: int, number: int, offset: int = -1, **more: object) -> Write:
+    """Return a record that was sent to a partition."""
+    return replace(write(number, offset), partition=("t", partition), **more)  # type: ignore[arg-type]
+
+
+def found_in(partition: int, *numbers: int) -> Content:
+    """Return the contents of a partition."""
+    return replace(content(*numbers), partition=("t", partition))
+
+
+def filtered(*offsets: int, **more: object) -> History:
+    """Return the history of a reader of the kind "a", which is that of the first and last of three records."""
+    writes = [replace(one, kind=b"b" if one.number == 1 else b"a") for one in WRITES]
+    read = [seen(offset, offset, filter="kind = 'a'") for offset in offsets]
+    return History(
+        writes=writes, seen=read, contents=[content(0, 1, 2)], filters={"kind = 'a'": frozenset({b"a"})}, **more
+    )  # type: ignore[arg-type]
+
+
+FOREVER = float("inf")
+EPOCH_MS, CLOCK_ERROR_S = 1_000_000, 2.5
+DUE_MS = EPOCH_MS + 60_000
+AT_60_S = {"due_ms": DUE_MS}
+LATER_AT_60_S = scheduled(4, **AT_60_S)
 WRITES = [write(0, 0), write(1, 1), write(2, 2)]
 SENT = [write(i, -1, Outcome.UNKNOWN) for i in range(3)]
-FOREVER = float("inf")
 REJECTED = acked(0, is_rejected=True)
 
 BROKEN = {
@@ -267,6 +322,51 @@ BROKEN = {
         keyed(2.0, replace(acked(0, is_final=False), sent_s=1.5)),
         keyed(2.0, replace(acked(0, outcome=Outcome.FAILED), sent_s=1.5)),
         replace(keyed(2.0, count=8), letters=[]),
+    ],
+    "never delivered": [
+        reminders(scheduled(3)),
+        reminders(cancellation(1), scheduled(3)),
+        reminders(scheduled(3), cancellation(4, Outcome.FAILED)),
+        reminders(scheduled(3), replace(cancellation(4), key=b"other")),
+    ],
+    "delivered twice": [reminders(scheduled(3), found=[delivery(3, 5), delivery(3, 6)])],
+    "delivered early": [
+        reminders(scheduled(3, delay_s=60.0), scheduled_reads=[delivery(3, 5, 55.9)]),
+        reminders(scheduled(3, **AT_60_S), scheduled_reads=[delivery(3, 5, 57.4)]),
+    ],
+    "cancelled": [
+        reminders(scheduled(3, delay_s=60.0), cancellation(4), found=[delivery(3, 5)]),
+        reminders(scheduled(3, **AT_60_S), cancellation(4), found=[delivery(3, 5)]),
+    ],
+    "out of order": [
+        reminders(scheduled(3, **AT_60_S), LATER_AT_60_S, found=[delivery(4, 5), delivery(3, 6)]),
+        reminders(scheduled(3, due_ms=DUE_MS + 1), LATER_AT_60_S, found=[delivery(3, 5), delivery(4, 6)]),
+    ],
+    "wrong delivery": [
+        reminders(found=[delivery(3, 5)]),
+        reminders(scheduled(3), found=[replace(delivery(3, 5), key=b"other")]),
+        reminders(replace(scheduled(3), offset=2), found=[delivery(3, 5)]),
+        reminders(scheduled(3, outcome=Outcome.FAILED), found=[delivery(3, 5)]),
+        reminders(cancellation(3), found=[delivery(3, 5)]),
+        reminders(scheduled(5, delay_s=60.0), found=[delivery(None, 5)]),
+    ],
+    "delivery lost": [reminders(scheduled(3), found=[delivery(3, 6)], scheduled_reads=[delivery(3, 5)])],
+    "not relayed": [resized(found_in(0, 0), found_in(1), writes=[sent_to(0, 0, 0), sent_to(1, 1, 0)])],
+    "relayed twice": [resized(found_in(0, 0), found_in(1, 0), writes=[sent_to(1, 0, 0)])],
+    "relayed astray": [
+        resized(found_in(1, 0), writes=[sent_to(0, 0)]),
+        resized(found_in(0, 0), writes=[sent_to(1, 0, outcome=Outcome.FAILED)]),
+        resized(found_in(0, 7)),
+    ],
+    "relayed out of order": [
+        resized(found_in(0, 1, 0), writes=[sent_to(1, 0), sent_to(1, 1)]),
+    ],
+    "written below the seal": [
+        resized(writes=[replace(sent_to(1, 0, 4), invoked_s=3.0)], seals=[Seal(("t", 1), 5, 2.0)]),
+    ],
+    "filtered wrongly": [
+        filtered(0, 1, 2),
+        replace(filtered(), deliveries=[delivered(1)], delivery_limit=9, queue_filter="kind = 'a'"),
     ],
     "over the limit": [History(writes=WRITES, deliveries=[delivered(0, count=10)], delivery_limit=9)],
 }
@@ -395,6 +495,59 @@ LEGAL = {
     ),
     "a record follows one that was delivered too often": keyed(2.0, count=8),
     "a record follows one that has a dead letter": replace(keyed(2.0, count=8), letters=[letter(0)]),
+    "a record is delivered once": reminders(
+        scheduled(3, **AT_60_S), found=[delivery(3, 5)], scheduled_reads=[delivery(3, 5, 57.6)]
+    ),
+    "a record of a relative time is delivered by another clock": reminders(
+        scheduled(3, delay_s=60.0), scheduled_reads=[delivery(3, 5, 56.1)], found=[delivery(3, 5)]
+    ),
+    "a clock was set forward": reminders(
+        scheduled(3, **AT_60_S), found=[delivery(3, 5)], scheduled_reads=[delivery(3, 5, 47.6)], leaps_s=10.0
+    ),
+    "a cancelled record is not delivered": reminders(scheduled(3), cancellation(4)),
+    "a record that was cancelled without an answer is not delivered": reminders(
+        scheduled(3), cancellation(4, Outcome.UNKNOWN)
+    ),
+    "a record is cancelled after its delivery": reminders(
+        scheduled(3, delay_s=60.0), cancellation(6), found=[delivery(3, 5)]
+    ),
+    "a record was due before its cancellation in the same batch": reminders(
+        scheduled(3), cancellation(4), found=[delivery(3, 5)]
+    ),
+    "a record of a batch without times is where it was acknowledged": reminders(
+        scheduled(3), found=[delivery(None, 3)]
+    ),
+    "a scheduled record without an answer is missing": reminders(scheduled(3, outcome=Outcome.UNKNOWN)),
+    "records of one time are delivered as they were scheduled": reminders(
+        scheduled(3, **AT_60_S), LATER_AT_60_S, found=[delivery(3, 5), delivery(4, 6)]
+    ),
+    "a record was scheduled when it was due": reminders(
+        scheduled(3, due_ms=DUE_MS, completed_s=59.0), LATER_AT_60_S, found=[delivery(4, 5), delivery(3, 6)]
+    ),
+    "records are relayed in their order": resized(
+        found_in(0, 1, 2), found_in(1, 0), writes=[sent_to(1, 0, 0), sent_to(1, 1, 1), sent_to(1, 2, 2)]
+    ),
+    "relayed records interleave with those of the target": resized(
+        Content(("t", 0), 0, 3, [(0, value(0)), (1, value(1, "v")), (2, value(2))]),
+        found_in(1),
+        writes=[sent_to(1, 0), replace(sent_to(0, 1), writer="v", value=value(1, "v")), sent_to(1, 2)],
+    ),
+    "an opened partition has a gap": resized(
+        Content(("t", 1), 0, 9, [(0, value(0)), (8, value(1))]), writes=[sent_to(1, 0), sent_to(1, 1, 8)]
+    ),
+    "records come to a partition on two ways": resized(
+        found_in(0, 1, 0), writes=[sent_to(1, 0), sent_to(1, 1)], has_relay_chains=True
+    ),
+    "a record is written before the seal is known": resized(
+        writes=[replace(sent_to(1, 0, 4), invoked_s=1.9)], seals=[Seal(("t", 1), 5, 2.0)]
+    ),
+    "a record is written behind the seal": resized(
+        writes=[replace(sent_to(1, 0, 5), invoked_s=3.0)], seals=[Seal(("t", 1), 5, 2.0)]
+    ),
+    "a filter leaves a record out": filtered(0, 2),
+    "a share group is done with a record that does not pass its filter": replace(
+        filtered(), queue_filter="kind = 'a'", queue_ends={P: 2}, acks=[acked(0)], letters=[], delivery_limit=9
+    ),
     "a replica begins later": History(
         replicas=[Replica(P, "b1", 2, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(1, b"b")])]
     ),

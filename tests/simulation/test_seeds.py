@@ -33,6 +33,8 @@ QUICKLY_IN_CLUSTER = (
     "isr-expanded-early",
     "duplicate-answered-early",
     "share-lock-kept-at-failover",
+    "schedule-forgotten-at-restart",
+    "relay-without-sequence",
 )
 WORLDS_AND_SEEDS = [(CLUSTER, seed) for seed in CLUSTER_SEEDS] + [(BROKER, seed) for seed in BROKER_SEEDS]
 
@@ -68,7 +70,12 @@ def test_each_workload_runs_in_a_cluster_and_is_seen_by_the_checker() -> None:
     assert any(commit.session for commit in history.commits if commit.outcome is Outcome.OK)
     assert {use.request for use in history.uses} == {"write", "read", "describe"}
     assert {content.partition[0] for content in history.contents} >= {"orders", "ledger", "passing-1", "later"}
-    assert {seen.partition[0] for seen in history.seen} >= {"orders", "ledger", "later"}
+    assert {seen.partition[0] for seen in history.seen} >= {"orders", "ledger", "later", "resized"}
+    assert any(read.origin is not None for reads in history.scheduled_contents.values() for read in reads)
+    assert any(write.is_cancellation for write in history.scheduled)
+    assert history.scheduled_reads
+    assert history.seals
+    assert any(seen.filter for seen in history.seen)
 
 
 def test_another_seed_is_another_world() -> None:

@@ -133,6 +133,7 @@ class ScheduleSnapshots:
 
     def __init__(self, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
         self.spawn = spawn
+        self.check_s, self.min_offsets = CHECK_S, MIN_OFFSETS
         self.roles: dict[Partition, int] = {}
         """Roles of partitions that may have scheduled records, with the end of their snapshot as far as it is known."""
         self.timer: asyncio.TimerHandle | None = None
@@ -153,7 +154,7 @@ class ScheduleSnapshots:
     def set_timer(self) -> None:
         """Start the timer if it is needed and does not run."""
         if self.roles and self.timer is None and not self.closed:
-            self.timer = asyncio.get_running_loop().call_later(CHECK_S, self.on_timer)
+            self.timer = asyncio.get_running_loop().call_later(self.check_s, self.on_timer)
 
     def on_timer(self) -> None:
         """Update the snapshots of the logs that have grown."""
@@ -164,7 +165,9 @@ class ScheduleSnapshots:
         try:
             for role, known_end in list(self.roles.items()):
                 log = role.log
-                if self.closed or role not in self.roles or log.closed or log.flushed_offset - known_end < MIN_OFFSETS:
+                if self.closed or role not in self.roles or log.closed:
+                    continue
+                if log.flushed_offset - known_end < self.min_offsets:
                     continue
                 # What a crash loses would be written again with other records at the same offsets.
                 source = source_of(log, is_durable=True)

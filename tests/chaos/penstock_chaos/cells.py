@@ -26,6 +26,7 @@ from penstock_chaos.console import Truth
 from penstock_chaos.history import SOURCE, WORKERS
 from penstock_chaos.places import BOTH, Direction
 from penstock_chaos.queues import QueueWorld
+from penstock_chaos.schedules import ScheduleWorld
 from penstock_chaos.world import World
 
 SHORT_PAUSE_S = 2.0
@@ -383,6 +384,24 @@ CELLS = (
         f"share group and delays: kill -9 of etcd, which is down for {ETCD_AWAY_S:.0f} s",
         etcd_killed,
         world=QueueWorld,
+    ),
+    Cell(
+        "schedule-kill-leader",
+        "scheduled records: kill -9 of a leader",
+        kill_leader,
+        world=ScheduleWorld,
+    ),
+    Cell(
+        "schedule-pause",
+        f"scheduled records: SIGSTOP of a leader for {LONG_PAUSE_S:.0f} s, longer than its lease",
+        pause_long,
+        world=ScheduleWorld,
+    ),
+    Cell(
+        "schedule-etcd-killed",
+        f"scheduled records: kill -9 of etcd, which is down for {ETCD_AWAY_S:.0f} s",
+        etcd_killed,
+        world=ScheduleWorld,
     ),
     Cell("rotation", "certificates, CA, passwords, ACLs and token keys replaced", rotation.rotation, is_secured=True),
     Cell("rotation-once", "a certificate and a password replaced", rotation.once, is_secured=True),

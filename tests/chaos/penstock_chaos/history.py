@@ -15,6 +15,8 @@ from penstock_simulation.history import (
     History,
     Letter,
     Outcome,
+    ScheduledRead,
+    ScheduledWrite,
     Seen,
     ShareAck,
     ShareDelivery,
@@ -102,6 +104,18 @@ class Told:
                     position = (at[0], at[1]), at[2]
                     self.history.letters = self.history.letters or []
                     self.history.letters.append(Letter(position, (its_topic, partition), offset, value))
+                case "scheduled":
+                    self._add_scheduled(topic, *fields)
+                case "reminder":
+                    reader, partition, offset, key, text, origin, at_s = fields
+                    place = topic, partition
+                    reminder = ScheduledRead(reader, place, offset, key.encode(), text.encode(), origin, at_s)
+                    self.history.scheduled_reads.append(reminder)
+                case "delivered":
+                    partition, offset, key, text, origin = fields
+                    place = topic, partition
+                    found = ScheduledRead("the final read", place, offset, key.encode(), text.encode(), origin)
+                    self.history.scheduled_contents.setdefault(place, []).append(found)
                 case "done":
                     its_topic, partition, offset = fields
                     self.history.queue_ends[its_topic, partition] = offset
@@ -124,6 +138,29 @@ class Told:
                 self.history.seen.append(
                     Seen(reader, session, place, offset, value.encode(), at_s, group, read_committed)
                 )
+
+    def _add_scheduled(
+        self,
+        topic: str,
+        partition: int,
+        key: str,
+        value: str,
+        sent_s: float,
+        is_cancellation: bool,
+        delay_s: float | None,
+        due_ms: int | None,
+        outcome: str,
+        offset: int,
+        completed_s: float | None,
+    ) -> None:
+        """Add a record that was sent to a topic with scheduled records, or a cancellation."""
+        place, ended_s = (topic, partition), inf if completed_s is None else completed_s
+        self.history.scheduled.append(
+            ScheduledWrite(
+                place, key.encode(), value.encode(), sent_s, is_cancellation, delay_s, due_ms, Outcome(outcome), offset,
+                ended_s,
+            )
+        )  # fmt: skip
 
     def _add_acknowledgement(
         self,

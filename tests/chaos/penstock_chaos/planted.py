@@ -48,4 +48,12 @@ PLANTS = (
         new="window.known_ms",
         caught_by=("queue-kill-leader",),
     ),
+    Fault(
+        name="schedule-forgotten",
+        says="a new leader forgets the scheduled records that wait",
+        file="replica/scheduled_delivery.py",
+        old="        self.index = index\n        self.on_log_start()\n",
+        new="        self.index = ScheduleIndex()\n        self.on_log_start()\n",
+        caught_by=("schedule-kill-leader",),
+    ),
 )

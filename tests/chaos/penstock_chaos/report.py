@@ -45,6 +45,12 @@ The cells `queue-*` have other clients:
   one by one
 - a consumer that reads the delayed topic (aiokafka)
 
+The cells `schedule-*` have other clients too:
+
+- an idempotent producer of a topic with `delivery.schedule.enable` (`penstock.client`), which sends records without a
+  time, with a delay of 1 ms to 14 s, and with a time of delivery, and cancels records by key
+- a consumer that reads this topic (confluent-kafka), and an idempotent producer of another one (confluent-kafka)
+
 The test of one fault is a cell. A cell starts when all clients make progress in every partition. Then it causes its
 fault and verifies that the fault happened (records in etcd, the kernel's state of a process, dropped packets). After
 the fault is healed, everything acknowledged until then must be readable, and all clients must make progress in every
@@ -63,10 +69,12 @@ none of these:
   that the group is done with, although no member accepted it and it has no dead letter; two dead letters of a record,
   one of an accepted record, or one with another content; a released record that is delivered during its back-off
 - a record of the delayed topic that a consumer or a member receives before its delay has passed
+- scheduled records: an acknowledged record that is not delivered although no cancellation follows it; a record that is
+  delivered twice, before its time, after a cancellation that follows it in the log, or in another order than by time
 
 `tests/chaos/test_checks.py` verifies that invented violations of each kind are found. `python -m tests.chaos.run
---plant acknowledged-alone` (or `duplicates-written`, `outdated-acls`, `share-state-not-stored`, `delay-forgotten`)
-plants a bug in a copy of the broker and runs the cells that must fail.
+--plant acknowledged-alone` (or `duplicates-written`, `outdated-acls`, `share-state-not-stored`, `delay-forgotten`,
+`schedule-forgotten`) plants a bug in a copy of the broker and runs the cells that must fail.
 
 etcd must be a version whose data survives SIGKILL (not 3.5.0 to 3.5.2): the one that `PENSTOCK_CHAOS_ETCD` names, the
 one on PATH, or one that is built once from Go modules. Cells that cut links give each process a network namespace,

@@ -1,5 +1,6 @@
 """Checks a history against the guarantees of a broker. Pure functions that depend only on `history`.
-`share_checks` has those of share groups.
+`share_checks` has those of share groups, `schedule_checks` those of scheduled records, `resize_checks`
+those of topics whose number of partitions changes.
 
 Each finding is a `Finding` of one kind. An operation whose outcome the client does not know may have been executed or
 not.
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from math import inf
 
-from penstock_simulation import share_checks
+from penstock_simulation import filter_checks, resize_checks, schedule_checks, share_checks
 from penstock_simulation.findings import Finding, place
 from penstock_simulation.history import Commit, CommittedRead, Content, History, Outcome, Partition, Seen, Write
 
@@ -33,7 +34,7 @@ def lost(history: History) -> Iterator[Finding]:
         content = contents.get(write.partition)
         if write.outcome is not Outcome.OK or content is None or 0 <= write.offset < content.start:
             continue
-        if write.transaction in history.aborted:
+        if write.transaction in history.aborted or write.partition[0] in history.resized:
             continue
         if write.value not in values[write.partition] and (write.offset >= 0 or content.start == 0):
             yield Finding(
@@ -44,9 +45,9 @@ def lost(history: History) -> Iterator[Finding]:
 
 
 def gaps(history: History) -> Iterator[Finding]:
-    """Without compaction and transactions, a log has a record at each offset from start to end, and none beyond."""
+    """Without compaction, transactions and relays, a log has a record at each offset from start to end."""
     for content in history.contents:
-        if content.read_committed:
+        if content.read_committed or content.partition[0] in history.resized:
             continue
         expected = content.start
         for offset, _ in content.records:
@@ -62,10 +63,15 @@ def invented(history: History) -> Iterator[Finding]:
     sent = {write.value: write for write in history.writes}
     for partition, offset, value, where in observed(history):
         write = sent.get(value)
-        if write is None or write.partition != partition:
+        if write is None or not may_be_in(partition, write, history):
             yield Finding("invented", f"{where} has {value!r} at {place(partition, offset)}, which none sent there")
         elif write.outcome is Outcome.FAILED:
             yield Finding("invented", f"{where} has {value!r} at {place(partition, offset)}, which was refused")
+
+
+def may_be_in(partition: Partition, write: Write, history: History) -> bool:
+    """Whether a record may be read in a partition."""
+    return write.partition == partition or write.partition[0] == partition[0] in history.resized
 
 
 def duplicated(history: History) -> Iterator[Finding]:
@@ -83,6 +89,8 @@ def reordered(history: History) -> Iterator[Finding]:
     """The records of an idempotent writer are in a partition in the order of sending."""
     sent = {write.value: write for write in history.writes if write.idempotent}
     for content in history.contents:
+        if content.partition[0] in history.resized:
+            continue
         latest: dict[str, Write] = {}
         for offset, value in content.records:
             write = sent.get(value)
@@ -161,16 +169,18 @@ def non_monotonic(history: History) -> Iterator[Finding]:
 
 
 def unseen(history: History) -> Iterator[Finding]:
-    """A reader skips no record; a group commits no offset beyond a record that none of its members received."""
+    """A reader skips no record that passes its filter; a group commits no offset beyond a record that its members
+    did not receive."""
     contents = {content.partition: content for content in history.contents}
+    selects = {text: filter_checks.passes(history, text) for text in {seen.filter for seen in history.seen}}
     for seen in sessions(history).values():
-        content = contents.get(seen[0].partition)
+        content, is_selected = contents.get(seen[0].partition), selects[seen[0].filter]
         if content is None:
             continue
         given = {s.offset for s in seen}
         first, last = min(given), max(given)
         for offset, value in content.records:
-            if first <= offset <= last and offset not in given:
+            if first <= offset <= last and offset not in given and is_selected(value):
                 yield Finding("unseen", f"{seen[0].reader} passed over {value!r} at {place(content.partition, offset)}")
     yield from unseen_by_groups(history, contents)
 
@@ -398,4 +408,7 @@ CHECKS: Iterable[Callable[[History], Iterator[Finding]]] = (
     replicas_differ,
     allowed_later,
     *share_checks.CHECKS,
+    *schedule_checks.CHECKS,
+    *resize_checks.CHECKS,
+    *filter_checks.CHECKS,
 )

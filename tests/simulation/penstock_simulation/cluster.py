@@ -12,10 +12,13 @@ from penstock.client import TopicPartition
 from penstock_simulation import (
     administering,
     delaying,
+    filtering,
     plain_reading,
     queue_settings,
     queueing,
+    resizing,
     revoking,
+    scheduling,
     transacting,
     workload,
 )
@@ -37,25 +40,14 @@ TRANSACTED = 150
 ALIKE_DEADLINE_S = 60.0
 FEATURES = {"transactions": 0.6, "churn": 0.3, "reassignment": 0.4, "scaling": 0.3}
 """Optional workloads, and the probability of each."""
-RIGHTS = "rights"
-RIGHTS_SHARE = 0.3
-"""Probability of the workload with ACLs. It is drawn apart, so that it changes nothing in seeds without it."""
-QUEUES = "queues"
-QUEUES_SHARE = 0.4
-"""Probability of the workload with a share group, drawn apart as well."""
-DELAYS = "delays"
-DELAYS_SHARE = 0.3
-"""Probability of the workload with a delayed topic, drawn apart as well."""
-GROUPS = "groups"
-GROUPS_SHARE = 0.5
-"""Probability of members of the consumer group that use KIP-848, drawn apart as well."""
-MODERN_GROUPS: tuple[tuple[GroupProtocol, ...], ...] = (("consumer",), ("classic", "consumer"))
-GROUP_SETTINGS = {"consumer.session.timeout.ms": "45000", "consumer.heartbeat.interval.ms": "5000"}
-GROUPS = "groups"
-GROUPS_SHARE = 0.4
-"""Probability of members of the group that use the consumer protocol (KIP-848), drawn apart as well."""
+RIGHTS, QUEUES, DELAYS, GROUPS = "rights", "queues", "delays", "groups"
+SCHEDULES, RESIZES, FILTERS = "schedules", "resizes", "filters"
+FEATURES_APART = {RIGHTS: 0.3, QUEUES: 0.4, DELAYS: 0.3, GROUPS: 0.4, SCHEDULES: 0.3, RESIZES: 0.3, FILTERS: 0.3}
+"""Further optional workloads, and the probability of each. Each is drawn apart, so that it changes nothing in seeds
+without it: ACLs, a share group, a delayed topic, members of the group that use KIP-848, scheduled records, a changing
+number of partitions, filters."""
 PROTOCOLS: tuple[tuple[GroupProtocol, ...], ...] = (("consumer",), ("classic", "consumer"))
-"""The protocols of the members of such a group; with both, the group migrates."""
+"""The protocols of the members of a group with KIP-848; with both, the group migrates."""
 GROUP_SETTINGS = {
     "group.consumer.session.timeout.ms": "6000",
     "group.consumer.min.session.timeout.ms": "6000",
@@ -64,13 +56,15 @@ GROUP_SETTINGS = {
 }
 DELAYED_QUEUE_SHARE = 0.6
 """Probability that the share group, if there are both, has the delayed topic too."""
-ALL_FEATURES = frozenset({*FEATURES, RIGHTS, QUEUES, DELAYS, GROUPS})
+ALL_FEATURES = frozenset({*FEATURES, *FEATURES_APART})
 
 
 class Cluster(Scenario):
     """A cluster of several brokers. `features` names the workloads to run; by default the seed chooses them."""
 
     is_watched = True
+    size: resizing.Size
+    """Sizes of the topic whose number of partitions changes."""
 
     def __init__(
         self,
@@ -83,14 +77,8 @@ class Cluster(Scenario):
         super().__init__(seed, keep_trace=keep_trace)
         rng = self.world.streams["plan"]
         drawn = frozenset(name for name, share in FEATURES.items() if rng.random() < share)
-        if self.world.streams[RIGHTS].random() < RIGHTS_SHARE:
-            drawn |= {RIGHTS}
-        if self.world.streams[QUEUES].random() < QUEUES_SHARE:
-            drawn |= {QUEUES}
-        if self.world.streams[DELAYS].random() < DELAYS_SHARE:
-            drawn |= {DELAYS}
-        if self.world.streams[GROUPS].random() < GROUPS_SHARE:
-            drawn |= {GROUPS}
+        streams = self.world.streams
+        drawn |= {name for name, share in FEATURES_APART.items() if streams[name].random() < share}
         self.features = drawn if features is None else features
         self.faults = ClusterFaults(self, kinds or CLUSTER_WEIGHTS)
         self.faults.pace = rng.choice([0.3, 1.0])
@@ -119,21 +107,36 @@ class Cluster(Scenario):
             replication=REPLICATION,
             enough=lambda: self.faults.counted >= LEAST_FAULTS,
         )
-        if GROUPS in self.features:
-            self.plan.protocols = self.world.streams["group protocols"].choice(PROTOCOLS)
         self.revocations = revoking.Revocations(self.plan, self.hosts, lease_ms / 1000)
-        if DELAYS in self.features:
-            delaying.draw_settings(self.plan, self.world.streams["delay settings"])
-            self.plan.last.append(partial(delaying.wait_until_due, self.plan))
-        if QUEUES in self.features:
-            self.prepare_queue()
-        if RIGHTS in self.features:
-            self.plan.others.append((revoking.GUARDED, 1, False))
+        if GROUPS in self.features:
+            self.plan.protocols = streams["group protocols"].choice(PROTOCOLS)
         if "transactions" in self.features:
             self.plan.records = rng.randrange(250, 300)
-            self.plan.others.append((transacting.LEDGER, TRANSACTORS, True))
+        self.prepare_topics()
+
+    def prepare_topics(self) -> None:
+        """Add the topics of the workloads, and what reads them at the end."""
+        plan, streams, features = self.plan, self.world.streams, self.features
+        if DELAYS in features:
+            delaying.draw_settings(plan, streams["delay settings"])
+            plan.last.append(partial(delaying.wait_until_due, plan))
+        if QUEUES in features:
+            self.prepare_queue()
+        if FILTERS in features:
+            filtering.draw_filters(plan, streams["filter settings"], QUEUES in features)
+        if SCHEDULES in features:
+            scheduling.draw_settings(plan, streams["schedule settings"])
+            plan.last.append(partial(scheduling.read_all, plan))
+        if RESIZES in features:
+            size = self.size = resizing.draw_settings(plan, streams["sizes"])
+            clock = Machine(self.world, self.network, "opener").clock
+            plan.last.append(partial(resizing.open_all, plan, size, clock))
+        if RIGHTS in features:
+            plan.others.append((revoking.GUARDED, 1, False))
+        if "transactions" in features:
+            plan.others.append((transacting.LEDGER, TRANSACTORS, True))
             partitions = [TopicPartition(transacting.LEDGER, number) for number in range(TRANSACTORS)]
-            self.plan.groups.append((transacting.TRANSFER, partitions))
+            plan.groups.append((transacting.TRANSFER, partitions))
 
     def prepare_queue(self) -> None:
         plan, streams = self.plan, self.world.streams
@@ -184,6 +187,14 @@ class Cluster(Scenario):
             self.start_client("d0", main)
             reader = partial(workload.read_alone, plan, "dr", streams["dr"], delaying.PARTITIONS)
             self.start_client("dr", reader)
+        if SCHEDULES in self.features:
+            self.start_schedule()
+        if RESIZES in self.features:
+            self.start_resizes()
+        if FILTERS in self.features:
+            name = filtering.READER
+            main = partial(workload.read_alone, plan, name, streams[name], record_filter=plan.filter)
+            self.start_client(name, main)
         if "churn" in self.features:
             clock = Machine(self.world, self.network, "churn").clock
             self.start_client("churn", partial(administering.churn, plan, clock, streams["churn"]))
@@ -192,6 +203,35 @@ class Cluster(Scenario):
         if "scaling" in self.features:
             rng = streams["scaling"]
             self.world.after(rng.uniform(2.0, 12.0), self.grow)
+
+    def start_schedule(self) -> None:
+        plan, streams = self.plan, self.world.streams
+        plan.working.add(scheduling.PRODUCER)
+        plan.fewer[scheduling.PRODUCER] = scheduling.RECORDS
+        clock = Machine(self.world, self.network, scheduling.PRODUCER).clock
+        producer_rng, reader_rng = streams[scheduling.PRODUCER], streams[scheduling.READER]
+        self.start_client(scheduling.PRODUCER, partial(scheduling.schedule, plan, clock, producer_rng))
+        self.start_client(scheduling.READER, partial(scheduling.read, plan, reader_rng))
+
+    def start_resizes(self) -> None:
+        plan, streams, size = self.plan, self.world.streams, self.size
+        for name in resizing.PRODUCERS:
+            plan.working.add(name)
+            plan.fewer[name] = resizing.RECORDS
+            clock = Machine(self.world, self.network, name).clock
+            self.start_client(name, partial(resizing.produce, plan, name, clock, streams[name]))
+        for name in resizing.MEMBERS:
+            main = partial(workload.consume, plan, name, streams[name], resizing.GROUP, resizing.RESIZED)
+            self.start_client(name, main)
+        reader = resizing.READER
+        partitions = resizing.partitions_of(size)
+        self.start_client(reader, partial(workload.read_alone, plan, reader, streams[reader], partitions))
+        for name, main in (
+            (resizing.ADMINISTRATOR, partial(resizing.resize, plan, size, streams[resizing.ADMINISTRATOR])),
+            (resizing.WATCHER, partial(resizing.watch_seals, plan, streams[resizing.WATCHER])),
+        ):
+            self.start_client(name, main)
+        plan.working.add(resizing.ADMINISTRATOR)
 
     def broker_ids(self) -> list[int]:
         return [number for number, host in enumerate(self.hosts, 1) if host.is_wanted]

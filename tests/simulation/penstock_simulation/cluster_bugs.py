@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from penstock_simulation.planted import BUGS, Bug, Edit
-
-
-class Hunt(NamedTuple):
-    """The faults and workloads under which a bug shows quickly."""
-
-    kinds: tuple[str, ...]
-    features: tuple[str, ...] = ()
-
-
-def one_edit(name: str, says: str, file: str, old: str, new: str) -> Bug:
-    """Return a bug with a single edit."""
-    return Bug(name, says, (Edit(file, old, new),))
-
+from penstock_simulation.planted import BUGS, Bug, Edit, Hunt, one_edit
+from penstock_simulation.topic_bugs import TOPIC_BUGS
 
 FOLLOWER_IS_MADE = "                leader_id=placed.leader,\n                host=manager,\n            )\n        )\n"
 HUNTED: tuple[tuple[Bug, Hunt], ...] = (
@@ -344,6 +330,7 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
         Hunt(("pause_client", "cut"), ("groups",)),
     ),
     (BUGS["deferred-batch-overtaken"], Hunt(("restart", "watch_lag", "store_slow"), ("transactions",))),
+    *TOPIC_BUGS,
 )
 CLUSTER_BUGS: dict[str, Bug] = {bug.name: bug for bug, _ in HUNTED}
 """Cluster bugs by name."""

@@ -38,6 +38,8 @@ class Write:
     """Acknowledged offset; -1 if the response had none."""
     completed_s: float = inf
     key: bytes | None = None
+    kind: bytes | None = None
+    """What filters select by."""
 
 
 @dataclass(slots=True)
@@ -53,6 +55,8 @@ class Seen:
     at_s: float = 0.0
     group: str = ""
     read_committed: bool = False
+    filter: str = ""
+    """The reader's filter; empty for none."""
 
 
 @dataclass(slots=True)
@@ -208,6 +212,48 @@ class Letter:
 
 
 @dataclass(slots=True)
+class ScheduledWrite:
+    """A record that a writer sent to a topic with scheduled records, or a cancellation. Values are unique."""
+
+    partition: Partition
+    key: bytes
+    value: bytes
+    invoked_s: float = 0.0
+    is_cancellation: bool = False
+    delay_s: float | None = None
+    """The time for which the record has to wait; None for a record without a time, or with `due_ms`."""
+    due_ms: int | None = None
+    """The time at which it is due, in ms since 1970."""
+    outcome: Outcome = Outcome.UNKNOWN
+    offset: int = -1
+    """Acknowledged offset: the origin of its delivery."""
+    completed_s: float = inf
+
+
+@dataclass(slots=True)
+class ScheduledRead:
+    """A record that a reader received from a topic with scheduled records."""
+
+    reader: str
+    partition: Partition
+    offset: int
+    key: bytes | None
+    value: bytes
+    origin: int | None
+    """The offset that the record had when it was scheduled; None if it never was."""
+    at_s: float = inf
+
+
+@dataclass(slots=True)
+class Seal:
+    """A seal of a partition that a client has seen first at a time."""
+
+    partition: Partition
+    offset: int
+    at_s: float
+
+
+@dataclass(slots=True)
 class History:
     """All recorded events, each kind in the order of occurrence."""
 
@@ -238,6 +284,26 @@ class History:
     """Whether dead letters have the values of their records."""
     queue_ends: dict[Partition, int] = field(default_factory=dict)
     """By partition, the offset below which the share group was done with all records at the end."""
+    scheduled: list[ScheduledWrite] = field(default_factory=list)
+    scheduled_reads: list[ScheduledRead] = field(default_factory=list)
+    scheduled_contents: dict[Partition, list[ScheduledRead]] = field(default_factory=dict)
+    """The complete final contents of partitions with scheduled records, once none waits."""
+    filters: dict[str, frozenset[bytes | None]] = field(default_factory=dict)
+    """By filter, the kinds that pass it."""
+    queue_filter: str = ""
+    """The filter of the share group; empty for none."""
+    epoch_ms: float = 0.0
+    """What a correct clock shows at time 0, in ms since 1970."""
+    clock_error_s: float = 0.0
+    """Upper bound of the difference between a broker's clock and a correct one, unless it was set."""
+    leaps_s: float = 0.0
+    """Sum of the leaps of the brokers' clocks."""
+    resized: set[str] = field(default_factory=set)
+    """Topics whose number of partitions changes: a record may be in another partition than that to which it was sent.
+    """
+    has_relay_chains: bool = False
+    """Whether partitions to which others are relayed may be sealed themselves."""
+    seals: list[Seal] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)
     """Transactions known to be aborted."""
     undecided: set[str] = field(default_factory=set)
@@ -245,6 +311,7 @@ class History:
 
     def allow_leap(self, leap_s: float) -> None:
         """Record that a broker's clock was set: delays count by the clocks."""
+        self.leaps_s += leap_s
         for topic in self.delays_s:
             self.delays_s[topic] -= leap_s
 
@@ -259,4 +326,5 @@ class History:
     def acknowledged(self) -> int:
         """Number of acknowledged operations."""
         writes = sum(write.outcome is Outcome.OK for write in self.writes)
-        return writes + sum(commit.outcome is Outcome.OK for commit in self.commits)
+        scheduled = sum(write.outcome is Outcome.OK for write in self.scheduled)
+        return writes + scheduled + sum(commit.outcome is Outcome.OK for commit in self.commits)

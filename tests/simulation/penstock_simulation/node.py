@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from penstock_simulation.store import StoreCore
 
 
+SNAPSHOT_CHECK_S, SNAPSHOT_MIN_OFFSETS = 2.0, 20
+"""How often the snapshots of scheduled records are checked, and after which growth of a log they are written: in the
+simulation, few records wait."""
+
+
 class FlushQueue:
     """Replacement of the flush worker's queue: executes a round after a delay, without a thread."""
 
@@ -134,6 +139,8 @@ class SimNode(BrokerNode):
     async def make_services(self, log_dir: LogDirectory) -> BrokerServices:
         services = await super().make_services(log_dir)
         self.replicas = services.replicas
+        snapshots = services.replicas.schedule_snapshots
+        snapshots.check_s, snapshots.min_offsets = SNAPSHOT_CHECK_S, SNAPSHOT_MIN_OFFSETS
         return services
 
     @property

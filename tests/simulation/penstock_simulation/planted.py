@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "faults"))
 
@@ -43,6 +43,18 @@ class Bug:
     name: str
     says: str
     edits: tuple[Edit, ...]
+
+
+class Hunt(NamedTuple):
+    """The faults and workloads under which a bug shows quickly."""
+
+    kinds: tuple[str, ...]
+    features: tuple[str, ...] = ()
+
+
+def one_edit(name: str, says: str, file: str, old: str, new: str) -> Bug:
+    """Return a bug with a single edit."""
+    return Bug(name, says, (Edit(file, old, new),))
 
 
 BUGS: dict[str, Bug] = {

@@ -61,6 +61,7 @@ def draw_letters(plan: Plan, rng: random.Random) -> None:
     """Add a dead-letter topic, and let more records fail."""
     plan.letters = [TopicPartition(LETTERS, number) for number in range(rng.choice([1, 2]))]
     plan.others.append((LETTERS, len(plan.letters), False))
+    plan.read_apart.add(LETTERS)
     plan.more_configs[LETTERS] = {"errors.deadletterqueue.group.enable": "true"}
     plan.queue_settings["errors.deadletterqueue.topic.name"] = LETTERS
     if rng.random() < 0.3:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from math import inf
 
+from penstock_simulation.filter_checks import passes
 from penstock_simulation.findings import Finding, place
 from penstock_simulation.history import History, Letter, Outcome, Partition, ShareAck, ShareDelivery
 
@@ -49,11 +50,13 @@ def undelivered(history: History) -> Iterator[Finding]:
 
 
 def finished(history: History) -> Iterator[tuple[bytes, Position]]:
-    """Return the values and positions of the records that the share group was done with at the end."""
+    """Return the values and positions of the records that the share group was done with at the end, without those that
+    do not pass its filter."""
+    is_selected = passes(history, history.queue_filter)
     for content in history.contents:
         end = history.queue_ends.get(content.partition, 0)
         for offset, value in content.records:
-            if offset < end:
+            if offset < end and is_selected(value):
                 yield value, (content.partition, offset)
 
 
@@ -99,11 +102,12 @@ def overtaken(history: History) -> Iterator[Finding]:
         at = delivery.partition, delivery.offset
         if may_be_exhausted(delivery.count, history) and (letters is None or at in letters):
             done_s[at] = 0.0
+    is_selected = passes(history, history.queue_filter)
     for content in history.contents:
         earlier: dict[bytes, tuple[float, int]] = {}
         for offset, value in content.records if content.partition in history.queue_ends else ():
             key, at = keys.get(value), (content.partition, offset)
-            if key is None:
+            if key is None or not is_selected(value):
                 continue
             since_s, before = earlier.get(key, (0.0, offset))
             for delivery in received[at]:

@@ -28,6 +28,7 @@ from penstock.client import (
     RebalanceListener,
     TopicPartition,
 )
+from penstock_simulation.filtering import headers_of, kind_of
 from penstock_simulation.history import (
     Assigned,
     Commit,
@@ -91,7 +92,13 @@ class Plan:
     queue_choices: dict[int | None, float] = field(default_factory=dict)
     """What a member of the share group does with a record, and how often; see `queue_settings`."""
     letters: list[TopicPartition] = field(default_factory=list)
-    """The partitions of the share group's dead-letter topic. They are read apart from the other topics."""
+    """The partitions of the share group's dead-letter topic."""
+    has_kinds: bool = False
+    """Whether records have the header by which filters select."""
+    filter: str = ""
+    """The filter of the filtering reader."""
+    read_apart: set[str] = field(default_factory=set)
+    """Topics that `read_everything` leaves out, because `last` reads them."""
     lives: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     working: set[str] = field(default_factory=set)
@@ -220,11 +227,13 @@ async def send_all(
             value = b"%s/%d/%d" % (writer.encode(), partition, number) + b"." * rng.choice([0, 0, 30, 300])
             key = b"%d" % (number // 2 % plan.keys) if plan.keys else None
             write = Write(writer, (topic, partition), number, value, plan.world.now, key=key)
+            headers = headers_of(value) if plan.has_kinds else []
+            write.kind = kind_of(value) if plan.has_kinds else None
             plan.history.writes.append(write)
             numbers[partition] += 1
             plan.sent[name] += 1
             try:
-                delivery = await producer.send(topic, value, key=key, partition=partition)
+                delivery = await producer.send(topic, value, key=key, partition=partition, headers=headers)
             except ClientError:
                 write.outcome = Outcome.FAILED  # it was never added to a batch
                 raise
@@ -260,18 +269,18 @@ async def close(client: Producer | Consumer) -> None:
 class Sessions(RebalanceListener):
     """Starts a new session for a partition with each assignment."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, group: str) -> None:
+        self.plan, self.group = plan, group
         self.current: dict[TopicPartition, int] = {}
 
     async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
         for partition in sorted(partitions):
             session = self.current[partition] = self.plan.new_session()
-            self.plan.history.assignments.append(Assigned(GROUP, plain(partition), session, self.plan.world.now))
+            self.plan.history.assignments.append(Assigned(self.group, plain(partition), session, self.plan.world.now))
 
 
-async def consume(plan: Plan, name: str, rng: random.Random) -> None:
-    """Run a member of the group, restarting it after each error: it reads, and commits the offsets it has read.
+async def consume(plan: Plan, name: str, rng: random.Random, group: str = GROUP, topic: str = TOPIC) -> None:
+    """Run a member of a group, restarting it after each error: it reads, and commits the offsets it has read.
 
     Each incarnation uses one of the group protocols of the plan.
     """
@@ -280,14 +289,14 @@ async def consume(plan: Plan, name: str, rng: random.Random) -> None:
         reader = f"{name}.{plan.lives[name]}"
         protocol = rng.choice(plan.protocols) if len(plan.protocols) > 1 else plan.protocols[0]
         consumer = Consumer(
-            plan.bootstrap, group_id=GROUP, group_protocol=protocol, offset_reset="earliest",
+            plan.bootstrap, group_id=group, group_protocol=protocol, offset_reset="earliest",
             request_timeout_ms=5000, fetch_max_wait_ms=300, metadata_max_age_ms=30_000, auto_create_topics=False,
             **protocol_options(protocol, rng),
         )  # fmt: skip
         try:
             await consumer.start()
-            sessions = Sessions(plan)
-            consumer.subscribe([TOPIC], listener=sessions)
+            sessions = Sessions(plan, group)
+            consumer.subscribe([topic], listener=sessions)
             await poll_and_commit(plan, consumer, reader, sessions, rng)
         except ClientError:
             pass
@@ -321,11 +330,12 @@ async def poll_and_commit(plan: Plan, consumer: Consumer, reader: str, sessions:
     life = rng.randrange(50, 400)
     for _ in range(life):
         polled = await consumer.getmany(timeout_ms=500, max_records=rng.choice([1, 5, 50, 500]))
+        now_s = plan.world.now
         for partition, records in polled.items():
             session = sessions.current.get(partition, 0)
             for record in records:
                 plan.history.seen.append(
-                    Seen(reader, session, plain(partition), record.offset, record.value or b"", plan.world.now, GROUP)
+                    Seen(reader, session, plain(partition), record.offset, record.value or b"", now_s, sessions.group)
                 )
                 reached[partition] = session, record.offset + 1
         if rng.random() < 0.3:
@@ -337,14 +347,12 @@ async def poll_and_commit(plan: Plan, consumer: Consumer, reader: str, sessions:
             }
             reached.clear()
             if offsets:
-                await commit(plan, consumer, offsets, sessions.current)
+                await commit(plan, consumer, offsets, sessions)
 
 
-async def commit(
-    plan: Plan, consumer: Consumer, offsets: dict[TopicPartition, int], current: Mapping[TopicPartition, int]
-) -> None:
-    now_s = plan.world.now
-    commits = [Commit(GROUP, plain(tp), offset, now_s, session=current[tp]) for tp, offset in offsets.items()]
+async def commit(plan: Plan, consumer: Consumer, offsets: dict[TopicPartition, int], sessions: Sessions) -> None:
+    group, current, now_s = sessions.group, sessions.current, plan.world.now
+    commits = [Commit(group, plain(tp), offset, now_s, session=current[tp]) for tp, offset in offsets.items()]
     plan.history.commits += commits
     await consumer.commit(offsets, timeout_ms=5000)
     for one in commits:
@@ -389,6 +397,7 @@ async def read_alone(
     rng: random.Random,
     partitions: list[TopicPartition] | None = None,
     isolation: Isolation = "read_uncommitted",
+    record_filter: str = "",
 ) -> None:
     """Run a reader without a group, restarting it after each error, from the beginning or its last position."""
     position: dict[TopicPartition, int] = {}
@@ -398,7 +407,7 @@ async def read_alone(
         reader = f"{name}.{plan.lives[name]}"
         consumer = Consumer(
             plan.bootstrap, offset_reset="earliest", request_timeout_ms=3000, fetch_max_wait_ms=200,
-            isolation=isolation, auto_create_topics=False,
+            isolation=isolation, auto_create_topics=False, filter=record_filter or None,
         )  # fmt: skip
         try:
             await consumer.start()
@@ -412,8 +421,9 @@ async def read_alone(
                 for partition, records in polled.items():
                     place, now = plain(partition), plan.world.now
                     for record in records:
+                        value = record.value or b""
                         plan.history.seen.append(
-                            Seen(reader, session, place, record.offset, record.value or b"", now, "", is_committed)
+                            Seen(reader, session, place, record.offset, value, now, "", is_committed, record_filter)
                         )
                         position[partition] = record.offset + 1
         except ClientError:
@@ -432,10 +442,9 @@ async def read_everything(plan: Plan) -> None:
     for work in plan.last:
         await insist(plan, work)
     for topic, count, is_transactional in plan.topics:
-        partitions = [TopicPartition(topic, index) for index in range(count)]
-        if partitions == plan.letters:
-            continue
-        await insist(plan, partial(read_topic, plan, partitions, is_transactional))
+        if topic not in plan.read_apart:
+            partitions = [TopicPartition(topic, index) for index in range(count)]
+            await insist(plan, partial(read_topic, plan, partitions, is_transactional))
 
 
 async def insist(plan: Plan, work: Callable[[], Awaitable[None]]) -> None:
