@@ -25,6 +25,7 @@ from penstock_simulation.history import (
     Seen,
     ShareAck,
     ShareDelivery,
+    StoredSeal,
     Use,
     Write,
 )
@@ -364,6 +365,7 @@ BROKEN = {
     "written below the seal": [
         resized(writes=[replace(sent_to(1, 0, 4), invoked_s=3.0)], seals=[Seal(("t", 1), 5, 2.0)]),
     ],
+    "sealed early": [resized(stored_seals=[StoredSeal(("t", 1), "b1", 5, 4)])],
     "filtered wrongly": [
         filtered(0, 1, 2),
         replace(filtered(), deliveries=[delivered(1)], delivery_limit=9, queue_filter="kind = 'a'"),
@@ -544,6 +546,7 @@ LEGAL = {
     "a record is written behind the seal": resized(
         writes=[replace(sent_to(1, 0, 5), invoked_s=3.0)], seals=[Seal(("t", 1), 5, 2.0)]
     ),
+    "a seal is at the high watermark": resized(stored_seals=[StoredSeal(("t", 1), "b1", 5, 5)]),
     "a filter leaves a record out": filtered(0, 2),
     "a share group is done with a record that does not pass its filter": replace(
         filtered(), queue_filter="kind = 'a'", queue_ends={P: 2}, acks=[acked(0)], letters=[], delivery_limit=9

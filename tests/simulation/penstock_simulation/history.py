@@ -254,6 +254,16 @@ class Seal:
 
 
 @dataclass(slots=True)
+class StoredSeal:
+    """A seal that a leader has stored, and its high watermark before."""
+
+    partition: Partition
+    broker: str
+    offset: int
+    high_watermark: int
+
+
+@dataclass(slots=True)
 class History:
     """All recorded events, each kind in the order of occurrence."""
 
@@ -304,6 +314,7 @@ class History:
     has_relay_chains: bool = False
     """Whether partitions to which others are relayed may be sealed themselves."""
     seals: list[Seal] = field(default_factory=list)
+    stored_seals: list[StoredSeal] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)
     """Transactions known to be aborted."""
     undecided: set[str] = field(default_factory=set)

@@ -1,5 +1,5 @@
 """Records state of running brokers that no client can read: which broker acknowledges in which leader epoch, high
-watermarks, and at the end the contents of each replica.
+watermarks, at which one a partition is sealed, and at the end the contents of each replica.
 
 `watching` wraps methods of the replica roles during its block, without changing their behaviour. Plant bugs before it;
 otherwise the planted code replaces the wrapper instead of the original.
@@ -16,10 +16,13 @@ from penstock.log.types import LogError
 from penstock.replica.follower import Follower
 from penstock.replica.leader import Leader
 from penstock.replica.partition import Partition as Role
+from penstock.shrink.sealed_partition import SealedPartition
 from penstock.wire.batch import HEADER_SIZE, read_header
-from penstock_simulation.history import Acknowledgement, HighWatermark, Replica
+from penstock_simulation.history import Acknowledgement, HighWatermark, Replica, StoredSeal
 
 if TYPE_CHECKING:
+    from penstock.state.shrink_records import SealRecord
+    from penstock.state.view import SealView, TopicView
     from penstock_simulation.history import History
     from penstock_simulation.hosting import BrokerHost
     from penstock_simulation.world import World
@@ -43,6 +46,9 @@ class Observer:
             Acknowledgement((leader.name, leader.index), leader.leader_epoch, self.who(), self.world.now)
         )
 
+    def sealed(self, leader: Leader, offset: int, high_watermark: int) -> None:
+        self.history.stored_seals.append(StoredSeal((leader.name, leader.index), self.who(), offset, high_watermark))
+
     def moved(self, role: Role) -> None:
         """Record the high watermark if it has changed. A role that has ended is ignored: its log has another role."""
         if role.ended:
@@ -64,6 +70,7 @@ def watching(world: World, history: History) -> Iterator[None]:
     """Record acknowledgements and high watermarks during the block; see the module."""
     observer = Observer(world, history)
     when_committed, advance = Leader.when_committed, Leader.advance
+    write_seal = SealedPartition._write
     update_watermarks, truncate, start_over = Follower.update_watermarks, Follower.truncate, Follower.start_over
 
     def watched_commit(self: Leader, required_offset: int, callback: Callable[[int], None]) -> None:
@@ -90,7 +97,16 @@ def watching(world: World, history: History) -> Iterator[None]:
         await start_over(self, offset)
         observer.moved(self)
 
+    async def watched_seal(
+        self: SealedPartition, topic: TopicView, leader: Leader, before: SealView | None, record: SealRecord
+    ) -> None:
+        high_watermark = leader.high_watermark
+        await write_seal(self, topic, leader, before, record)
+        if record.offset >= 0:
+            observer.sealed(leader, record.offset, high_watermark)
+
     with (
+        mock.patch.object(SealedPartition, "_write", watched_seal),
         mock.patch.object(Leader, "when_committed", watched_commit),
         mock.patch.object(Leader, "advance", watched_advance),
         mock.patch.object(Follower, "update_watermarks", watched_marks),

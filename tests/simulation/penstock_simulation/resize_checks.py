@@ -95,10 +95,21 @@ def written_below_seal(history: History) -> Iterator[Finding]:
                 )
 
 
+def sealed_early(history: History) -> Iterator[Finding]:
+    """A seal is stored once all records below it are committed: others may be lost and replaced below the seal."""
+    for seal in history.stored_seals:
+        if seal.high_watermark < seal.offset:
+            yield Finding(
+                "sealed early",
+                f"{seal.broker} sealed {place(seal.partition, seal.offset)} at high watermark {seal.high_watermark}",
+            )
+
+
 CHECKS: tuple[Callable[[History], Iterator[Finding]], ...] = (
     not_relayed,
     relayed_twice,
     relayed_astray,
     relayed_out_of_order,
     written_below_seal,
+    sealed_early,
 )

@@ -42,7 +42,8 @@ TOPIC_BUGS: tuple[tuple[Bug, Hunt], ...] = (
             "a new leader does not apply the cancellations before its time",
             "log/scheduled_records.py",
             "                schedule.apply_rows(header.base_offset, table.rows)\n",
-            "                schedule.apply_rows(header.base_offset, [row for row in table.rows if row[0] >= 0])\n",
+            "                rows = [row if row[0] >= 0 else (-1, -1, 0, row[3]) for row in table.rows]\n"
+            "                schedule.apply_rows(header.base_offset, rows)\n",
         ),
         Hunt(("kill", "restart", "rolling_restart"), SCHEDULES),
     ),
