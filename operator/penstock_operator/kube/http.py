@@ -85,11 +85,22 @@ class Requests:
                 raise
         return await loop.run_in_executor(self._threads, self._send, method, path, body, content_type)
 
+    async def read_text(self, path: str) -> str:
+        """Return the response of a GET as text. Raises only `KubeError`."""
+        loop = asyncio.get_running_loop()
+        status, data = await loop.run_in_executor(self._threads, self._exchange, "GET", path, None, "application/json")
+        if status >= 400:
+            _decoded(status, data)
+        return data.decode("utf-8", "replace")
+
     def close(self) -> None:
         """Reject further requests. Running requests finish or time out."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, method: str, path: str, body: Any, content_type: str) -> Any:
+        return _decoded(*self._exchange(method, path, body, content_type))
+
+    def _exchange(self, method: str, path: str, body: Any, content_type: str) -> tuple[int, bytes]:
         headers = {"Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = content_type
@@ -102,7 +113,7 @@ class Requests:
             raise KubeError(error.status or 0, error.reason or "NoAnswer", str(error.body or "")[:500]) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise KubeError(0, "NoAnswer", f"{method} {path.partition('?')[0]}: {error}") from error
-        return _decoded(answer.status, data)
+        return answer.status, data
 
 
 def _decoded(status: int, data: bytes) -> Any:

@@ -10,7 +10,8 @@ from kubernetes.client import Configuration
 from kubernetes.config import ConfigException, list_kube_config_contexts, load_incluster_config, load_kube_config
 
 from penstock_operator.kube.http import MERGE_PATCH, Requests, path_of
-from penstock_operator.ports.kube import KubeError, KubeResource, Object
+from penstock_operator.ports.kube import PODS, KubeError, KubeResource, Object
+from penstock_operator.specs import names
 
 PAGE = 500
 MAX_OBJECTS = 50_000
@@ -62,6 +63,11 @@ class ResourceReader:
                 return None
             raise
         return found
+
+    async def pod_metrics(self, namespace: str, pod: str) -> str:
+        """Return the metrics of a broker's pod, which the API server requests from it."""
+        place = path_of(PODS, namespace, f"{pod}:{names.HTTP_PORT}")
+        return await self._requests.read_text(f"{place}/proxy/metrics")
 
     async def patch(self, resource: KubeResource, name: str, change: Object) -> None:
         """Apply a JSON merge patch."""

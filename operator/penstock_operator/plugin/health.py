@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,9 @@ GENERIC = {"Reconciling", "Stalled"}
 HIBERNATED = {"Hibernated", "Hibernating", "Waking", "ClusterHibernated"}
 """Reasons of conditions that are not True because the Cluster is hibernated."""
 MAX_EVENTS = 10
+VOLUME_METRIC = re.compile(
+    r"^penstock_log_directory_(total|free)_bytes\{[^}]*\} ([0-9.]+(?:e\+?0?[0-9]{1,2})?)$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +151,13 @@ def broker_rows(clusters: Iterable[Object]) -> list[dict[str, Any]]:
         for body in clusters
         for broker in (body.get("status") or {}).get("brokers") or ()
     ]
+
+
+def volume_bytes(metrics: str) -> tuple[int | None, int | None]:
+    """Return used and total bytes of a broker's volumes from its metrics; None if they are missing."""
+    sums: dict[str, float] = {}
+    for name, value in VOLUME_METRIC.findall(metrics):
+        sums[name] = sums.get(name, 0) + float(value)
+    if "total" not in sums or "free" not in sums:
+        return None, None
+    return int(sums["total"] - sums["free"]), int(sums["total"])

@@ -130,34 +130,61 @@ def place(namespace: str, name: str, all_namespaces: bool) -> str:
 
 @app.command()
 def top(
+    disk: Annotated[bool, typer.Option("--disk", help="Also show how full the volumes are.")] = False,
     all_namespaces: AllNamespaces = False, output: OutputFormat = "text",
     namespace: Namespace = "", context: Context = "", kubeconfig: Kubeconfig = "",
 ) -> None:  # fmt: skip
     """Show each broker's state, replicas, leaders and node, as of the operator's last reconciliation.
 
-    The status has no bytes, which would change it all the time: use `penstock status` in a broker's pod, or metrics.
+    The status has no bytes, which would change it all the time. `--disk` reads them from the brokers' metrics, through
+    the API server: this requires the right to get `pods/proxy`.
 
     Examples:
 
     - `kubectl penstock top`
+    - `kubectl penstock top --disk`
     - `kubectl penstock top -o json | jq 'map(.leaders) | add'`
     """
 
     async def query(reader: ResourceReader) -> None:
         rows = health.broker_rows(await reader.list_objects(CLUSTERS, all_namespaces=all_namespaces))
+        if disk:
+            await add_volumes(reader, rows)
         if output == "json":
             print_json(rows)
             return
         print_table(
-            ("cluster", "broker", "state", "replicas", "leaders", "controller", "node", "zone", "version"),
+            ("cluster", "broker", "state", "replicas", "leaders", "controller", "node", "zone", "version",
+             *(("used GiB", "of GiB") if disk else ())),
             [
                 (place(r["namespace"], r["cluster"], all_namespaces), str(r["broker"]), r["state"], r["replicas"],
-                 r["leaders"], "yes" if r["isController"] else "", r["node"], r["zone"], r["version"])
+                 r["leaders"], "yes" if r["isController"] else "", r["node"], r["zone"], r["version"],
+                 *((gib(r["usedBytes"]), gib(r["volumeBytes"])) if disk else ()))
                 for r in rows
             ],
         )  # fmt: skip
 
     run(KubeOptions(kubeconfig, context, namespace), query)
+
+
+async def add_volumes(reader: ResourceReader, rows: Sequence[dict[str, Any]]) -> None:
+    """Add used and total bytes of each broker's volume; None for a broker that does not answer."""
+
+    async def volume_of(row: dict[str, Any]) -> None:
+        row["usedBytes"] = row["volumeBytes"] = None
+        pod = names.pod(row["cluster"], row["broker"])
+        try:
+            row["usedBytes"], row["volumeBytes"] = health.volume_bytes(await reader.pod_metrics(row["namespace"], pod))
+        except KubeError as error:
+            if error.status == 403:
+                raise
+
+    await asyncio.gather(*(volume_of(row) for row in rows))
+
+
+def gib(size: int | None) -> str:
+    """Return a size in GiB; "-" if it is unknown."""
+    return "-" if size is None else f"{size / (1 << 30):.2f}"
 
 
 @app.command()

@@ -33,7 +33,9 @@ class ApiServer:
         self.kube = FakeKube()
         self.requests: Counter[tuple[str, str]] = Counter()
         self.forbidden: set[str] = set()
-        """Plurals whose requests return 403."""
+        """Plurals whose requests return 403; "pods/proxy" for that subresource."""
+        self.pod_metrics: dict[str, str] = {}
+        """Metrics of pods, by name and port as in the path of a proxied request."""
         self._history: list[tuple[int, KubeResource, str, Object]] = []
         self._oldest = 0
         self._watchers: set[asyncio.Queue[tuple[int, KubeResource, str, Object] | None]] = set()
@@ -108,6 +110,13 @@ class ApiServer:
             return web.json_response(_resources(group, parts[0]))
         return await self._object(request, group, parts[0], parts[1:])
 
+    def _pod_metrics(self, pod_and_port: str) -> web.StreamResponse:
+        if "pods/proxy" in self.forbidden:
+            raise KubeError(403, "Forbidden", 'cannot get resource "pods/proxy"')
+        if pod_and_port not in self.pod_metrics:
+            raise KubeError(503, "ServiceUnavailable", "the pod does not answer")
+        return web.Response(text=self.pod_metrics[pod_and_port])
+
     async def _object(self, request: web.Request, group: str, version: str, parts: list[str]) -> web.StreamResponse:
         namespace: str | None = None
         if parts[0] == "namespaces" and len(parts) > 1:
@@ -116,6 +125,8 @@ class ApiServer:
         if resource is None:
             raise KubeError(404, "NotFound", "the server could not find the requested resource")
         name = parts[1] if len(parts) > 1 else ""
+        if resource.plural == "pods" and parts[2:] == ["proxy", "metrics"]:
+            return self._pod_metrics(name)
         is_list = request.method == "GET" and not name
         verb = "WATCH" if "watch" in request.query else "LIST" if is_list else request.method
         self.requests[verb + ("/status" if len(parts) > 2 else ""), resource.plural] += 1

@@ -121,6 +121,24 @@ async def test_top_shows_what_the_status_says_of_each_broker(terminal: Terminal)
     assert sum(row["replicas"] for row in json.loads(await terminal.call("top", "-o", "json"))) == 15
 
 
+async def test_top_shows_how_full_the_volumes_are_as_the_brokers_metrics_say(terminal: Terminal) -> None:
+    names = ("total", "free")
+    sizes = zip(names, ("1.073741824e+010", "8053063680.0"), strict=True)
+    lines = [f'penstock_log_directory_{name}_bytes{{directory="/data"}} {size}' for name, size in sizes]
+    terminal.server.pod_metrics["c-broker-0:8080"] = "\n".join(["# HELP a", *lines, ""])
+    text = await terminal.call("top", "--disk")
+    assert text.splitlines()[1].split()[-2:] == ["2.50", "10.00"]
+    assert text.splitlines()[2].split()[-2:] == ["-", "-"], "broker 1 does not answer"
+    rows = json.loads(await terminal.call("top", "--disk", "-o", "json"))
+    assert [row["usedBytes"] for row in rows] == [2684354560, None]
+
+
+async def test_top_fails_without_the_right_to_read_the_brokers_metrics(terminal: Terminal) -> None:
+    terminal.server.forbidden.add("pods/proxy")
+    assert "pods/proxy" in await terminal.call("top", "--disk", code=1)
+    await terminal.call("top")
+
+
 async def test_why_shows_conditions_events_and_what_the_object_waits_for(terminal: Terminal) -> None:
     waiting = condition("Rolled", "False", "Waiting", "broker 1 must be restarted; waiting: broker 0 is not ready")
     terminal.put(CLUSTERS, "c", [*READY, waiting])
