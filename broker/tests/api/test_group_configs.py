@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
 import pytest
 
 from penstock.config.group import GROUP_SETTINGS
@@ -9,7 +12,7 @@ from penstock.config.kafka_settings import KAFKA_GROUP_SETTINGS
 from penstock.config.modern_groups import CONSUMER_SETTINGS, SHARE_SETTINGS
 from penstock.control.group_settings import SHARD_SCAN_THRESHOLD
 from penstock.state import keys
-from penstock.state.records import GroupSettingsRecord, decode, encode
+from penstock.state.records import ClusterRecord, GroupSettingsRecord, decode, encode
 from penstock.state.store import DeleteOp, PutOp, StoreUnavailable
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import alter_configs as alter
@@ -22,6 +25,7 @@ OWNER, POLICY = "penstock.owner", "penstock.deletion.policy"
 RESET, REPLAY = "penstock.reset.id", "penstock.replay.id"
 FILTER = "share.filter"
 OF_GROUP, DEFAULT = 8, 5
+LIMIT_S = 60.0
 
 
 async def change(broker, group: str, *changes: tuple[str, int, str | None], validate_only: bool = False):
@@ -234,3 +238,24 @@ async def test_an_invalid_filter_is_refused_with_the_position_of_the_error(broke
     assert 'found "order" at character 8; expected a number, or a text in single quotes' in response.error_message
     assert not (await change(broker, "g", (FILTER, SET, "type = 'order'"))).error_code
     assert await settings_of(broker, "g") == {FILTER: "type = 'order'"}
+
+
+async def set_level(broker, record: ClusterRecord, level: int) -> None:
+    """Store the feature level, and wait until the view has it."""
+    await broker.store.txn([], [PutOp(keys.CLUSTER, encode(msgspec.structs.replace(record, feature_level=level)))])
+    async with asyncio.timeout(LIMIT_S):
+        while broker.view.feature_level != level:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_dead_letter_topic_is_named_once_all_brokers_can_read_the_states_of_its_group(broker) -> None:
+    entry = await broker.store.get(keys.CLUSTER)
+    record = decode(ClusterRecord, entry.key, entry.value)
+    await set_level(broker, record, 2)
+    refused = await change(broker, "g", ("errors.deadletterqueue.topic.name", SET, "dlq.g"))
+    assert refused.error_code == ErrorCode.INVALID_CONFIG
+    assert 'requires level 3 of "penstock.version", which is 2' in refused.error_message
+    assert await settings_of(broker, "g") == {}
+    await set_level(broker, record, 3)
+    assert not (await change(broker, "g", ("errors.deadletterqueue.topic.name", SET, "dlq.g"))).error_code
+    assert await settings_of(broker, "g") == {"errors.deadletterqueue.topic.name": "dlq.g"}
