@@ -25,3 +25,12 @@ apt_install() {
         as_root apt-get update >>"$log" 2>&1 </dev/null && try "$1" >>"$log" 2>&1 </dev/null
     } || { tail -n 20 "$log" >&2; return 1; }
 }
+
+# apt_download PACKAGE: fetch the package into the current folder; needs no root unless there is no package list yet.
+apt_download() {
+    echo "downloading $1 with apt-get"
+    fetch() { apt-get download -q "$1"; }
+    fetch "$1" >apt.log 2>&1 </dev/null || {
+        may_use_apt && as_root apt-get update >>apt.log 2>&1 </dev/null && fetch "$1" >>apt.log 2>&1 </dev/null
+    } || { tail -n 20 apt.log >&2; return 1; }
+}

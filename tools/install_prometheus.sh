@@ -4,6 +4,7 @@
 # its web pages). Called by `make chart` and by tests/e2e/kubernetes/run.sh.
 set -eu
 cd "${0%/*}/.."
+. tools/apt.sh
 folder=.cache/prometheus
 
 command -v promtool >/dev/null && command -v prometheus >/dev/null && exit 0
@@ -20,8 +21,7 @@ made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 # apt-get as root gives up its rights for the download.
 chmod 755 "$made"
-echo "downloading prometheus with apt-get"
-(cd "$made" && apt-get download -q prometheus >log 2>&1) || { tail -n 5 "$made/log" >&2; cure "apt-get could not download them"; }
+(cd "$made" && apt_download prometheus) || cure "apt-get could not download them (its last lines are above)"
 mkdir -p .cache
 dpkg-deb --extract "$made"/prometheus_*.deb "$made/unpacked"
 rm -rf "$folder"
