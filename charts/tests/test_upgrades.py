@@ -28,7 +28,12 @@ KINDS = {
     "groupVersion": "apps/v1",
     "resources": [{"name": "statefulsets", "namespaced": True, "kind": "StatefulSet", "verbs": ["get"]}],
 }
-
+BOOTSTRAP = "/api/v1/namespaces/queue/configmaps/penstock-etcd-bootstrap"
+CORE_KINDS = {
+    "kind": "APIResourceList",
+    "groupVersion": "v1",
+    "resources": [{"name": "configmaps", "namespaced": True, "kind": "ConfigMap", "verbs": ["get"]}],
+}
 
 Upgrade = Callable[..., str]
 
@@ -102,6 +107,20 @@ def test_an_upgrade_that_changes_none_of_that_goes_on(
     helm: str, chart: Path, upgrade: Upgrade, first: str, then: str
 ) -> None:
     assert upgrade(companion(helm, chart, "--set", first), "--set", then) == ""
+
+
+@pytest.mark.parametrize(("members", "words"), [(3, ""), (1, "it is 3, got 1")])
+def test_an_upgrade_while_the_operator_has_stopped_etcd_goes_on_with_as_many_members(
+    helm: str, chart: Path, tmp_path: Path, members: int, words: str
+) -> None:
+    there = companion(helm, chart)
+    there["spec"]["replicas"] = 0
+    bootstrap = next(d for d in render(helm, chart) if d["metadata"]["name"] == "penstock-etcd-bootstrap")
+    found: dict[str, Any] = {"/apis/apps/v1": KINDS, "/api/v1": CORE_KINDS, WHERE: there, BOOTSTRAP: bootstrap}
+    with api_server(found) as url:
+        message = refused_beside(url, helm, chart, tmp_path, "--set", f"etcd.companion.replicas={members}")
+    assert words in message
+    assert bool(words) == bool(message), message
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from penstock.cli.output import print_json, print_table
 from penstock.cli.parameters import MAX_INT32
 from penstock.config.options import UpOptions
 
+MAX_WAIT_S = 86_400
 MAX_SHOWN_PARTITIONS = 50
 """Rows in the partition table without `--all`."""
 
@@ -46,6 +47,24 @@ def recover(
             help="Id of a permanently lost broker; recovery does not wait for it. May be repeated.",
         ),
     ] = None,
+    require: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="BROKER",
+            min=0,
+            max=MAX_INT32,
+            help="Id of a broker without whose report nothing is recovered. May be repeated.",
+        ),
+    ] = None,
+    wait: Annotated[
+        int,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            max=MAX_WAIT_S,
+            help="Time to wait until the restore is detected and the required brokers have reported.",
+        ),
+    ] = 0,
     show_all: Annotated[
         bool, typer.Option("--all", help="Show every partition, not only those that differ from etcd.")
     ] = False,
@@ -64,6 +83,7 @@ def recover(
     - `penstock cluster recover --etcd http://127.0.0.1:2379`
     - `penstock cluster recover --etcd http://127.0.0.1:2379 --yes`
     - `penstock cluster recover --etcd http://127.0.0.1:2379 --without 3 --yes` (broker 3 and its disk are lost)
+    - `penstock cluster recover --etcd http://127.0.0.1:2379 --require 1 --require 2 --wait 300 --yes`
     """
     options = UpOptions(
         etcd=etcd,
@@ -73,11 +93,19 @@ def recover(
         etcd_cert_file=etcd_cert,
         etcd_key_file=etcd_key,
     )
-    run(do_recover(options, without or [], show_all, yes, output == "json"))
+    run(do_recover(options, without or [], require or [], wait, show_all, yes, output == "json"))
 
 
-async def do_recover(options: UpOptions, without: list[int], show_all: bool, yes: bool, as_json: bool) -> None:
-    """Show the recovery plan, ask for confirmation, and execute it."""
+async def do_recover(
+    options: UpOptions,
+    without: list[int],
+    required: list[int],
+    wait_s: int,
+    show_all: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Wait for the reports, show the recovery plan, ask for confirmation, and execute it."""
     from penstock.node.cluster_recovery import RecoveryFailed, recover_cluster
 
     def decide(document: dict[str, Any]) -> bool:
@@ -94,7 +122,7 @@ async def do_recover(options: UpOptions, without: list[int], show_all: bool, yes
             print(f"\r{written:,} of {total:,} records written", end=end, file=sys.stderr, flush=True)
 
     try:
-        epoch = await recover_cluster(options, without, decide, show_progress)
+        epoch = await recover_cluster(options, without, decide, show_progress, required=required, wait_s=float(wait_s))
     except RecoveryFailed as e:
         raise CommandError(str(e), ExitCode.FAILED) from e
     if not as_json:

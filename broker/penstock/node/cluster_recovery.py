@@ -5,6 +5,8 @@ Called by the command line, which does not access the store itself: it gets a do
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -12,7 +14,17 @@ from penstock.config.options import UpOptions
 from penstock.control.restored.plan import CannotRecover, PartitionStep
 from penstock.control.restored.recovery import PreparedRecovery, prepare, recover
 from penstock.node.settings import StartError, etcd_of
-from penstock.state.store import Store, StoreError
+from penstock.state import keys
+from penstock.state.store import Store, StoreError, StoreUnavailable
+
+POLL_S = 1.0
+"""Interval between checks for the reports of brokers."""
+
+
+NOTHING_TO_RECOVER = (
+    "nothing to recover: no broker has detected that this etcd was restored from a backup. Brokers detect it at startup"
+    " or within seconds"
+)
 
 
 class RecoveryFailed(Exception):
@@ -24,10 +36,14 @@ async def recover_cluster(
     without: Collection[int],
     confirm: Callable[[dict[str, Any]], bool],
     progress: Callable[[int, int], None],
+    *,
+    required: Collection[int] = (),
+    wait_s: float = 0.0,
 ) -> int | None:
     """Plan the recovery and carry it out if `confirm` returns true for the plan; return the new controller epoch.
 
-    `options` has the etcd endpoints. Raises `RecoveryFailed`.
+    `options` has the etcd endpoints. Waits up to `wait_s` seconds until the brokers `required` have reported. Raises
+    `RecoveryFailed`.
     """
     try:
         etcd = etcd_of(options)
@@ -36,6 +52,8 @@ async def recover_cluster(
 
         store = EtcdStore(etcd)
         try:
+            if required or wait_s:
+                await wait_for_reports(store, required, wait_s)
             return await recover_store(store, without, confirm, progress)
         finally:
             await store.close()
@@ -52,11 +70,27 @@ async def recover_store(
     """Recover an open store; see `recover_cluster`. Raises `CannotRecover`, `StoreError`."""
     prepared = await prepare(store, without)
     if prepared is None:
-        raise CannotRecover(
-            "nothing to recover: no broker has detected that this etcd was restored from a backup. Brokers detect it"
-            " at startup or within seconds"
-        )
+        raise CannotRecover(NOTHING_TO_RECOVER)
     return await recover(store, prepared, progress) if confirm(document(prepared)) else None
+
+
+async def wait_for_reports(store: Store, required: Collection[int], wait_s: float) -> None:
+    """Wait until the restore is detected and the brokers have reported. Raises `CannotRecover` after `wait_s` seconds,
+    `StoreError`."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            is_marked = await store.get(keys.RESTORED) is not None
+            missing = [number for number in sorted(set(required)) if await store.get(keys.report(number)) is None]
+            if is_marked and not missing:
+                return
+            problem = f"broker {', '.join(map(str, missing))} has not reported its replicas; start it"
+            problem = problem if is_marked else NOTHING_TO_RECOVER
+        except StoreUnavailable as e:
+            problem = str(e)
+        if time.monotonic() >= deadline:
+            raise CannotRecover(problem)
+        await asyncio.sleep(POLL_S)
 
 
 def document(prepared: PreparedRecovery) -> dict[str, Any]:

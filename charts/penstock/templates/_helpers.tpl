@@ -179,6 +179,9 @@ podAntiAffinity:
 {{- if and (eq $values.etcd.mode "sidecar") $values.etcd.snapshots -}}
 {{- fail "etcd.snapshots cannot be combined with etcd.mode=sidecar: remove it, or use another mode" -}}
 {{- end -}}
+{{- if and $values.etcd.restore (or (ne $values.etcd.mode "companion") (empty $values.etcd.snapshots)) -}}
+{{- fail "etcd.restore requires etcd.mode=companion and etcd.snapshots: the operator restores a snapshot that it has stored" -}}
+{{- end -}}
 {{- if and (eq $values.etcd.mode "sidecar") $values.cluster.enabled (eq (int $values.cluster.brokers.replicas) 2) -}}
 {{- fail "etcd.mode=sidecar requires 1 or at least 3 brokers: cluster.brokers.replicas is 2, and two etcd members do not tolerate a failure" -}}
 {{- end -}}
@@ -247,8 +250,15 @@ podAntiAffinity:
 {{- define "penstock.checkEtcd" -}}
 {{- $companion := .root.Values.etcd.companion -}}
 {{- $name := .name -}}
-{{- if ne (int .there.spec.replicas) (int $companion.replicas) -}}
-{{- fail (printf "etcd.companion.replicas is fixed at the first install: it is %d, got %d; restore the value" (int .there.spec.replicas) (int $companion.replicas)) -}}
+{{- $members := int .there.spec.replicas -}}
+{{- /* Hibernation or a restore has stopped the members. */ -}}
+{{- if eq $members 0 -}}
+{{- with lookup "v1" "ConfigMap" .root.Release.Namespace (printf "%s-bootstrap" $name) -}}
+{{- $members = len (splitList "," .data.ETCD_INITIAL_CLUSTER) -}}
+{{- end -}}
+{{- end -}}
+{{- if ne $members (int $companion.replicas) -}}
+{{- fail (printf "etcd.companion.replicas is fixed at the first install: it is %d, got %d; restore the value" $members (int $companion.replicas)) -}}
 {{- end -}}
 {{- $other := ternary "http" "https" (eq (include "penstock.etcdScheme" .root) "https") -}}
 {{- range .there.spec.template.spec.containers -}}

@@ -21,6 +21,7 @@ from penstock_operator.reconcile.cluster.actions import (
     CreateAuthority,
     CreateEtcdCertificate,
     CreatePod,
+    CreateRestorePod,
     DeleteObject,
     DropAuthority,
     ExpandClaim,
@@ -125,6 +126,8 @@ class ActionRunner:
                     events.append(KubeEvent("Normal", "PodMoved", f"restarting pod {name}: {why}"))
             case CreatePod(body, event):
                 events += await self._create_pod(namespace, body, event)
+            case CreateRestorePod(body):
+                await self._create_pod(namespace, body, None)
             case RemoveStoreMember() | AddStoreMember() | RestartStorePod() | ScaleStore():
                 events += await self._store.run(cluster, action)
             case (

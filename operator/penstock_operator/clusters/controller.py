@@ -25,6 +25,7 @@ from penstock_operator.ports.state_store import StateStoreClient
 from penstock_operator.reconcile.cluster.actions import (
     AddStoreMember,
     ClusterAction,
+    CreateRestorePod,
     MovePod,
     RemoveStoreMember,
     RestartPod,
@@ -38,6 +39,7 @@ from penstock_operator.reconcile.plan import ReconcilePlan
 
 NEED_FRESH_DATA = (
     RestartPod, MovePod, ScaleDownStatefulSet, RemoveStoreMember, AddStoreMember, RestartStorePod, ScaleStore,
+    CreateRestorePod,
 )  # fmt: skip
 
 log = get_logger("penstock.operator.clusters")

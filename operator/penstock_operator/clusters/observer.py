@@ -104,8 +104,8 @@ class ClusterObserver:
     async def observe(
         self, cluster: Cluster, memory: ClusterMemory, wall: str, now: float, *, fresh: bool = False
     ) -> ObservedCluster:
-        """Observe a cluster. `wall` is RFC 3339, `now` monotonic seconds. With `fresh`, pods, StatefulSet and broker
-        reports are current instead of cached. Raises `KubeError`, only with `fresh`."""
+        """Observe a cluster. `wall` is RFC 3339, `now` monotonic seconds. With `fresh`, pods, StatefulSet, ConfigMap
+        and broker reports are current instead of cached. Raises `KubeError`, only with `fresh`."""
         namespace, name = cluster.metadata.namespace, cluster.metadata.name
         if fresh:
             listed = await self._kube.list(PODS, namespace, {names.CLUSTER_LABEL: name})
@@ -123,6 +123,9 @@ class ClusterObserver:
             live.pop((STATEFUL_SETS, names.stateful_set(name)), None)
             if stateful_set is not None:
                 live[STATEFUL_SETS, names.stateful_set(name)] = stateful_set
+            config_map = await self._kube.get(CONFIG_MAPS, namespace, names.config_map(name))
+            if config_map is not None and (CONFIG_MAPS, names.config_map(name)) in live:
+                live[CONFIG_MAPS, names.config_map(name)] = config_map
         claims = [read_claim(name, body) for body in self._objects.in_cluster(CLAIMS, namespace, name)]
         certificates, unreadable = None, ""
         try:

@@ -21,6 +21,7 @@ from penstock_operator.reconcile.cluster.observed_store import (
 )
 from penstock_operator.reconcile.cluster.store_storage import is_settled
 from penstock_operator.specs import companion, names
+from penstock_operator.specs.cluster_annotations import FINAL_PHASES
 
 
 class StoreObserver:
@@ -44,7 +45,8 @@ class StoreObserver:
             report = await self._store.observe(cluster.spec.etcd.endpoints, access)
         except StateStoreError as e:
             error = str(e)
-        found = self.refresh(cluster, ObservedStore(report, error, replicas=await self._replicas(cluster)))
+        replicas, pod_spec = await self._stateful_set(cluster)
+        found = self.refresh(cluster, ObservedStore(report, error, replicas=replicas, pod_spec=pod_spec))
         found = replace(found, claims=await self._claims(cluster, found.pods, before))
         if not fresh:
             return found
@@ -80,25 +82,26 @@ class StoreObserver:
                 found.append(read_store_claim(uid, body))
         return tuple(found)
 
-    async def _replicas(self, cluster: Cluster) -> int | None:
-        """Return the replicas of the companion etcd if the cluster is or was hibernated. A StatefulSet whose pods are
-        not those of the Cluster does not count: the operator may have more rights than the author of the Cluster."""
+    async def _stateful_set(self, cluster: Cluster) -> tuple[int | None, Object]:
+        """Return the replicas and the pod spec of the companion etcd if the cluster is or was hibernated, or if its
+        etcd has to be restored. A StatefulSet whose pods are not those of the Cluster does not count: the operator may
+        have more rights than the author of the Cluster."""
         namespace, stateful_set = cluster.metadata.namespace, cluster.spec.etcd.stateful_set
         if stateful_set is None:
-            return None
+            return None, {}
         pods = self._objects.in_cluster(PODS, namespace, cluster.metadata.name)
         is_complete = len(store_pods(cluster, pods)) >= len(cluster.spec.etcd.endpoints)
-        if is_complete and names.HIBERNATE not in cluster.metadata.annotations:
-            return None
+        if is_complete and names.HIBERNATE not in cluster.metadata.annotations and not is_restore_pending(cluster):
+            return None, {}
         try:
             body = await self._kube.get(STATEFUL_SETS, namespace, stateful_set)
         except KubeError:
-            return None
+            return None, {}
         spec = (body or {}).get("spec") or {}
-        labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-        replicas = spec.get("replicas", 1)
+        template = spec.get("template") or {}
+        labels, replicas = (template.get("metadata") or {}).get("labels") or {}, spec.get("replicas", 1)
         is_own = labels.get(names.CLUSTER_LABEL) == cluster.metadata.name
-        return replicas if is_own and isinstance(replicas, int) else None
+        return (replicas, template.get("spec") or {}) if is_own and isinstance(replicas, int) else (None, {})
 
     def refresh(self, cluster: Cluster, found: ObservedStore) -> ObservedStore:
         """Return the observed state with pods and ConfigMap from the cache."""
@@ -112,6 +115,14 @@ class StoreObserver:
             pods=store_pods(cluster, bodies),
             bootstrap=self._objects.get(CONFIG_MAPS, namespace, companion.bootstrap_name(stateful_set)),
         )
+
+
+def is_restore_pending(cluster: Cluster) -> bool:
+    """Whether a restore of etcd is requested, or runs, by the last status."""
+    wish, status = cluster.spec.etcd.restore, cluster.status.restore
+    if status is not None and status.phase not in FINAL_PHASES:
+        return True
+    return wish is not None and (status is None or (status.snapshot, status.request) != (wish.snapshot, wish.request))
 
 
 def store_pods(cluster: Cluster, bodies: Sequence[Object]) -> tuple[ObservedStorePod, ...]:

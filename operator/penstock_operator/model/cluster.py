@@ -22,7 +22,7 @@ from penstock_operator.model.etcd import Etcd, EtcdSidecar
 from penstock_operator.model.fields import PrinterColumn, Rule, doc
 from penstock_operator.model.listeners import MAX_LISTENERS, ClusterListener, ExternalListener, port_rule
 from penstock_operator.model.settings import CONFIG_VALUE, MAX_SETTINGS, broker_rules
-from penstock_operator.model.snapshots import SnapshotsStatus
+from penstock_operator.model.snapshots import RestoreStatus, SnapshotsStatus
 from penstock_operator.model.storage import SidecarStorageSpec, StorageSpec
 
 __all__ = [
@@ -327,7 +327,8 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
             " etcd is healthy. Progressing: the operator is changing the cluster. Scaled: the number of brokers is the"
             " desired one; otherwise the message states why. Rolled: all brokers run the desired configuration;"
             " otherwise the message states why. StateStore: all members of etcd are healthy. Snapshots, with"
-            " etcd.snapshots: the last snapshot of etcd was stored and is not overdue. Spread: no pods share a"
+            " etcd.snapshots: the last snapshot of etcd was stored and is not overdue. Restored, after"
+            " a restore of etcd: whether it was completed; Unknown while it runs. Spread: no pods share a"
             " node although another one is free. Certificates, with listeners: the brokers' certificates are valid; the"
             " message states the step of a CA rollover. Hibernated, with annotation penstock.io/hibernate: no pod runs;"
             " if False, the message states what it waits for. Reconciling, only while True: an operation runs."
@@ -361,6 +362,7 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
     snapshots: (
         Annotated[SnapshotsStatus, doc("State of the snapshots of etcd. Absent without spec.etcd.snapshots.")] | None
     ) = None
+    restore: Annotated[RestoreStatus, doc("State of the last restore of etcd. Absent if there was none.")] | None = None
 
 
 class Cluster(Model, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from penstock_operator.model import pods
 from penstock_operator.model.common import DNS_LABEL, Model
 from penstock_operator.model.fields import Rule, doc
-from penstock_operator.model.snapshots import Snapshots
+from penstock_operator.model.snapshots import Restore, Snapshots
 from penstock_operator.model.storage import CompanionStorageSpec, SidecarStorageSpec
 
 MAX_ENDPOINTS = 64
@@ -77,6 +77,11 @@ class Etcd(Model, frozen=True, kw_only=True):
         Rule(
             "!has(self.snapshots) || !has(self.sidecar)",
             "etcd.snapshots requires etcd.endpoints: remove it with etcd.sidecar",
+        ),
+        Rule(
+            "!has(self.restore) || (has(self.statefulSet) && has(self.snapshots))",
+            "etcd.restore requires etcd.statefulSet and etcd.snapshots: the operator restores the volumes of its pods,"
+            " from the place of the snapshots",
         ),
     )
 
@@ -151,6 +156,17 @@ class Etcd(Model, frozen=True, kw_only=True):
 
     snapshots: (
         Annotated[Snapshots, doc("Snapshots of etcd on a schedule, to a volume or an object store. Default: none.")]
+        | None
+    ) = None
+
+    restore: (
+        Annotated[
+            Restore,
+            doc(
+                "Replaces the data of all members of `statefulSet` by a snapshot of `snapshots`, once. It can stay:"
+                " status.restore has what was done."
+            ),
+        ]
         | None
     ) = None
 

@@ -108,6 +108,53 @@ class Snapshots(Model, frozen=True, kw_only=True):
     object_store: Annotated[ObjectStore, doc("Stores snapshots in a bucket.")] | None = None
 
 
+class Restore(Model, frozen=True, kw_only=True):
+    """A restore of the companion etcd, which is done once."""
+
+    snapshot: Annotated[
+        str,
+        doc(
+            "Name of the snapshot, such as etcd-20260310T120000Z: one of status.snapshots.stored, or an older one.",
+            Rule(
+                f"self.matches('^{SNAPSHOT_NAME}$')",
+                "restore.snapshot must be the name of a snapshot, such as etcd-20260310T120000Z",
+            ),
+            max_length=64,
+        ),
+    ]
+    request: Annotated[
+        str,
+        doc(
+            "Any text. A snapshot is restored once for each text; another one restores it again.",
+            Rule(
+                "self.matches('^[A-Za-z0-9._-]+$')",
+                "restore.request must consist of letters, digits, '.', '_' and '-'",
+            ),
+            min_length=1,
+            max_length=63,
+        ),
+    ] = "1"
+
+
+class RestoreStatus(Model, frozen=True, kw_only=True):
+    """State of the last restore."""
+
+    snapshot: Annotated[str, doc("Name of the snapshot.")] = ""
+    request: Annotated[str, doc("The request in spec.etcd.restore.")] = ""
+    phase: Annotated[
+        str,
+        doc(
+            "Waiting: an operation must end first. Verifying: the snapshot is read. Stopping: etcd stops. Preparing:"
+            " the snapshot is restored beside the data of each member. Installing: it replaces the data. Starting: etcd"
+            " starts. Recovering: brokers report what they know, and continue. Reverting: etcd starts with the data"
+            " before the restore. Completed, Failed (nothing has changed) or Refused: the end."
+        ),
+    ] = ""
+    message: Annotated[str, doc("What the phase waits for, or why the restore failed.")] = ""
+    start_time: Annotated[str, doc("Time at which the restore was requested, in RFC 3339.")] = ""
+    end_time: Annotated[str, doc("Time at which it ended, in RFC 3339.")] = ""
+
+
 class SnapshotsStatus(Model, frozen=True, kw_only=True):
     """State of the snapshots."""
 

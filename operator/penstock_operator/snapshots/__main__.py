@@ -1,4 +1,4 @@
-"""The program of snapshot pods: `python -m penstock_operator.snapshots take`.
+"""The program of snapshot pods: `python -m penstock_operator.snapshots take|fetch|install`.
 
 The environment variable SNAPSHOT_TASK has the task as JSON. The result is the container's termination message.
 """
@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.runtime.logging import configure, get_logger
 from penstock_operator.snapshots.errors import SnapshotError
+from penstock_operator.snapshots.restore import fetch_snapshot, install_restored
 from penstock_operator.snapshots.tasks import (
     SnapshotTask,
     TaskResult,
@@ -26,18 +27,22 @@ from penstock_operator.snapshots.tasks import (
 TASK, MESSAGE_FILE, TLS_DIRECTORY = "SNAPSHOT_TASK", "TERMINATION_MESSAGE_FILE", "ETCD_TLS_DIRECTORY"
 DEFAULT_MESSAGE_FILE, DEFAULT_TLS_DIRECTORY = "/dev/termination-log", "/etc/penstock-etcd-tls"
 MAX_ERROR_CHARS = 1000
-COMMANDS = ("take",)
+COMMANDS = ("take", "fetch", "install")
 
 log = get_logger("penstock.operator.snapshots")
 
 
-def run_task(environment: Mapping[str, str]) -> TaskResult:
-    """Run the task in the environment. Raises `SnapshotError`."""
+def run_task(command: str, environment: Mapping[str, str]) -> TaskResult:
+    """Run a command with the task in the environment. Raises `SnapshotError`."""
     try:
         task = msgspec.json.decode(environment.get(TASK, ""), type=SnapshotTask)
     except msgspec.DecodeError as e:
         raise SnapshotError(f"the environment variable {TASK} is not a task: {e}") from None
+    if command == "install":
+        return install_restored(task)
     destination = destination_of(task, environment)
+    if command == "fetch":
+        return fetch_snapshot(task, destination)
     is_secured = any(endpoint.startswith("https://") for endpoint in task.endpoints)
     folder = Path(environment.get(TLS_DIRECTORY, DEFAULT_TLS_DIRECTORY))
     return take_snapshot(task, destination, etcd_tls(folder) if is_secured else None, datetime.now(UTC))
@@ -50,7 +55,7 @@ def main(arguments: list[str], environment: Mapping[str, str]) -> int:
         return 2
     configure("info", "json")
     try:
-        result = run_task(environment)
+        result = run_task(arguments[0], environment)
     except SnapshotError as e:
         result = TaskResult(error=str(e)[:MAX_ERROR_CHARS])
     Path(environment.get(MESSAGE_FILE, DEFAULT_MESSAGE_FILE)).write_bytes(msgspec.json.encode(result))

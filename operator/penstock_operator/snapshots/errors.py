@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class SnapshotError(Exception):
-    """A snapshot cannot be taken, stored or verified. The message states the reason and the fix."""
+    """A snapshot cannot be taken, stored, verified or restored. The message states the reason and the fix."""

@@ -12,7 +12,10 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from penstock_operator.snapshots.errors import SnapshotError
+
 CONTENT, MANIFEST = ".db", ".json"
+MAX_MANIFEST_BYTES = 16_384
 NAME = re.compile(r"etcd-\d{8}T\d{6}Z")
 TIME_FORMAT = "etcd-%Y%m%dT%H%M%SZ"
 
@@ -26,6 +29,8 @@ class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     size_bytes: int
     sha256: str
     etcd_version: str = ""
+    cluster_id: str = ""
+    """Cluster id that the brokers report to clients; empty if it was unknown."""
 
 
 def name_at(at: datetime) -> str:
@@ -41,6 +46,17 @@ def taken_at(name: str) -> datetime | None:
         return datetime.strptime(name, TIME_FORMAT).replace(tzinfo=UTC)
     except ValueError:
         return None
+
+
+def parse_manifest(name: str, body: bytes) -> SnapshotManifest:
+    """Parse a manifest. Raises `SnapshotError`."""
+    try:
+        found = msgspec.json.decode(body, type=SnapshotManifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise SnapshotError(f'the manifest of snapshot "{name}" is invalid: {e}; use another snapshot') from None
+    if found.name != name or found.size_bytes <= 0 or not re.fullmatch(r"[0-9a-f]{64}", found.sha256):
+        raise SnapshotError(f'the manifest of snapshot "{name}" describes another one; use another snapshot')
+    return found
 
 
 def complete_snapshots(files: Collection[str]) -> list[str]:

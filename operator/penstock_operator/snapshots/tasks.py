@@ -1,4 +1,4 @@
-"""Takes a snapshot of etcd: the task of snapshot pods. Called by `__main__`."""
+"""What the tasks of snapshot pods have in common, and the one that takes a snapshot of etcd. Called by `__main__`."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ class SnapshotTask(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     days: int = 1
     directory: str = ""
     object_store: ObjectStoreAddress | None = None
+    cluster_id: str = ""
+    """Cluster id that the brokers report to clients; empty: unknown."""
+    snapshot: str = ""
+    """Name of the snapshot to restore."""
+    restore: str = ""
+    """Key of the restore, in the names of its files."""
+    target: str = ""
+    """Directory of the member's volume; empty: the snapshot is only verified."""
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -96,7 +104,7 @@ def take_snapshot(
         raise
     manifest = SnapshotManifest(
         name=name, namespace=task.namespace, cluster=task.cluster,
-        size_bytes=sent.size_bytes, sha256=sent.sha256, etcd_version=member.version,
+        size_bytes=sent.size_bytes, sha256=sent.sha256, etcd_version=member.version, cluster_id=task.cluster_id,
     )  # fmt: skip
     destination.write(name + MANIFEST, [msgspec.json.encode(manifest)])
     for file in expired_files(destination.files(), task.count, task.days, now):

@@ -24,6 +24,7 @@ MEMBERS = "penstock.io/etcd-members"
 EXTERNAL = "penstock.io/external-unknown-to"
 SPREAD = "penstock.io/spread-moves"
 HIBERNATION = "penstock.io/hibernation"
+RESTORE = "penstock.io/restore"
 ETCD_GROUP, BROKER_GROUP = "etcd", "brokers"
 MAX_ATTEMPTS = 1_000
 HIBERNATED = "hibernated"
@@ -37,6 +38,25 @@ class SpreadMove:
     pod: str
     at: str
     attempts: int
+
+
+RestorePhase = Literal[
+    "Waiting", "Verifying", "Stopping", "Preparing", "Installing", "Starting", "Recovering", "Reverting",
+    "Completed", "Failed", "Refused",
+]  # fmt: skip
+"""Phases of a restore of etcd."""
+FINAL_PHASES = ("Completed", "Failed", "Refused")
+
+
+class RestoreRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The last restore of etcd. `snapshot` and `request` are those of `spec.etcd.restore`; times are in RFC 3339."""
+
+    snapshot: str
+    request: str
+    phase: RestorePhase
+    start_time: str
+    end_time: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +78,8 @@ class ClusterAnnotations:
     """By group of pods: `ETCD_GROUP` or `BROKER_GROUP`."""
     hibernation: str = ""
     """`HIBERNATED` once the operator stops the pods; while the cluster wakes, since when (RFC 3339); else empty."""
+    restore: RestoreRecord | None = None
+    """The last restore of etcd."""
 
 
 def read(annotations: Mapping[str, str]) -> ClusterAnnotations:
@@ -70,6 +92,7 @@ def read(annotations: Mapping[str, str]) -> ClusterAnnotations:
         external_unknown_to=_by_number(annotations.get(EXTERNAL, "")),
         spread_moves=_moves(annotations.get(SPREAD, "")),
         hibernation=annotations.get(HIBERNATION, ""),
+        restore=_restore(annotations.get(RESTORE, "")),
     )
 
 
@@ -87,6 +110,7 @@ def written(notes: ClusterAnnotations) -> dict[str, str]:
         if notes.spread_moves
         else "",
         HIBERNATION: notes.hibernation,
+        RESTORE: msgspec.json.encode(notes.restore).decode() if notes.restore is not None else "",
     }
     return {name: text for name, text in texts.items() if text}
 
@@ -115,6 +139,13 @@ def _moves(text: str) -> dict[str, SpreadMove]:
         for group, (pod, at, attempts) in sorted(found.items())
         if 0 < attempts <= MAX_ATTEMPTS
     }
+
+
+def _restore(text: str) -> RestoreRecord | None:
+    try:
+        return msgspec.json.decode(text, type=RestoreRecord) if text else None
+    except msgspec.DecodeError:
+        return None
 
 
 def _is_broker(word: str) -> bool:

@@ -115,11 +115,16 @@ def snapshot_pod(cluster: Cluster, snapshots: Snapshots, image: str, now: str) -
     """Render the pod that takes a snapshot."""
     volumes = destination_volumes(snapshots)
     etcd = cluster.spec.etcd
-    take = container(cluster, snapshots, image, "take", endpoints=list(etcd.endpoints))
+    take = container(cluster, snapshots, image, "take", endpoints=list(etcd.endpoints), **cluster_id(cluster))
     if etcd.client_secret is not None:
         volumes.append({"name": "etcd-tls", "secret": {"secretName": etcd.client_secret, "defaultMode": 0o440}})
         take["volumeMounts"].append({"name": "etcd-tls", "mountPath": TLS_DIR, "readOnly": True})
     return task_pod(cluster, pod_name(cluster.metadata.name), now, {"containers": [take]}, volumes)
+
+
+def cluster_id(cluster: Cluster) -> dict[str, str]:
+    """Return the field of a task with the cluster id, if it is known."""
+    return {"clusterId": cluster.status.cluster_id} if cluster.status.cluster_id else {}
 
 
 def time_of(name: str) -> str | None:

@@ -77,6 +77,8 @@ FIELDS: dict[str, Strategy] = {
             if name in found.get("requests", {})
         )
     ),
+    "request": st.from_regex(r"[A-Za-z0-9._-]{1,63}", fullmatch=True),
+    "snapshot": st.just("etcd-20260310T120000Z"),
     "size": st.from_regex(r"[1-9][0-9]{0,5}(Mi|Gi|G|k)?", fullmatch=True),
     "tolerations": st.lists(st.fixed_dictionaries({}, optional={"key": st.just("a"), "operator": st.just("Exists")})),
     "topic_name": st.from_regex(r"[a-zA-Z0-9._-]{3,249}", fullmatch=True),
@@ -145,6 +147,8 @@ def settled_etcd(made: dict[str, Any]) -> dict[str, Any]:
         return {"sidecar": made["sidecar"]}
     if "certificate" in made:
         made.pop("tlsSecret", None)
+    if "statefulSet" not in made or "snapshots" not in made:
+        made.pop("restore", None)
     return {"endpoints": ["http://etcd:2379"]} | made
 
 

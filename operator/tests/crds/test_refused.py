@@ -136,6 +136,21 @@ CASES: dict[str, Case] = {
         {"etcd": SIDECAR["etcd"] | {"snapshots": {"volume": {"claimName": "a"}}}},
         "etcd.snapshots requires etcd.endpoints",
     ),
+    "a restore without snapshots": (
+        "Cluster",
+        {"etcd.restore": {"snapshot": "etcd-20260310T120000Z"}},
+        "etcd.restore requires etcd.statefulSet and etcd.snapshots",
+    ),
+    "a restore of a file": (
+        "Cluster",
+        {"etcd.restore": {"snapshot": "etcd-20260310T120000Z.db"}},
+        "restore.snapshot must be the name of a snapshot",
+    ),
+    "a request that is a sentence": (
+        "Cluster",
+        {"etcd.restore": {"snapshot": "etcd-20260310T120000Z", "request": "once more"}},
+        "restore.request must consist of letters",
+    ),
     "no brokers": ("Cluster", {"brokers.replicas": 0}, "brokers.replicas must be 1 to 1000"),
     "a volume of no size": ("Cluster", {"brokers.storage.size": "0"}, "size must be a quantity greater than 0"),
     "an amount that is none": (

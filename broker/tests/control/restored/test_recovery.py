@@ -13,7 +13,7 @@ from penstock.control.elections import newest_election
 from penstock.control.restored import recovery
 from penstock.control.restored.plan import EPOCH_LEAP, PRODUCER_ID_LEAP, CannotRecover
 from penstock.control.restored.recovery import prepare, recover, write_all
-from penstock.node.cluster_recovery import recover_store
+from penstock.node.cluster_recovery import recover_store, wait_for_reports
 from penstock.state import keys
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import (
@@ -88,6 +88,38 @@ async def test_brokers_must_have_reported_first(two: Cluster) -> None:
     await two.etcd.store.txn([], [DeleteOp(keys.REPORTS, prefix=True)])
     with pytest.raises(CannotRecover, match="start the brokers"):
         await prepare(two.etcd.connect())
+
+
+async def test_the_reports_of_required_brokers_are_awaited(two: Cluster) -> None:
+    backup = two.etcd.backup()
+    await two.topic("t", [1, 2])
+    with pytest.raises(CannotRecover, match="nothing to recover"):
+        await wait_for_reports(two.etcd.connect(), (), 0)
+    await two.stop(2)
+    await restored(two, backup, 1)
+    store = two.etcd.connect()
+    await wait_for_reports(store, (1,), 60)
+    with pytest.raises(CannotRecover, match="broker 2, 7 has not reported its replicas; start it"):
+        await wait_for_reports(store, (7, 1, 2), 0)
+    starting = two.begin(2)
+    await wait_for_reports(store, (1, 2), 120)
+    assert await run_recovery(two)
+    await asyncio.wait_for(starting, 60)
+
+
+async def test_an_etcd_that_does_not_respond_is_awaited_too(two: Cluster) -> None:
+    backup = two.etcd.backup()
+    await two.topic("t", [1, 2])
+    await restored(two, backup, 1, 2)
+    store = two.etcd.connect()
+    store.is_away = True
+    with pytest.raises(CannotRecover, match="no answer"):
+        await wait_for_reports(store, (1,), 0)
+    waiting = asyncio.create_task(wait_for_reports(store, (1, 2), 120))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    store.is_away = False
+    await waiting
 
 
 async def test_the_replica_with_the_most_leads_above_every_epoch_that_was_seen(two: Cluster) -> None:

@@ -129,6 +129,13 @@ class CreatePod:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateRestorePod:
+    """Create a pod that restores etcd. Planned again from fresh data before execution."""
+
+    body: Object
+
+
+@dataclass(frozen=True, slots=True)
 class ScaleDownStatefulSet:
     """Apply the StatefulSet with fewer replicas. Planned again from fresh data before execution."""
 
@@ -209,6 +216,7 @@ ClusterAction = (
     | MovePod
     | StoreAction
     | CreatePod
+    | CreateRestorePod
     | ScaleDownStatefulSet
     | ChangeBrokers
     | ReassignPartitions
@@ -255,7 +263,7 @@ def needs(action: ClusterAction) -> frozenset[Step]:
             return frozenset({"annotations"})
         case RestartPod() | MovePod():
             return frozenset({"annotations", "certificates", "names", "pods"})
-        case RemoveStoreMember() | AddStoreMember() | RestartStorePod() | ScaleStore():
+        case RemoveStoreMember() | AddStoreMember() | RestartStorePod() | ScaleStore() | CreateRestorePod():
             return frozenset({"annotations"})
         case _ if step_of(action) == "pods":
             return frozenset({"annotations", "certificates", "names", "pods"})

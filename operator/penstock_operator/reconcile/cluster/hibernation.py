@@ -16,7 +16,7 @@ from penstock_operator.reconcile.cluster.observed import ObservedCluster, second
 from penstock_operator.reconcile.cluster.observed_store import ObservedStore
 from penstock_operator.reconcile.cluster.scale import ScalePlan, join_numbers, live_replicas
 from penstock_operator.specs import names
-from penstock_operator.specs.cluster_annotations import HIBERNATED, ClusterAnnotations
+from penstock_operator.specs.cluster_annotations import FINAL_PHASES, HIBERNATED, ClusterAnnotations
 
 STEP_INTERVAL_S = 1.0
 """Requeue interval while pods stop or start."""
@@ -75,6 +75,8 @@ def hibernation_blocker(
     """Return the operation that must end before the pods stop, or "". It would be interrupted for long."""
     if cluster.spec.paused:
         return "spec.paused is true"
+    if recorded.restore is not None and recorded.restore.phase not in (*FINAL_PHASES, "Waiting"):
+        return "etcd is being restored"
     if scale.leaving:
         return f"broker {join_numbers(scale.leaving)} is being removed"
     if recorded.moving:

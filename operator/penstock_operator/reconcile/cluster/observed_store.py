@@ -75,7 +75,10 @@ class ObservedStore:
     bootstrap: Object | None = None
     """ConfigMap with which members without data start."""
     replicas: int | None = None
-    """Replicas of the companion etcd's StatefulSet; None: not observed, because it is only needed for hibernation."""
+    """Replicas of the companion etcd's StatefulSet; None: not observed, because only hibernation and a restore need
+    it."""
+    pod_spec: Mapping[str, Any] = field(default_factory=dict)
+    """Pod spec in the template of that StatefulSet, if `replicas` is observed."""
     claims: tuple[ObservedStoreClaim, ...] = ()
     """Claims of the members' volumes; empty without `etcd.storage`."""
     tasks: tuple[ObservedTaskPod, ...] = ()
@@ -175,7 +178,7 @@ def read_task_pod(cluster_uid: str, body: Object) -> ObservedTaskPod | None:
         has_ended=has_ended,
         ended_at=str(last.get("finishedAt") or "") if has_ended else "",
         is_done=phase == "Succeeded",
-        is_running=phase == "Running",
+        is_running=phase == "Running" or any((c.get("state") or {}).get("running") for c in containers),
         is_terminating=meta.get("deletionTimestamp") is not None,
         message=message if has_ended else waiting,
     )

@@ -31,12 +31,13 @@ from penstock_operator.reconcile.cluster.hibernation import HibernationPlan, pla
 from penstock_operator.reconcile.cluster.moves import PlannedMoves
 from penstock_operator.reconcile.cluster.observed import ObservedCluster, seconds_between
 from penstock_operator.reconcile.cluster.rebalance import RebalancePlan, plan_moves
+from penstock_operator.reconcile.cluster.restore import RestoreImages, RestorePlan, plan_restore
 from penstock_operator.reconcile.cluster.roll import RollingRestart, may_evict, plan_roll, requested_restart
 from penstock_operator.reconcile.cluster.scale import ScalePlan, current_pods, plan_scale, scale_revert_event
 from penstock_operator.reconcile.cluster.settings import domain_changes, running_changes
 from penstock_operator.reconcile.cluster.snapshots import plan_snapshots
 from penstock_operator.reconcile.cluster.spread import SpreadPlan, plan_spread
-from penstock_operator.reconcile.cluster.status import Findings, condition_events, proposal_events, status_of
+from penstock_operator.reconcile.cluster.status import RESTORING, Findings, condition_events, proposal_events, status_of
 from penstock_operator.reconcile.cluster.storage import plan_storage
 from penstock_operator.reconcile.cluster.store import StorePlan, plan_store
 from penstock_operator.reconcile.cluster.store_storage import plan_store_storage, with_store_storage
@@ -80,6 +81,13 @@ def reconcile(
     has_sidecar = cluster.spec.etcd.sidecar is not None
     scale = plan_scale(cluster, observed, recorded, members if has_sidecar else 0)
     hibernation = plan_hibernation(cluster, observed, recorded, scale)
+    restore = plan_restore(
+        cluster, observed, recorded, hibernation, scale,
+        RestoreImages(operator_image, cluster.spec.image or image),
+    )  # fmt: skip
+    is_held = hibernation.is_active or restore.is_active
+    if restore.is_active:
+        scale = without_changes(scale, current_pods(cluster, observed))
     was_stopped = bool(recorded.hibernation)
     storage = with_store_storage(plan_storage(cluster, observed), plan_store_storage(cluster, observed))
     transition = plan_transition(cluster, observed.pods)
@@ -92,25 +100,28 @@ def reconcile(
         etcd_members=members if has_sidecar else 0,
         external_unknown_to=external.unknown_to,
         hibernation=hibernation.record,
+        restore=restore.record,
     )
     running, recorded = running_changes(cluster, observed, recorded)
-    broker_changes = () if hibernation.is_stopping else (*running, *domain_changes(cluster, observed))
+    may_change = not hibernation.is_stopping and not restore.is_active
+    broker_changes = (*running, *domain_changes(cluster, observed)) if may_change else ()
     template = pod.template(cluster, cluster.spec.image or image, members, transition)
     restart = template["metadata"]["annotations"][names.RESTART]
     moving = recorded.moving if scale.moving is None else scale.moving
     roll, move_plan = RollingRestart(), RebalancePlan(moving=moving, proposal=cluster.status.rebalance)
-    if not hibernation.is_active:
+    if not is_held:
         roll = plan_roll(cluster, observed, restart, scale.pods, members, recorded)
         move_plan = plan_moves(cluster, observed, scale, roll, bool(broker_changes), moving, planned)
     moves, moving = move_plan.moves, move_plan.moving
-    store = plan_store_of(cluster, observed, hibernation)
-    snapshots = plan_snapshots(
-        cluster, observed, operator_image, waits=hibernation.message if hibernation.is_active else ""
-    )
+    store = plan_store_of(cluster, observed, hibernation, restore)
+    waits = hibernation.message if hibernation.is_active else restore.message if restore.is_active else ""
+    snapshots = plan_snapshots(cluster, observed, operator_image, waits=waits)
     is_changing = bool(broker_changes or moving or storage.actions)
     groups = spread_groups(cluster, observed, scale, roll, store, is_changing=is_changing)
     if hibernation.is_active:
         spread = SpreadPlan(None, hibernation.phase, hibernation.message, moves=recorded.spread_moves)
+    elif restore.is_active:
+        spread = SpreadPlan(None, RESTORING, restore.message, moves=recorded.spread_moves)
     else:
         spread = plan_spread(groups, observed.nodes, recorded.spread_moves, observed.now)
     recorded = replace(recorded, moving=moving, spread_moves=spread.moves)
@@ -143,10 +154,10 @@ def reconcile(
 
     actions: list[ClusterAction] = [*certificates.actions, *applied, *external.unwanted]
     actions += [*unwanted_policies(cluster, observed), *storage.actions, *store.actions, *hibernation.actions]
-    actions += snapshots.actions
+    actions += [*snapshots.actions, *restore.actions]
     if has_sidecar and facts.is_founded:
         actions += annotate_claims(observed, members)
-    if (broker_changes or scale.changes) and not hibernation.is_stopping:
+    if (broker_changes or scale.changes) and may_change:
         actions.append(ChangeBrokers((*broker_changes, *scale.changes)))
     if scale.cancels and not hibernation.is_stopping:
         actions.append(ReassignPartitions(dict.fromkeys(scale.cancels)))
@@ -162,7 +173,7 @@ def reconcile(
 
     found = Findings(
         scale, roll, storage, move_plan, certificates,
-        listener_addresses(cluster, observed, external.addresses), store, spread, hibernation, snapshots,
+        listener_addresses(cluster, observed, external.addresses), store, spread, hibernation, snapshots, restore,
     )  # fmt: skip
     status = status_of(cluster, observed, found)
     plan = ReconcilePlan(
@@ -172,19 +183,30 @@ def reconcile(
             *condition_events(cluster, status, is_rolling=bool(roll.outdated)),
             *proposal_events(cluster, status),
             *snapshots.events,
+            *restore.events,
         ),
         requeue_after(cluster, observed, found, bool(actions), holds, facts.may_evict),
     )
     return Reconciled(plan, moves.planned if moves is not None else planned if moving else None)
 
 
-def plan_store_of(cluster: Cluster, observed: ObservedCluster, hibernation: HibernationPlan) -> StorePlan:
-    """Plan the etcd. An etcd that hibernation stopped is not unhealthy."""
+def without_changes(scale: ScalePlan, pods: int | None) -> ScalePlan:
+    """Return the plan for brokers whose number does not change now."""
+    return replace(scale, pods=scale.pods if pods is None else pods, shrinks=False, changes=(), cancels=())
+
+
+def plan_store_of(
+    cluster: Cluster, observed: ObservedCluster, hibernation: HibernationPlan, restore: RestorePlan
+) -> StorePlan:
+    """Plan the etcd. An etcd that hibernation or a restore stopped is not unhealthy."""
+    if restore.is_store_stopped:
+        return StorePlan(None, RESTORING, restore.message)
     if hibernation.is_store_stopped:
         return StorePlan(None, hibernation.phase, hibernation.message)
     store = plan_store(cluster, observed)
-    if hibernation.phase == "Waking" and store.reason and store.is_healthy is not True:
-        return replace(store, is_healthy=None, reason="Waking")
+    starting = RESTORING if restore.is_active else "Waking" if hibernation.phase == "Waking" else ""
+    if starting and store.reason and store.is_healthy is not True:
+        return replace(store, is_healthy=None, reason=starting)
     if store.reason in FORMING_REASONS and is_forming(cluster, observed.now):
         return replace(store, reason=FORMING)
     return store
@@ -301,7 +323,7 @@ def requeue_after(
     times = [found.hibernation.requeue_after_s, found.scale.requeue_after_s]
     times += [found.roll.requeue_after_s, found.storage.requeue_after_s]
     times += [found.certificates.requeue_after_s, found.store.requeue_after_s, found.spread.requeue_after_s]
-    times.append(found.snapshots.requeue_after_s)
+    times += [found.snapshots.requeue_after_s, found.restore.requeue_after_s]
     is_unmeasured = found.move_plan.proposal is not None and found.move_plan.proposal.bytes is None
     if acts or found.moving or is_unmeasured or found.roll.action is not None or found.scale.leaving:
         times.append(BUSY_INTERVAL_S)

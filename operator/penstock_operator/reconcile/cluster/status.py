@@ -15,6 +15,7 @@ from penstock_operator.reconcile.cluster.moves import ReplicaMoves
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
 from penstock_operator.reconcile.cluster.partitions import PartitionSummary
 from penstock_operator.reconcile.cluster.rebalance import BALANCED, RebalancePlan
+from penstock_operator.reconcile.cluster.restore import RestorePlan
 from penstock_operator.reconcile.cluster.roll import RollingRestart
 from penstock_operator.reconcile.cluster.scale import ScalePlan, join_numbers
 from penstock_operator.reconcile.cluster.snapshots import SnapshotPlan
@@ -22,6 +23,7 @@ from penstock_operator.reconcile.cluster.spread import SpreadPlan
 from penstock_operator.reconcile.cluster.storage import StoragePlan
 from penstock_operator.reconcile.cluster.store import StorePlan
 from penstock_operator.specs import names
+from penstock_operator.specs.cluster_annotations import FINAL_PHASES
 from penstock_operator.specs.listeners import client_listeners
 
 MAX_MESSAGE_CHARS = 1000
@@ -42,6 +44,7 @@ class Findings:
     spread: SpreadPlan = field(default_factory=SpreadPlan)
     hibernation: HibernationPlan = field(default_factory=HibernationPlan)
     snapshots: SnapshotPlan = field(default_factory=SnapshotPlan)
+    restore: RestorePlan = field(default_factory=RestorePlan)
 
     @property
     def moves(self) -> ReplicaMoves | None:
@@ -77,7 +80,7 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
         conditions.append(("Snapshots", snapshots.is_current, snapshots.reason, snapshots.message))
     if found.spread.reason:
         conditions.append(("Spread", found.spread.is_spread, found.spread.reason, found.spread.message))
-    conditions = hibernated(conditions, found.hibernation)
+    conditions = restored(hibernated(conditions, found.hibernation), found.restore)
     conditions += generic_conditions(conditions)
     made = tuple(
         Condition(
@@ -109,6 +112,7 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
         bootstrap=bootstrap(cluster),
         listeners=tuple(ListenerStatus(name=name, bootstrap=text) for name, text in found.addresses.items()),
         snapshots=found.snapshots.status,
+        restore=found.restore.status,
     )
 
 
@@ -193,6 +197,26 @@ def hibernated(conditions: list[Finding], plan: HibernationPlan) -> list[Finding
         is_back = plan.phase == "Waking" and is_true is True and kind != "Progressing"
         is_kept = kind not in shown or reason in ("Paused", "Failing") or is_back
         found.append(finding if is_kept else (kind, shown[kind], plan.phase, plan.message))
+    return [*found, own]
+
+
+def restored(conditions: list[Finding], plan: RestorePlan) -> list[Finding]:
+    """Return the conditions with condition Restored, if there was a restore. While it runs, brokers without etcd are no
+    problem: what is not True is Unknown, and Ready is False."""
+    if plan.record is None:
+        return conditions
+    is_done = True if plan.phase == "Completed" else False if plan.phase in FINAL_PHASES else None
+    own: Finding = ("Restored", is_done, plan.phase, plan.message)
+    if not plan.is_active:
+        return [*conditions, own]
+    shown: dict[str, bool | None] = {
+        "Ready": False, "Healthy": None, "Progressing": True, "Rolled": None, "Scaled": None
+    }  # fmt: skip
+    found = []
+    for finding in conditions:
+        kind, is_true, reason, _ = finding
+        is_kept = kind not in shown or reason in ("Paused", "Failing") or (is_true is True and kind != "Progressing")
+        found.append(finding if is_kept else (kind, shown[kind], RESTORING, plan.message))
     return [*found, own]
 
 
@@ -331,8 +355,9 @@ STALLED_REASONS = {
     "SecretMissing", "SecretInvalid", "SecretUnreadable", "Refused",
 }  # fmt: skip
 """Reasons of conditions that are False until a user changes something."""
-HIBERNATION_REASONS = {"Hibernating", "Hibernated", "Waking"}
-"""Reasons for which only condition Hibernated gets an Event."""
+RESTORING = "Restoring"
+STOPPED_REASONS = {"Hibernating", "Hibernated", "Waking", RESTORING}
+"""Reasons for which only conditions Hibernated and Restored get Events."""
 
 
 def condition_events(cluster: Cluster, status: ClusterStatus, *, is_rolling: bool) -> tuple[KubeEvent, ...]:
@@ -343,13 +368,13 @@ def condition_events(cluster: Cluster, status: ClusterStatus, *, is_rolling: boo
     for condition in status.conditions:
         if before.get(condition.type) == condition.reason or condition.reason in SILENT_REASONS:
             continue
-        if condition.type in ("Reconciling", "Stalled"):
-            continue  # they repeat another condition
+        if condition.type in ("Reconciling", "Stalled", "Restored"):
+            continue  # they repeat another condition, or have an Event of their own
         if condition.type == "Hibernated":
             events.append(KubeEvent("Normal", condition.type + condition.reason, condition.message))
             continue
-        was_stopped = before.get(condition.type) in HIBERNATION_REASONS
-        if condition.reason in HIBERNATION_REASONS or (was_stopped and condition.status == "True"):
+        was_stopped = before.get(condition.type) in STOPPED_REASONS
+        if condition.reason in STOPPED_REASONS or (was_stopped and condition.status == "True"):
             continue
         if condition.type not in before and condition.status != "False":
             continue  # a new object whose condition is as it should be
