@@ -79,7 +79,10 @@ def run(
         str, typer.Option(envvar="BROKER_IMAGE", help="Default image of the brokers, for Clusters without `image`.")
     ] = "",
     operator_image: Annotated[
-        str, typer.Option(envvar="OPERATOR_IMAGE", help="Image of this operator, for pods that take snapshots of etcd.")
+        str,
+        typer.Option(
+            envvar="OPERATOR_IMAGE", help="Image of this operator, for pods that take and restore snapshots of etcd."
+        ),
     ] = "",
     pod_name: Annotated[str, typer.Option(envvar="POD_NAME", help="Name of this pod, used as Lease identity.")] = "",
     pod_namespace: Annotated[

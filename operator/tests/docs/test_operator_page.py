@@ -125,6 +125,7 @@ CONDITIONS = {
     "Reconciling",
     "Stalled",
     "Snapshots",
+    "Restored",
 }
 OTHER_WORDS = {
     "True", "False", "Unknown", "Normal", "Warning",  # of conditions and Events
@@ -133,7 +134,7 @@ OTHER_WORDS = {
     "Bound", "ConfigMap", "ContainerCreating", "Lost", "Pending", "PodInitializing", "PodScheduled",
     "Running", "Succeeded",  # of Kubernetes
     "Exists", "FailedCreate", "NoExecute", "NoSchedule", "StatefulSet", "SuccessfulCreate",
-    "Reset", "Replay",  # start of Events; a phase follows, such as Running
+    "Reset", "Replay", "Restore",  # start of Events; a phase follows, such as Running
 }  # fmt: skip
 """Strings in the code that look like reasons."""
 ROOMS = {
@@ -167,7 +168,7 @@ def shown_in(text: str) -> set[str]:
 
 def is_composed(word: str, said: set[str]) -> bool:
     """Return whether it is the Event of a condition's reason or of the phase of a reset or replay."""
-    heads = [*CONDITIONS, "Reset", "Replay"]
+    heads = [*CONDITIONS, "Reset", "Replay", "Restore"]
     return any(word.startswith(head) and word.removeprefix(head) in said for head in heads)
 
 

