@@ -239,7 +239,7 @@ def test_an_upgrade_of_the_chart_alone_restarts_no_etcd(helm: str, chart: Path, 
     ("options", "words"),
     [
         ("cluster.brokers.replica=3", "additional properties 'replica' not allowed"),
-        ("etcd.companion.replicas=2", "value must be one of 1, 3"),
+        ("etcd.companion.replicas=2", "value must be one of 1, 3, 5"),
         ("etcd.mode=extern", "value must be one of"),
         ("etcd.mode=external", "etcd.mode=external requires etcd.external.endpoints"),
         ("etcd.mode=sidecar,cluster.brokers.replicas=2", "requires 1 or at least 3 brokers"),

@@ -73,6 +73,7 @@ def companion(helm: str, chart: Path, *options: str) -> Document:
             "restore etcd.mode=companion, or install another release",
         ),
         ("", "etcd.companion.replicas=1", "etcd.companion.replicas is fixed at the first install: it is 3, got 1"),
+        ("", "etcd.companion.replicas=5", "etcd.companion.replicas is fixed at the first install: it is 3, got 5"),
         (PLAIN, TLS, "TLS of the companion etcd is fixed at the first install"),
         (TLS, "", "TLS of the companion etcd is fixed at the first install"),
         (TLS, PLAIN, "TLS of the companion etcd is fixed at the first install"),

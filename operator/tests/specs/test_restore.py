@@ -109,6 +109,7 @@ def test_etcdutl_gets_the_addresses_of_all_members_and_another_token() -> None:
     )
     assert "--initial-advertise-peer-urls=https://e-1.ns.svc:2380" in command
     assert f"--initial-cluster-token=ns-e-{specs.key_of(with_etcd(), RESTORE)}" in command
+    assert command[-2:] == ["--bump-revision=1000000000", "--mark-compacted"]
 
 
 def test_another_request_and_another_cluster_have_other_files() -> None:

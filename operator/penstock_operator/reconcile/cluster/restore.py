@@ -146,10 +146,10 @@ def plan_restore(
     if record is None:
         return RestorePlan()
     store, endpoints = observed.store, companion.member_endpoints(cluster)
+    if wish is None and record.phase in ("Waiting", "Verifying", "Failed", "Refused"):
+        return RestorePlan(None, delete_tasks(cluster, store))
     if record.phase in FINAL_PHASES:
         return RestorePlan(record, delete_tasks(cluster, store))
-    if record.phase in ("Waiting", "Verifying") and wish is None:
-        return RestorePlan(None, delete_tasks(cluster, store))
     brokers = current_pods(cluster, observed) or scale.pods
     if cluster.spec.paused:
         step = Step(record.phase, "spec.paused is true")
@@ -209,7 +209,7 @@ def misplaced(record: RestoreRecord) -> Step:
 
 def again(why: str) -> str:
     """Return the message of a request that ended without a restore."""
-    return f"{why}; nothing has changed; to try again, set etcd.restore.request to another text"
+    return f"{why}; nothing has changed; to try again, set etcd.restore.request to another text, or remove etcd.restore"
 
 
 def start(given: RestoreInput, blocker: str) -> Step:
