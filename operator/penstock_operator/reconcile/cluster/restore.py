@@ -91,7 +91,7 @@ class RestorePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RestoreStep:
     """The result of a phase: the next one, or the same with what it waits for."""
 
     phase: RestorePhase
@@ -152,12 +152,12 @@ def plan_restore(
         return RestorePlan(record, delete_tasks(cluster, store))
     brokers = current_pods(cluster, observed) or scale.pods
     if cluster.spec.paused:
-        step = Step(record.phase, "spec.paused is true")
+        step = RestoreStep(record.phase, "spec.paused is true")
     elif endpoints is None:
         step = misplaced(record)
     elif store is None or store.replicas is None:
         why = f'StatefulSet "{cluster.spec.etcd.stateful_set}" was not read, or its pods lack label'
-        step = Step(record.phase, f"{why} {names.CLUSTER_LABEL}: {cluster.metadata.name}")
+        step = RestoreStep(record.phase, f"{why} {names.CLUSTER_LABEL}: {cluster.metadata.name}")
     else:
         given = RestoreInput(cluster, observed, store, record, endpoints, brokers, images)
         if record.phase == "Waiting":
@@ -167,7 +167,7 @@ def plan_restore(
     return planned(before, record, step, observed.now)
 
 
-def planned(before: RestoreRecord | None, record: RestoreRecord, step: Step, now: str) -> RestorePlan:
+def planned(before: RestoreRecord | None, record: RestoreRecord, step: RestoreStep, now: str) -> RestorePlan:
     """Return the plan with the new phase, and the Event about it."""
     message = "".join(c if c.isprintable() else " " for c in step.message)[:MAX_MESSAGE_CHARS]
     is_final = step.phase in FINAL_PHASES
@@ -201,10 +201,10 @@ def is_request(record: RestoreRecord | None, wish: Restore) -> bool:
     return record is not None and (record.snapshot, record.request) == (wish.snapshot, wish.request)
 
 
-def misplaced(record: RestoreRecord) -> Step:
+def misplaced(record: RestoreRecord) -> RestoreStep:
     """Return the step for an etcd whose members are not pods of the StatefulSet."""
     why = "etcd.endpoints are not the addresses of the pods of etcd.statefulSet"
-    return Step("Refused", again(why)) if record.phase == "Waiting" else Step(record.phase, why)
+    return RestoreStep("Refused", again(why)) if record.phase == "Waiting" else RestoreStep(record.phase, why)
 
 
 def again(why: str) -> str:
@@ -212,15 +212,15 @@ def again(why: str) -> str:
     return f"{why}; nothing has changed; to try again, set etcd.restore.request to another text, or remove etcd.restore"
 
 
-def start(given: RestoreInput, blocker: str) -> Step:
+def start(given: RestoreInput, blocker: str) -> RestoreStep:
     """Start the restore if it is safe, and if nothing has to end first."""
     if why := refusal(given):
-        return Step("Refused", again(why))
+        return RestoreStep("Refused", again(why))
     if left := delete_tasks(given.cluster, given.store):
-        return Step("Waiting", "waiting: pods of another request are deleted", left)
+        return RestoreStep("Waiting", "waiting: pods of another request are deleted", left)
     if blocker:
-        return Step("Waiting", f"waiting: {blocker}")
-    return Step("Verifying")
+        return RestoreStep("Waiting", f"waiting: {blocker}")
+    return RestoreStep("Verifying")
 
 
 def refusal(given: RestoreInput) -> str:
@@ -256,28 +256,28 @@ def start_blocker(
     return rolled.message if rolled is not None and rolled.status == "False" else ""
 
 
-def verify(given: RestoreInput) -> Step:
+def verify(given: RestoreInput) -> RestoreStep:
     """Read the snapshot before etcd stops."""
     name = specs.verify_name(given.cluster.metadata.name)
     if given.cluster.spec.etcd.snapshots is None:
-        return Step("Failed", again("etcd.snapshots was removed"))
+        return RestoreStep("Failed", again("etcd.snapshots was removed"))
     task = given.store.task(name)
     if task is None:
         body = specs.verify_pod(
             given.cluster, given.restore, given.images.operator, given.store.pod_spec, given.observed.now
         )
-        return Step("Verifying", "", (CreateRestorePod(body),))
+        return RestoreStep("Verifying", "", (CreateRestorePod(body),))
     if problem := failure_of(task, given.observed.now):
-        return Step("Failed", again(problem))
+        return RestoreStep("Failed", again(problem))
     if not task.has_ended:
-        return Step("Verifying", task.message)
-    return Step("Stopping", "", given.scaled_to(0))
+        return RestoreStep("Verifying", task.message)
+    return RestoreStep("Stopping", "", given.scaled_to(0))
 
 
-def stop(given: RestoreInput) -> Step:
+def stop(given: RestoreInput) -> RestoreStep:
     """Stop etcd."""
     if running := is_running(given):
-        return Step("Stopping", *running)
+        return RestoreStep("Stopping", *running)
     return prepare(given)
 
 
@@ -288,10 +288,10 @@ def is_running(given: RestoreInput) -> tuple[str, tuple[ClusterAction, ...]] | N
     return None
 
 
-def prepare(given: RestoreInput) -> Step:
+def prepare(given: RestoreInput) -> RestoreStep:
     """Restore the snapshot beside the data of each member. A volume of snapshots may be mountable by one pod only."""
     if running := is_running(given):
-        return Step("Preparing", *running)
+        return RestoreStep("Preparing", *running)
     snapshots = given.cluster.spec.etcd.snapshots
     if snapshots is None:
         return revert(given, "etcd.snapshots was removed")
@@ -311,13 +311,13 @@ def prepare(given: RestoreInput) -> Step:
         return install(given)
     missing = [n for n in left[: 1 if snapshots.volume is not None else None] if tasks[n] is None]
     message = f"{len(tasks) - len(left)} of {len(tasks)} members have the snapshot beside their data"
-    return Step("Preparing", message, tuple(CreateRestorePod(body(n)) for n in missing))
+    return RestoreStep("Preparing", message, tuple(CreateRestorePod(body(n)) for n in missing))
 
 
-def install(given: RestoreInput) -> Step:
+def install(given: RestoreInput) -> RestoreStep:
     """Replace the data of all members. It is a rename, so what fails is repeated."""
     if running := is_running(given):
-        return Step("Installing", *running)
+        return RestoreStep("Installing", *running)
     cluster, actions, problem, done = given.cluster, list[ClusterAction](), "", 0
     for ordinal in given.endpoints:
         task = given.store.task(specs.install_name(cluster.metadata.name, ordinal))
@@ -332,21 +332,22 @@ def install(given: RestoreInput) -> Step:
         else:
             done += task.has_ended
     if done == len(given.endpoints):
-        return Step("Starting", "", given.scaled_to(len(given.endpoints)))
+        return RestoreStep("Starting", "", given.scaled_to(len(given.endpoints)))
     message = f"{done} of {len(given.endpoints)} members have the data of the snapshot{problem}"
-    return Step("Installing", message, tuple(actions))
+    return RestoreStep("Installing", message, tuple(actions))
 
 
-def wait_for_store(given: RestoreInput) -> Step:
+def wait_for_store(given: RestoreInput) -> RestoreStep:
     """Start etcd with the restored data."""
     members, names_left = len(given.endpoints), member_tasks(given)
     used = [task for task in given.store.tasks if task.name in names_left and task.has_ended]
-    actions = (*given.scaled_to(members), *(action for task in used for action in deletion(task)))
+    actions: tuple[ClusterAction, ...] = given.scaled_to(members)
+    actions += tuple(action for task in used for action in deletion(task))
     if given.store.replicas == members and has_quorum(given.store, members):
-        return Step("Recovering", "", actions)
+        return RestoreStep("Recovering", "", actions)
     ready = sum(pod.is_ready for pod in given.store.pods)
     problems = [f"; {pod.name}: {pod.problem}" for pod in given.store.pods if pod.problem]
-    return Step("Starting", f"{ready} of {members} members are ready{''.join(problems[:1])}", actions)
+    return RestoreStep("Starting", f"{ready} of {members} members are ready{''.join(problems[:1])}", actions)
 
 
 def member_tasks(given: RestoreInput) -> set[str]:
@@ -355,23 +356,23 @@ def member_tasks(given: RestoreInput) -> set[str]:
     return {name(cluster, n) for n in given.endpoints for name in (specs.prepare_name, specs.install_name)}
 
 
-def recover(given: RestoreInput) -> Step:
+def recover(given: RestoreInput) -> RestoreStep:
     """Let the brokers continue as soon as all have reported. A recovery that was completed cannot be repeated: then
     the brokers are ready."""
     task = given.store.task(specs.recover_name(given.cluster.metadata.name))
     if task is None:
         body = specs.recover_pod(given.cluster, given.images.broker, range(given.brokers), given.observed.now)
-        return Step("Recovering", "waiting for the reports of the brokers", (CreateRestorePod(body),))
+        return RestoreStep("Recovering", "waiting for the reports of the brokers", (CreateRestorePod(body),))
     if task.is_done:
-        return Step("Completed")
+        return RestoreStep("Completed")
     problem, age = failure_of(task, given.observed.now), seconds_between(task.started_at, given.observed.now)
     if not problem:
-        return Step("Recovering", task.message or given.record.message)
+        return RestoreStep("Recovering", task.message or given.record.message)
     is_late = age is None or age >= DETECTION_S
     if is_late and given.observed.reported is not None and serves(given):
-        return Step("Completed")
+        return RestoreStep("Completed")
     actions = deletion(task) if age is None or age >= RETRY_S else ()
-    return Step("Recovering", f"the recovery is repeated: {problem}", actions)
+    return RestoreStep("Recovering", f"the recovery is repeated: {problem}", actions)
 
 
 def serves(given: RestoreInput) -> bool:
@@ -380,12 +381,12 @@ def serves(given: RestoreInput) -> bool:
     return ready >= set(range(given.brokers))
 
 
-def revert(given: RestoreInput, why: str) -> Step:
+def revert(given: RestoreInput, why: str) -> RestoreStep:
     """Start etcd with the data before the restore."""
     members = len(given.endpoints)
     if given.store.replicas != members:
-        return Step("Reverting", why, given.scaled_to(members))
-    return Step("Failed", again(why))
+        return RestoreStep("Reverting", why, given.scaled_to(members))
+    return RestoreStep("Failed", again(why))
 
 
 def failure_of(task: ObservedTaskPod, now: str) -> str:
@@ -423,7 +424,7 @@ def delete_tasks(cluster: Cluster, store: ObservedStore | None) -> tuple[DeleteO
     return tuple(action for task in tasks if task.name != taking for action in deletion(task))
 
 
-PHASES: Mapping[str, Callable[[RestoreInput], Step]] = {
+PHASES: Mapping[str, Callable[[RestoreInput], RestoreStep]] = {
     "Verifying": verify,
     "Stopping": stop,
     "Preparing": prepare,
