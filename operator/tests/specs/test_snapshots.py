@@ -33,7 +33,12 @@ def mounts(body: Object) -> dict[str, str]:
 def test_a_snapshot_to_a_volume_mounts_its_claim_and_the_certificate_for_etcd() -> None:
     body = rendered(snapshots={"volume": {"claimName": "there"}, "keepCount": 3}, tlsSecret="etcd-client")
     assert task_of(body) == SnapshotTask(
-        namespace="ns", cluster="c", endpoints=("https://e:2379",), count=3, days=14, directory="/var/lib/snapshots",
+        namespace="ns",
+        cluster="c",
+        endpoints=("https://e:2379",),
+        count=3,
+        days=14,
+        directory="/var/lib/snapshots",
         cluster_id="id",
     )
     assert mounts(body) == {"snapshots": "/var/lib/snapshots", "etcd-tls": "/etc/penstock-etcd-tls"}
