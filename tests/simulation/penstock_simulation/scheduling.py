@@ -42,6 +42,11 @@ WITHOUT_TIME, SHORTLY, AFTER, AT, CANCELLATION = "without time", "shortly", "aft
 KINDS = {WITHOUT_TIME: 15, SHORTLY: 20, AFTER: 25, AT: 25, CANCELLATION: 15}
 """What the producer sends, and how often."""
 SHORT_MS, MIN_DELAY_MS, MAX_DELAY_MS = 1_500, 5_500, 14_000
+CANCELLED_SHARE = 0.5
+"""Probability that a record with a short delay is cancelled about when it is delivered."""
+MIN_ACK_S, MAX_ACK_S = 0.03, 0.13
+"""Time from the append of a record to its acknowledgement, roughly."""
+VALUE_BYTES = 12
 MAX_DRIFT_S = 0.25
 """Bounds what the drift of clocks adds to their skew."""
 AT_STEP_MS = 1_000
@@ -104,12 +109,20 @@ async def send_all(
             except ClientError:
                 write.outcome = Outcome.FAILED  # it was never added to a batch
                 raise
-            task = asyncio.create_task(await_delivery(plan, write, delivery))
+            task = asyncio.create_task(follow(plan, producer, write, delivery, rng))
             pending.add(task)
             task.add_done_callback(pending.discard)
         if rng.random() < 0.01:  # restart cleanly
             return
         await asyncio.sleep(rng.expovariate(1 / (3 * plan.pause_s)))
+
+
+async def follow(plan: Plan, producer: Producer, write: ScheduledWrite, delivery: Delivery, rng: random.Random) -> None:
+    """Record the acknowledgement, and cancel some of the records."""
+    await await_delivery(plan, write, delivery)
+    is_short = write.delay_s is not None and write.delay_s * 1000 < SHORT_MS
+    if is_short and write.outcome is Outcome.OK and rng.random() < CANCELLED_SHARE:
+        await cancel_when_due(plan, producer, write, rng.uniform(MIN_ACK_S, MAX_ACK_S))
 
 
 def draw_record(
@@ -139,6 +152,23 @@ async def await_delivery(plan: Plan, write: ScheduledWrite, delivery: Delivery) 
     except ClientError:
         return
     write.outcome, write.offset, write.completed_s = Outcome.OK, metadata.offset, plan.world.now
+
+
+async def cancel_when_due(plan: Plan, producer: Producer, write: ScheduledWrite, before_s: float) -> None:
+    """Cancel a record that waits for a short time about when the leader delivers it."""
+    assert write.delay_s is not None, "a record with a delay"
+    await asyncio.sleep(max(write.completed_s + write.delay_s - before_s - plan.world.now, 0.0))
+    value = b"cancels " + write.value[:VALUE_BYTES]
+    made = ScheduledWrite(write.partition, write.key, value, plan.world.now, is_cancellation=True)
+    plan.history.scheduled.append(made)
+    try:
+        delivery = await producer.send(
+            REMINDERS, value, key=made.key, partition=made.partition[1], headers=[cancel_scheduled()]
+        )
+    except ClientError:
+        made.outcome = Outcome.FAILED  # it was never added to a batch
+        return
+    await await_delivery(plan, made, delivery)
 
 
 # Reading
