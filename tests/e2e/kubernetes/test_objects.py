@@ -152,7 +152,7 @@ def is_quiet(release: Release) -> bool:
 
 
 def test_what_another_client_changed_is_repaired(release: Release) -> None:
-    release.penstock("topic", "alter", "topic-1", "--set", "retention.ms=7200000")
+    release.penstock("topic", "alter", "topic-1", "--config", "retention.ms=7200000", "--yes")
     repaired = lambda: "7200000" not in release.penstock("topic", "describe", "topic-1", "--output", "json")  # noqa: E731
     report("drift", repaired_s=seconds(lambda: eventually("the setting is repaired", repaired, 900, 1)))
 
