@@ -81,7 +81,9 @@ def test_each_pod_is_one_target_and_has_the_labels_of_its_cluster(release: Relea
 
     eventually(f"the targets are {expected}", scraped, 60)
     assert not prometheus.query("up == 0")
-    (ready,) = prometheus.query('penstock_operator_cluster_condition{condition="Ready"}')
+    # Each replica of the operator exports it.
+    labels = "namespace, cluster, status"
+    (ready,) = prometheus.query(f'max by ({labels}) (penstock_operator_cluster_condition{{condition="Ready"}})')
     assert (ready["namespace"], ready["cluster"], ready["status"]) == (release.namespace, NAME, "True")
     found = {series["penstock_io_cluster"] for series in prometheus.query("penstock_ready")}
     assert found == {NAME}
@@ -151,7 +153,7 @@ def test_snapshots_that_fail_fire_the_alert_on_snapshots(release: Release, prome
         f"{bucket}.endpoint=https://127.0.0.1:1", f"{bucket}.bucket=none", f"{bucket}.secretName=bucket-keys"
     )
     assert prometheus.fires("PenstockSnapshotMissing", 240)["cluster"] == NAME
-    release.upgrade(f"{bucket}=null")
+    release.upgrade("etcd.snapshots=null")
     prometheus.ends("PenstockSnapshotMissing")
 
 

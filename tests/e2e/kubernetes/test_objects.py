@@ -74,7 +74,9 @@ def metrics(release: Release) -> dict[str, float]:
         lines = release.operator_metrics().splitlines()
     except CommandFailed:
         return {}
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
+    return {
+        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line and line[0] != "#")
+    }
 
 
 def reconciled(found: Mapping[str, float], kind: str) -> float:
