@@ -59,7 +59,7 @@ test: packages kcat jre ## run all tests (ARGS="-k name" selects)
 	$(BIN)/pytest $(SHARED) $(ARGS)
 
 unit: packages ## run the tests that need no socket, process or Spark, in less than a minute
-	$(BIN)/pytest --unit -n 2 --dist worksteal -q broker/tests operator/tests spark_jobs/tests $(ARGS)
+	$(BIN)/python tools/unit_tests.py $(ARGS)
 
 java: packages ## drive a broker, and a cluster, with Apache's Java client (needs a JDK and Maven)
 	$(BIN)/pytest tests/java --ignore tests/java/test_group_checks.py -n 2 --dist loadgroup $(ARGS)
@@ -74,7 +74,7 @@ differential: packages ## compare answers with Apache Kafka's, field by field (n
 	$(BIN)/python -m tests.differential.run $(ARGS)
 
 frameworks: $(VENV)/.frameworks ## run FastStream, Quix Streams and Bytewax on a cluster whose brokers are killed
-	$(BIN)/pytest tests/frameworks $(ARGS)
+	$(BIN)/pytest tests/frameworks -n 3 $(ARGS)
 
 suites: packages ## run the suites of client authors on Penstock (ARGS="sarama --kafka"; needs Go, npm, a C compiler)
 	$(BIN)/python -m tests.suites.run $(ARGS)

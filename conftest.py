@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import operator
+import os
 import random
+import re
+import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,11 @@ pytest_plugins = ["secrets_kit"]
 FIXED_SEED = "0"
 OUTSIDE = {"socket.bind", "socket.connect", "subprocess.Popen", "os.fork", "os.posix_spawn"}
 """Audit events that a unit test must not cause."""
+MEMORY, LEAST_ROOM = Path("/dev/shm"), 2 << 30  # noqa: S108
+"""Where unit tests write, which flush to disk more often than they compute: they are no tests of a disk."""
+IN_MEMORY = pytest.StashKey[str]()
+EXCLUDED_MODULE = re.compile(rb"^pytestmark\b.*\bmark\.(?:integration|slow)\b", re.MULTILINE)
+"""A module without unit tests. With `--unit` it is not imported: the clients that it imports take most of that time."""
 
 # In "importlib" mode pytest names a test by its path, `operator.tests.topics.test_x`, and replaces a parent module
 # without `__path__` by a package: other code would lose the standard library's `operator`.
@@ -45,8 +54,12 @@ def refuse_outside(event: str, arguments: tuple[object, ...]) -> None:
         raise RuntimeError(f"a unit test causes {event}: mark it with pytest.mark.integration")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the seed. A default run draws the same inputs each time, so that it fails only if the code changed."""
+    """Choose the seed, and the folder for temporary files of unit tests.
+
+    A default run draws the same inputs each time, so that it fails only if the code changed.
+    """
     if config.option.seed == "fresh":
         config.option.seed = str(random.SystemRandom().randrange(1 << 32))  # xdist passes it to its workers
     settings.register_profile(
@@ -56,16 +69,43 @@ def pytest_configure(config: pytest.Config) -> None:
         derandomize=config.option.seed == FIXED_SEED,
     )
     settings.load_profile("penstock")
+    if config.option.unit and config.option.basetemp is None and has_room(MEMORY):
+        config.option.basetemp = config.stash[IN_MEMORY] = tempfile.mkdtemp(prefix="penstock-unit-", dir=MEMORY)
     config.addinivalue_line("markers", "integration: opens sockets or starts processes; not in `make unit`")
     config.addinivalue_line("markers", "slow: takes more than a second; not in `make unit`")
+
+
+def has_room(folder: Path) -> bool:
+    """Return whether it exists and has room for the files of all unit tests."""
+    if not os.access(folder, os.W_OK):
+        return False
+    room = os.statvfs(folder)
+    return room.f_bavail * room.f_frsize >= LEAST_ROOM
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (folder := config.stash.get(IN_MEMORY, None)) is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.option.seed}"
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_test = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
+    if config.option.unit and is_test and EXCLUDED_MODULE.search(collection_path.read_bytes()):
+        return True
+    return None
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    gc.disable()  # until all is collected: what collecting loads stays until the end
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     # What collecting has loaded stays until the end: the garbage collector need not visit it in each of its passes.
+    gc.enable()
     gc.collect()
     gc.freeze()
     if session.config.option.unit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -91,13 +92,20 @@ def test_variables_that_are_read_without_a_flag_are_named() -> None:
         if "files" in path.parts:
             continue  # these files run in the pods of brokers
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.environ.get":
+            if isinstance(node, ast.Call) and is_environment_get(node.func):
                 name = node.args[0]
                 read.add(name.value if isinstance(name, ast.Constant) else {"OVERRIDE": OVERRIDE}[ast.unparse(name)])
     assert read == {"KUBECONFIG", "KUBERNETES_SERVICE_HOST", OVERRIDE}
     # Kubernetes sets the API server's address in each pod.
     for name in read - {"KUBERNETES_SERVICE_HOST"}:
         assert f"`{name}`" in section("Flags and environment")
+
+
+def is_environment_get(function: ast.expr) -> bool:
+    match function:
+        case ast.Attribute(ast.Attribute(ast.Name("os"), "environ"), "get"):
+            return True
+    return False
 
 
 def test_the_lease_is_as_it_is_said() -> None:
@@ -148,18 +156,22 @@ SHARED = ("reconcile/invalid_status.py", "engine/invalid_objects.py", "ports/bro
 
 def said_by(*patterns: str) -> set[str]:
     """Return the strings in the code that can be reasons, without annotations and `__all__`."""
-    found = set()
-    for path in [path for pattern in patterns for path in CODE.glob(pattern)]:
-        tree = ast.parse(path.read_text())
-        for statement in tree.body:
-            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
-                continue
-            found |= {
-                node.value
-                for node in ast.walk(statement)
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(WORD, node.value)
-            }
-    return found - OTHER_WORDS
+    paths = [path for pattern in patterns for path in CODE.glob(pattern)]
+    return set().union(*map(words_of, paths)) - OTHER_WORDS
+
+
+@cache
+def words_of(path: Path) -> frozenset[str]:
+    found: set[str] = set()
+    for statement in ast.parse(path.read_text()).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
+            continue
+        found |= {
+            node.value
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(WORD, node.value)
+        }
+    return frozenset(found)
 
 
 def shown_in(text: str) -> set[str]:
