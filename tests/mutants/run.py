@@ -1,8 +1,8 @@
 """Mutation testing: `python -m tests.mutants.run [PACKAGE...] --sample 40 --seed N`.
 
-Each mutation is made in a copy of the source, and the unit tests of its package must fail against the copy. A survivor
-is a gap in the tests, unless `equivalent.toml` explains why no test can detect it. Exit code 1 if fewer than --least
-percent were detected.
+Each mutation is made in a copy of the source, and tests must fail against the copy: those that specify the module, or
+else the unit tests of its package. A survivor is a gap in the tests, unless `equivalent.toml` explains why no test can
+detect it. Exit code 1 if fewer than --least percent were detected.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ sys.path.insert(1, str(Path(__file__).parents[1] / "faults"))
 
 from penstock_faults.planting import BROKER, FAILED, PASSED, ROOT, copy_of, run_tests
 from penstock_mutants.sites import Mutation, sample
+from penstock_mutants.specified import specifying_tests
 
 HOME = Path(__file__).parent
 OPERATOR = "operator/penstock_operator"
+INTERRUPTED, NO_TESTS = 2, 5
+"""pytest's exit codes if a module cannot be imported, and if all tests are excluded."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,13 @@ class Scope:
     tests: tuple[str, ...]
 
 
+SAME_NAME = ("log", "group", "txn", "control", "state", "share", "shrink", "filter")
+"""Packages whose tests are in the folder of their name."""
 SCOPES = {
-    **{name: Scope(BROKER, name, (f"broker/tests/{name}",)) for name in ("log", "group", "txn", "control", "state")},
+    **{name: Scope(BROKER, name, (f"broker/tests/{name}",)) for name in SAME_NAME},
     "replica": Scope(BROKER, "replica", ("broker/tests/replica", "broker/tests/replication")),
     "reconcile": Scope(OPERATOR, "reconcile", ("operator/tests/reconcile",)),
+    "snapshots": Scope(OPERATOR, "snapshots", ("operator/tests/snapshots",)),
 }
 
 
@@ -58,7 +64,7 @@ def equivalents() -> dict[tuple[str, str, str], str]:
 
 
 def attempt(scope: Scope, mutation: Mutation, known: dict[tuple[str, str, str], str]) -> Outcome:
-    """Run the scope's unit tests against a copy with the mutation."""
+    """Run the tests that specify the module, then the scope's unit tests, against a copy with the mutation."""
     reason = known.get((mutation.file, mutation.before, mutation.after), "")
     if reason:
         return Outcome(mutation, False, reason)
@@ -67,11 +73,20 @@ def attempt(scope: Scope, mutation: Mutation, known: dict[tuple[str, str, str], 
         file.write_text(mutation.source)
         for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
             compiled.unlink()
-        try:
-            code, _ = run_tests(copy, ("--unit", "-x", *scope.tests))
-        except subprocess.TimeoutExpired:
-            code = FAILED
-    return Outcome(mutation, code != PASSED)
+        specifying = specifying_tests(ROOT, scope.package.partition("/")[0], mutation.file)
+        is_detected = fails(copy, *specifying) if specifying else False
+        return Outcome(mutation, is_detected or fails(copy, "--unit", *scope.tests))
+
+
+def fails(copy: Path, *arguments: str) -> bool:
+    """Return whether a test fails or hangs."""
+    try:
+        code, _ = run_tests(copy, ("-x", *arguments))
+    except subprocess.TimeoutExpired:
+        return True
+    if code not in (PASSED, FAILED, INTERRUPTED, NO_TESTS):
+        raise RuntimeError(f"pytest ended with {code}: {' '.join(arguments)}")
+    return code in (FAILED, INTERRUPTED)
 
 
 def main() -> int:
