@@ -59,6 +59,16 @@ def holder(server: ApiServer) -> str:
     return lease["spec"].get("holderIdentity", "") if lease else ""
 
 
+async def start_standby(replicas: Replicas, server: ApiServer, name: str) -> None:
+    """Start a replica and wait until it watches objects, which it has then listed."""
+    watch = "WATCH", CONSUMER_GROUPS.plural
+    watches = server.requests[watch]
+    await replicas.start(name)
+    async with asyncio.timeout(60):
+        while server.requests[watch] == watches:
+            await asyncio.sleep(0.05)
+
+
 async def signed_by(server: ApiServer, name: str, by: str, within_s: float) -> float:
     """Create an object and wait until `by` has written its status. Return the duration in seconds."""
     body = {"metadata": {"name": name, "namespace": "ns"}, "spec": {"clusterRef": {"name": "c"}}}
@@ -81,15 +91,13 @@ async def test_the_standby_leads_after_a_kill_9_of_the_leader_and_after_its_sigt
 ) -> None:
     await replicas.start("a")
     await signed_by(server, "first", "a", 60)
-    await replicas.start("b")
-    await asyncio.sleep(6)  # Time for the standby to list the objects.
+    await start_standby(replicas, server, "b")
     assert holder(server) == "a"
     replicas.processes["a"].send_signal(signal.SIGKILL)
     # The lease expires after 15 s and the standby checks every 2 s; the rest allows for a slow machine.
     took = await signed_by(server, "second", "b", 90)
     assert took > 5, "a Lease that another process holds is not acquired"
-    await replicas.start("a")
-    await asyncio.sleep(6)
+    await start_standby(replicas, server, "a")
     replicas.processes["b"].send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(replicas.processes["b"].wait(), 60) == 0
     took = await signed_by(server, "third", "a", 90)

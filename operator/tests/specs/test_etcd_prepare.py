@@ -137,7 +137,7 @@ def test_members_form_a_cluster_and_one_that_lost_its_data_joins_again(members: 
     members.start(3, host="127.0.0.5")
     members.put("127.0.0.5", "Qw==")
     url = f"http://127.0.0.5:{members.script.PORT}/health?serializable=true"
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         assert json.load(answer)["health"] == "true", "a gateway passes the health page on"
 
 
