@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,6 +22,10 @@ sys.path[:0] = [str(HERE), *(str(BROKER_TESTS / room) for room in ("node", "stat
 
 from penstock_spark_kit.broker import Broker  # noqa: E402
 from penstock_spark_kit.topics import MakeTopic, make_topic  # noqa: E402
+
+# Full JIT optimization slows down a JVM that lives for a minute: also those of commands that tests run.
+for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(name, "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
 
 SPARK_LIMIT_S = 600
 JOBS = frozenset({"cli", "demo", "jobs"})

@@ -46,6 +46,7 @@ spark:
   spark.master: "local-cluster[1,1,1024]"
   spark.driver.memory: 512m
   spark.executor.memory: 512m
+  spark.executor.extraJavaOptions: "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
   spark.driver.host: 127.0.0.1
   spark.local.dir: {home}/local
   spark.sql.execution.arrow.maxRecordsPerBatch: 10

@@ -15,7 +15,7 @@ from penstock.client import Admin, BrokerError, NewTopic, TopicPartition, Unknow
 T = TypeVar("T")
 MakeTopic = Callable[..., str]
 """Type of the fixture `topic`: `topic(partitions=1, config=None)` creates a topic and returns its name."""
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 class Rec(NamedTuple):
