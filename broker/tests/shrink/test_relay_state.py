@@ -72,19 +72,31 @@ def as_fields(state: RelayRecord) -> dict[str, int]:
     return {name: getattr(state, name) for name in RelayRecord.__struct_fields__}
 
 
+def test_a_partition_that_was_never_relayed_starts_at_its_seal_with_a_new_producer() -> None:
+    assert start_relay(40, 1, None, 8) == RelayRecord(seal=40, target=1, position=40, producer_id=8)
+
+
 def test_a_seal_of_a_partition_that_was_relayed_before_goes_on_with_the_sequence() -> None:
     again = start_relay(40, 1, STATE, -1)
-    assert (again.position, again.producer_id, again.producer_epoch, again.sequence) == (40, 7, 3, 5)
+    assert again == RelayRecord(**{**as_fields(STATE), "seal": 40, "position": 40})
+
+
+def test_what_was_relayed_beyond_an_earlier_seal_is_not_relayed_again() -> None:
+    assert start_relay(15, 1, STATE, -1) == RelayRecord(**{**as_fields(STATE), "seal": 15})
+    assert start_relay(15, 0, STATE, -1).position == 20
 
 
 def test_another_target_starts_a_new_epoch() -> None:
     other = start_relay(40, 0, STATE, -1)
-    assert (other.position, other.producer_id, other.producer_epoch, other.sequence) == (40, 7, 4, 0)
+    assert other == RelayRecord(seal=40, target=0, position=40, producer_id=7, producer_epoch=4)
 
 
 def test_the_last_epoch_is_followed_by_a_new_producer() -> None:
     last = RelayRecord(**{**as_fields(STATE), "producer_epoch": MAX_PRODUCER_EPOCH - 1})
-    assert (restarted(last, 8).producer_id, restarted(last, 8).producer_epoch) == (8, 0)
+    renewed = restarted(last, 8)
+    assert (renewed.producer_id, renewed.producer_epoch, renewed.sequence) == (8, 0, 0)
+    one_left = RelayRecord(**{**as_fields(STATE), "producer_epoch": MAX_PRODUCER_EPOCH - 2})
+    assert restarted(one_left, 8).producer_id == 7
     assert (restarted(STATE, -1).producer_epoch, restarted(STATE, -1).sequence) == (4, 0)
     assert start_relay(40, 1, last, 8).producer_id == 8
 

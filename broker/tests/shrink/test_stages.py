@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -18,6 +19,7 @@ def topic(seals: dict[int, SealView], remaining: int = 2, shown: int = 4, total:
     return TopicView("t", UUID(int=5), partitions, {}, TopicConfig(), shrink=ShrinkView(remaining, shown), seals=seals)
 
 
+EMPTY = SealView(offset=0, target=0, drained_offset=0)
 DRAINING = topic({2: SEALED, 3: SEALED})
 
 
@@ -26,6 +28,7 @@ def test_a_topic_drains_once_all_surplus_partitions_are_sealed() -> None:
     assert not is_draining(topic({2: SEALED}))
     assert not is_draining(topic({2: SEALED, 3: SealView()}))
     assert not is_draining(topic({2: SEALED, 3: SEALED}, shown=2))
+    assert is_draining(topic({2: EMPTY, 3: SEALED})), "a partition that never had a record is sealed at offset 0"
 
 
 @pytest.mark.parametrize(
@@ -58,8 +61,24 @@ def test_the_groups_that_hold_a_topic_up_are_named() -> None:
     ]
 
 
+def test_no_group_waits_for_partitions_that_are_hidden_or_not_sealed() -> None:
+    assert [group.partition for group in waiting_groups(topic({2: SEALED, 3: SEALED}, shown=3), {"g": {}})] == [2]
+    assert [group.partition for group in waiting_groups(topic({3: SEALED}), {"g": {}})] == [3]
+
+
+def test_a_topic_that_never_had_fewer_partitions_is_at_no_stage() -> None:
+    unchanged = replace(DRAINING, shrink=None)
+    assert not is_finished(unchanged)
+    assert not is_draining(unchanged)
+    assert not may_hide(unchanged, {})
+    assert list(waiting_groups(unchanged, {"g": {}})) == []
+
+
 def test_a_change_is_finished_once_no_partition_is_surplus_or_sealed() -> None:
     gaps = SealView(gaps=((1, 5),))
     assert is_finished(topic({2: gaps}, remaining=4))
+    assert is_finished(topic({2: gaps}, remaining=5))
     assert not is_finished(topic({2: SEALED}, remaining=4))
+    assert not is_finished(topic({2: EMPTY}, remaining=4))
+    assert not is_finished(topic({2: gaps}, remaining=3))
     assert not is_finished(DRAINING)
