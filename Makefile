@@ -21,7 +21,7 @@ ARGS ?=
 # Most tests wait most of their time (for a flush, a session timeout, a process), so more of them than there are cores
 # run at a time. What must not be split between processes carries an xdist_group.
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 2)))
-SHARED := -n $(WORKERS) --dist loadgroup
+SHARED := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # Stamps: .venv holds one for each step, so that a second run only compares times. Without PYTHON any .venv is
 # good; with it, the stamp carries its name, so that choosing another interpreter rebuilds.

@@ -133,11 +133,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in excluded]
     if not getattr(config.option, "loadgroup", False):
         return
+    start_long_modules_first(items)
     for item in items:
         groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
         suffix = f"@{'_'.join(groups)}"
         if groups and not item.nodeid.endswith(suffix):
             item._id = type(item._id).parse(item.nodeid + suffix)  # type: ignore[attr-defined]
+
+
+def start_long_modules_first(items: list[pytest.Item]) -> None:
+    """Sort modules by the time limit of their slowest test: a process that starts a long group last ends long after the
+    others."""
+    limits: dict[Path, float] = {}
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        limit_s = float(marker.args[0]) if marker is not None and marker.args else 0.0
+        limits[item.path] = max(limits.get(item.path, 0.0), limit_s)
+    items.sort(key=lambda item: -limits[item.path])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,5 +1,5 @@
-"""Crash test of archives: after the driver is killed, every row is in each Parquet folder and in each Delta table
-exactly once, and after each restart the groups show the progress of the archives.
+"""Crash test of archives: after the driver is killed, every row is in the Parquet folder and in the Delta table exactly
+once, and after each restart the groups show the progress of the archives.
 
 `python spark_jobs/tests/crash/test_archive_crash.py --kills 30` kills more often than the suite does.
 """
@@ -37,16 +37,15 @@ pytestmark = pytest.mark.integration
 
 DRIVER = HERE / "archive_driver.py"
 ROWS_FOR_A_KILL = 1_200
-MAX_STEPS = 12
+MAX_STEPS = 6
 MAX_DELAY_S = 1.5
 PARTITIONS = 3
-PARQUET, DELTA = ("parquet-direct", "parquet-query"), ("delta-direct", "delta-query")
-TARGETS = PARQUET + DELTA
+TARGETS = ("parquet", "delta")
 
 
 class Driver(DriverProcess):
-    def __init__(self, home: Path, brokers: str, topic: str, *more: str) -> None:
-        options = ("--brokers", brokers, "--topic", topic, "--home", str(home), *more)
+    def __init__(self, home: Path, brokers: str, topic: str, direct: str, *more: str) -> None:
+        options = ("--brokers", brokers, "--topic", topic, "--home", str(home), "--direct", direct, *more)
         super().__init__(DRIVER, home, *options)
 
     def reaches(self, home: Path, steps: int, standings: Collection[QueryProgress]) -> None:
@@ -62,14 +61,11 @@ class Driver(DriverProcess):
 
 
 def steps_of(home: Path) -> int:
-    """Return the number of completed batches of all queries; it includes other commits of the tables, but not their
+    """Return the number of completed batches of both queries; it includes other commits of the table, but not its
     creation."""
-    steps = 0
-    for name in PARQUET:
-        steps += max((int(path.stem) + 1 for path in (home / name / "_penstock").glob("*/0*.json")), default=0)
-    for name in DELTA:
-        steps += max(0, len(list((home / name / "_delta_log").glob("*.json"))) - 1)
-    return steps
+    records = [int(path.stem) + 1 for path in (home / "parquet" / "_penstock").glob("*/0*.json")]
+    versions = len(list((home / "delta" / "_delta_log").glob("*.json")))
+    return max(records, default=0) + max(0, versions - 1)
 
 
 def tell(text: str) -> None:
@@ -78,16 +74,14 @@ def tell(text: str) -> None:
 
 
 def rows(home: Path) -> dict[str, Counter[int]]:
-    """Return the numbers by target, as pyarrow reads folders and deltalake tables."""
-    found: dict[str, Counter[int]] = {name: Counter() for name in TARGETS}
-    for name in PARQUET:
-        if (home / name).is_dir():
-            dataset = ds.dataset(home / name, format="parquet", partitioning="hive")
-            if dataset.files:
-                found[name] = numbers(dataset.to_table())
-    for name in DELTA:
-        if DeltaTable.is_deltatable(str(home / name)):
-            found[name] = numbers(DeltaTable(home / name).to_pyarrow_table())
+    """Return the numbers by target, as pyarrow reads the folder and deltalake the table."""
+    found: dict[str, Counter[int]] = {"parquet": Counter(), "delta": Counter()}
+    if (home / "parquet").is_dir():
+        dataset = ds.dataset(home / "parquet", format="parquet", partitioning="hive")
+        if dataset.files:
+            found["parquet"] = numbers(dataset.to_table())
+    if DeltaTable.is_deltatable(str(home / "delta")):
+        found["delta"] = numbers(DeltaTable(home / "delta").to_pyarrow_table())
     return found
 
 
@@ -99,9 +93,9 @@ def write(brokers: str, topic: str, first: int, count: int) -> None:
     write_numbers(brokers, topic, PARTITIONS, range(first, first + count))
 
 
-def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int) -> None:
-    """Kill drivers at random times. Raises AssertionError if a row is missing or duplicated, or if a group's offsets
-    are wrong."""
+def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int, direct: str) -> None:
+    """Kill drivers at random times. `direct` is the target without a query. Raises AssertionError if a row is missing
+    or duplicated, or if a group's offsets are wrong."""
     tell(f"seed {seed}")
     chance = random.Random(seed)
     standings = {
@@ -116,7 +110,7 @@ def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int
             write(brokers, topic, total, ROWS_FOR_A_KILL)
             total += ROWS_FOR_A_KILL
         done = {name: standing.done() for name, standing in standings.items()}
-        driver = Driver(home, brokers, topic)
+        driver = Driver(home, brokers, topic, direct)
         steps = chance.randint(0, MAX_STEPS) if number else MAX_STEPS // 2
         delay_s = chance.uniform(0, MAX_DELAY_S)
         driver.reaches(home, steps, standings.values())
@@ -137,9 +131,9 @@ def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int
         lags = {name: standing.lag() for name, standing in standings.items()}
         tell(f"kill {number + 1}, {delay_s:.2f} s after step {steps}: {there} of {total} rows, lag {lags}")
     assert hit, "no driver was killed at work"
-    ends(Driver(home, brokers, topic), home, standings, total)
+    ends(Driver(home, brokers, topic, direct), home, standings, total)
     come_right_with_nothing_new(
-        standings.values(), lambda: Driver(home, brokers, topic, "--waits"), lambda: complaints(home)
+        standings.values(), lambda: Driver(home, brokers, topic, direct, "--waits"), lambda: complaints(home)
     )
 
 
@@ -153,12 +147,13 @@ def ends(driver: Driver, home: Path, standings: Mapping[str, QueryProgress], tot
         assert standing.lag() == 0
 
 
-@pytest.mark.timeout(1_200)
-@pytest.mark.xdist_group("spark-archive-crash")
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("spark-crash")
+@pytest.mark.parametrize("direct", TARGETS)
 def test_a_driver_killed_at_random_moments_archives_each_row_once(
-    penstock: Broker, topic: Callable[..., str], tmp_path: Path
+    penstock: Broker, topic: Callable[..., str], tmp_path: Path, direct: str
 ) -> None:
-    killed_at_random(penstock.bootstrap, topic(PARTITIONS), tmp_path, 3, random.randrange(1 << 30))
+    killed_at_random(penstock.bootstrap, topic(PARTITIONS), tmp_path, 3, random.randrange(1 << 30), direct)
 
 
 def main() -> None:
@@ -171,8 +166,11 @@ def main() -> None:
         (home / "broker").mkdir()
         broker = Broker(home / "broker").start()
         try:
-            make_topic(broker.bootstrap, "numbers", PARTITIONS)
-            killed_at_random(broker.bootstrap, "numbers", home, words.kills, words.seed)
+            for number, direct in enumerate(TARGETS):
+                (home / direct).mkdir()
+                make_topic(broker.bootstrap, f"numbers-{direct}", PARTITIONS)
+                kills = words.kills * (number + 1) // len(TARGETS) - words.kills * number // len(TARGETS)
+                killed_at_random(broker.bootstrap, f"numbers-{direct}", home / direct, kills, words.seed, direct)
         finally:
             broker.stop()
     tell(f"{words.kills} kills, each row once")
