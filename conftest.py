@@ -25,6 +25,7 @@ OUTSIDE = {"socket.bind", "socket.connect", "subprocess.Popen", "os.fork", "os.p
 """Audit events that a unit test must not cause."""
 MEMORY, LEAST_ROOM = Path("/dev/shm"), 2 << 30  # noqa: S108
 """Where unit tests write, which flush to disk more often than they compute: they are no tests of a disk."""
+PREFIX = "penstock-unit-"
 IN_MEMORY = pytest.StashKey[str]()
 EXCLUDED_MODULE = re.compile(rb"^pytestmark\b.*\bmark\.(?:integration|slow)\b", re.MULTILINE)
 """A module without unit tests. With `--unit` it is not imported: the clients that it imports take most of that time."""
@@ -70,7 +71,10 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     settings.load_profile("penstock")
     if config.option.unit and config.option.basetemp is None and has_room(MEMORY):
-        config.option.basetemp = config.stash[IN_MEMORY] = tempfile.mkdtemp(prefix="penstock-unit-", dir=MEMORY)
+        remove_abandoned(MEMORY)
+        config.option.basetemp = config.stash[IN_MEMORY] = tempfile.mkdtemp(
+            prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY
+        )
     config.addinivalue_line("markers", "integration: opens sockets or starts processes; not in `make unit`")
     config.addinivalue_line("markers", "slow: takes more than a second; not in `make unit`")
 
@@ -81,6 +85,13 @@ def has_room(folder: Path) -> bool:
         return False
     room = os.statvfs(folder)
     return room.f_bavail * room.f_frsize >= LEAST_ROOM
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what processes left that were killed; it would take memory until the machine restarts."""
+    for left in folder.glob(f"{PREFIX}*"):
+        if not Path("/proc", left.name.removeprefix(PREFIX).partition("-")[0]).exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

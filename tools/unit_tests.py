@@ -60,7 +60,7 @@ def ignored(part: Sequence[str]) -> list[str]:
 def run(part: Sequence[str], arguments: Sequence[str]) -> Result:
     """Run the tests of a part."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "--unit", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "--unit", "-q", "-n", "0", "-p", "no:cacheprovider"]
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         code = subprocess.run(
             [*command, *part, *ignored(part), *arguments],
