@@ -220,6 +220,22 @@ async def test_members_that_an_upgrade_starts_during_a_restore_are_stopped_again
     assert made.phase == "Completed"
 
 
+async def test_a_member_that_is_lost_meanwhile_is_replaced_after_the_restore() -> None:
+    made = await with_snapshots()
+    made.held = "recover"
+    made.request()
+    await made.run(20)
+    assert made.phase == "Recovering"
+    made.world.lose(1)
+    await made.run(30)
+    assert made.world.condition("StateStore") == ("Unknown", "Restoring")
+    assert not made.world.store.calls
+    made.held = "\0"
+    await made.run(120)
+    assert [name for name, _ in made.world.store.calls] == ["remove", "add"]
+    assert made.world.condition("StateStore") == ("True", "Healthy")
+
+
 async def test_a_snapshot_that_cannot_be_verified_changes_nothing() -> None:
     made = await with_snapshots()
     made.failing["verify"] = 'snapshot "x" is damaged'

@@ -74,7 +74,7 @@ def test_without_the_field_nothing_happens() -> None:
 
 def test_a_request_starts_if_nothing_else_is_in_progress() -> None:
     found = plan(seen())
-    assert (found.phase, found.is_active, found.is_store_stopped) == ("Verifying", True, False)
+    assert (found.phase, found.is_active) == ("Verifying", True)
     assert [event.reason for event in found.events] == ["RestoreVerifying"]
     assert created(plan(seen(), record("Verifying"))) == ["c-etcd-verify"]
 

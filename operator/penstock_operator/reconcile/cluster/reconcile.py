@@ -198,15 +198,15 @@ def without_changes(scale: ScalePlan, pods: int | None) -> ScalePlan:
 def plan_store_of(
     cluster: Cluster, observed: ObservedCluster, hibernation: HibernationPlan, restore: RestorePlan
 ) -> StorePlan:
-    """Plan the etcd. An etcd that hibernation or a restore stopped is not unhealthy."""
-    if restore.is_store_stopped:
-        return StorePlan(None, RESTORING, restore.message)
+    """Plan the etcd. An etcd that hibernation or a restore stopped is not unhealthy. While it is restored, no member is
+    replaced."""
     if hibernation.is_store_stopped:
         return StorePlan(None, hibernation.phase, hibernation.message)
     store = plan_store(cluster, observed)
-    starting = RESTORING if restore.is_active else "Waking" if hibernation.phase == "Waking" else ""
-    if starting and store.reason and store.is_healthy is not True:
-        return replace(store, is_healthy=None, reason=starting)
+    if restore.is_active and store.reason and store.is_healthy is not True:
+        return StorePlan(None, RESTORING, restore.message)
+    if hibernation.phase == "Waking" and store.reason and store.is_healthy is not True:
+        return replace(store, is_healthy=None, reason="Waking")
     if store.reason in FORMING_REASONS and is_forming(cluster, observed.now):
         return replace(store, reason=FORMING)
     return store

@@ -71,11 +71,6 @@ class RestorePlan:
         return self.record is not None and self.record.phase not in (*FINAL_PHASES, "Waiting")
 
     @property
-    def is_store_stopped(self) -> bool:
-        """Whether the companion etcd stops, is stopped, or has not started again."""
-        return self.phase in ("Stopping", "Preparing", "Installing", "Starting", "Reverting")
-
-    @property
     def message(self) -> str:
         """Message of condition Restored, and of conditions that wait for the restore."""
         if self.record is None:
