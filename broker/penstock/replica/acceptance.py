@@ -56,8 +56,9 @@ def is_in_time(config: TopicConfig, now_ms: int, timestamp_ms: int) -> bool:
 
 def has_times_in_bounds(config: TopicConfig, now_ms: int, header: BatchHeader) -> bool:
     """Return whether all timestamps in the batch header are within the topic's bounds."""
+    base_ms, max_ms = header.base_timestamp_ms, header.max_timestamp_ms
     return config.message_timestamp_log_append or (
-        is_in_time(config, now_ms, header.max_timestamp_ms) and is_in_time(config, now_ms, header.base_timestamp_ms)
+        is_in_time(config, now_ms, max_ms) and (base_ms == max_ms or is_in_time(config, now_ms, base_ms))
     )
 
 

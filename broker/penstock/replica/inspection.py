@@ -78,12 +78,12 @@ def needs_codec(config: TopicConfig, codec: int) -> bool:
 
 
 def inspect(
-    batch: memoryview, header: BatchHeader, config: TopicConfig, topic: str, now_ms: int, max_bytes: int
+    batch: memoryview, header: BatchHeader, config: TopicConfig, topic: str, now_ms: int, max_bytes: int | None = None
 ) -> Inspection:
     """Inspect a batch. The caller checks the header's own fields. Delivery times are relative to the wall clock's
     `now_ms`.
 
-    Raises DecompressedTooLarge above `max_bytes`.
+    Raises DecompressedTooLarge above `max_bytes`, by default the topic's limit.
     """
     codec = header.attributes & CODEC_MASK
     recompress = needs_codec(config, codec)
@@ -94,8 +94,10 @@ def inspect(
         message = f'a batch for the compacted topic "{topic}" may have {MAX_CHECKED_RECORDS} records'
         return Inspection(Appended(ErrorCode.MESSAGE_TOO_LARGE, message=message))
     try:
-        check_frame(codec, batch[HEADER_SIZE:])
-        data = decompress(codec, batch[HEADER_SIZE:], max_bytes, scratch()) if codec else batch[HEADER_SIZE:]
+        data: Buffer = batch[HEADER_SIZE:]
+        if codec:
+            check_frame(codec, data)
+            data = decompress(codec, data, decompressed_limit(config) if max_bytes is None else max_bytes, scratch())
         refusal = check_records(data, header, config, topic)
         if refusal is None and config.delivery_schedule_enable:
             scheduled = schedule_records(data, header, config, topic, now_ms)
@@ -113,9 +115,8 @@ def inspect(
 
 def inspect_fully(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: str, now_ms: int) -> Inspection:
     """Inspect a batch with the topic's decompression limit; reject batches above it."""
-    limit = decompressed_limit(config)
     try:
-        return inspect(batch, header, config, topic, now_ms, limit)
+        return inspect(batch, header, config, topic, now_ms)
     except DecompressedTooLarge as e:
         message = f"{e}; the limit is {MAX_GROWTH} times max.message.bytes and 256 MiB: send smaller batches"
         return Inspection(Appended(ErrorCode.MESSAGE_TOO_LARGE, message=message))

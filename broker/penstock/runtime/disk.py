@@ -76,6 +76,10 @@ class OsFile:
         """Return whether the range is in the page cache, as far as known."""
         return size <= 0 or linux.is_cached(self.fd, offset, size)
 
+    def read_cached(self, offset: int, size: int) -> Buffer | None:
+        """Return `size` bytes from the page cache; None if they are not all there."""
+        return linux.read_cached(self.fd, offset, size)
+
     def load(self, offset: int, size: int) -> None:
         """Bring a range into the page cache, waiting for the disk."""
         linux.load(self.fd, offset, size)

@@ -27,6 +27,9 @@ class File(Protocol):
     def is_cached(self, offset: int, size: int) -> bool:
         """Return whether reading the range is known not to wait for the disk."""
 
+    def read_cached(self, offset: int, size: int) -> Buffer | None:
+        """Return `size` bytes if that takes no wait for the disk; else None, also if the file is too short."""
+
     def load(self, offset: int, size: int) -> None:
         """Bring a range into the page cache, waiting for the disk."""
 

@@ -54,6 +54,17 @@ def is_cached(fd: int, offset: int, size: int) -> bool:
     return True
 
 
+def read_cached(fd: int, offset: int, size: int) -> bytearray | None:
+    """Return `size` bytes from the page cache; None if they are not all there, or if that is unknown."""
+    if not RWF_NOWAIT:
+        return None
+    data = bytearray(size)
+    try:
+        return data if os.preadv(fd, [data], offset, RWF_NOWAIT) == size else None
+    except OSError:  # a read that waits reports other errors than EAGAIN
+        return None
+
+
 def _open_null_device() -> int | None:
     with contextlib.suppress(OSError):
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

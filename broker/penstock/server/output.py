@@ -207,22 +207,22 @@ class SocketOutput(Output):
         self.duplicate_socket: socket.socket | None = None
 
     def send(self, parts: Sequence[ResponsePart]) -> None:
-        """Write small buffers at once, joined into one call; queue the rest."""
-        whole = None if self.queue is not None or self.waiting else joined_buffers(parts)
+        """Write small responses at once, joined into one call; queue the rest."""
+        is_busy = self.queue is not None or self.waiting or self.is_streaming
+        whole = None if is_busy or self.lost or self.is_closing() else join_small(parts)
         if whole is None:
             super().send(parts)
-            return
-        if self.lost or self.is_closing():
             return
         try:
             sent = os.write(self.fd, whole)
         except BlockingIOError:
             sent = 0
         except OSError as e:
+            self.queue = deque(parts)  # `discard` releases the slices
             self.sender.on_send_failed(e, reading=False)
             return
         if sent == len(whole):
-            self.sender.on_sent(sent, sent, self.loop.time())
+            self.sender.on_sent(sent, release_sent(parts), self.loop.time())
             return
         self.queue = deque(parts)
         self.advance(sent)
@@ -389,14 +389,38 @@ class SocketOutput(Output):
         super().discard()
 
 
-def joined_buffers(parts: Sequence[ResponsePart]) -> Buffer | None:
-    """Return the parts as one buffer; None if they contain slices or exceed MAX_JOINED_BYTES."""
+def join_small(parts: Sequence[ResponsePart]) -> Buffer | None:
+    """Return the parts as one buffer; None if they are large, or contain slices that are not in the page cache."""
     if len(parts) == 1:
         part = parts[0]
         return None if isinstance(part, LogSlice) else part
-    buffers = [part for part in parts if not isinstance(part, LogSlice)]
-    few = len(buffers) == len(parts) and sum(map(len, buffers)) <= MAX_JOINED_BYTES
-    return b"".join(buffers) if few else None
+    buffers: list[Buffer] = []
+    total = 0
+    for part in parts:
+        if isinstance(part, LogSlice):
+            total += part.size
+            if part.size > MAX_COPIED_SLICE_BYTES or total > MAX_JOINED_BYTES:
+                return None
+            data = part.file.read_cached(part.position, part.size)
+            if data is None:
+                return None
+            buffers.append(data)
+        else:
+            total += len(part)
+            buffers.append(part)
+    return b"".join(buffers) if total <= MAX_JOINED_BYTES else None
+
+
+def release_sent(parts: Sequence[ResponsePart]) -> int:
+    """Release the slices of parts that were sent; return the bytes that no longer count as unsent."""
+    released = 0
+    for part in parts:
+        if isinstance(part, LogSlice):
+            released += NOMINAL_SLICE_BYTES
+            part.release()
+        else:
+            released += len(part)
+    return released
 
 
 class TransportOutput(Output):

@@ -12,9 +12,15 @@ from uuid import UUID
 
 from penstock.wire.varint import write_uvarint
 
+SESSIONS_FROM = 7
 FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13
-HEAD = struct.Struct(">ii")
+SIZE_AND_CORRELATION = struct.Struct(">ii")
+FLEXIBLE_HEAD = struct.Struct(">iixihi")
+"""Start of a response in a flexible version: size, correlation id, no tags, throttle time, error, session id."""
+HEAD = struct.Struct(">iiihi")
+OLD_HEAD = struct.Struct(">iii")
+"""Start of a response before version 7, without sessions."""
 I16 = struct.Struct(">h")
 I32 = struct.Struct(">i")
 I64 = struct.Struct(">q")
@@ -59,13 +65,13 @@ def encode_fetch_response(
 ) -> list[bytearray | Sized]:
     """Return the parts of the response frame, including the size field."""
     flexible = version >= FLEXIBLE_FROM
-    current = bytearray(8)
-    parts: list[bytearray | Sized] = [current]
     if flexible:
-        current.append(0)  # no tags in the response header
-    current += b"\0\0\0\0"  # throttle time
-    if version >= 7:
-        current += I16.pack(error) + I32.pack(session_id)
+        current = bytearray(FLEXIBLE_HEAD.pack(0, correlation_id, 0, error, session_id))
+    elif version >= SESSIONS_FROM:
+        current = bytearray(HEAD.pack(0, correlation_id, 0, error, session_id))
+    else:
+        current = bytearray(OLD_HEAD.pack(0, correlation_id, 0))
+    parts: list[bytearray | Sized] = [current]
     array_length(current, len(topics), flexible)
     inside = outside = 0
     for topic, partitions in topics:
@@ -86,14 +92,17 @@ def encode_fetch_response(
                 current = bytearray()
                 parts += (records, current)
             if flexible:
-                partition_tags(current, p)
+                if p.diverging is None and p.leader is None:
+                    current.append(0)
+                else:
+                    partition_tags(current, p)
         if flexible:
             current.append(0)
     if flexible:
         current.append(0)
     first = parts[0]
     assert isinstance(first, bytearray)
-    HEAD.pack_into(first, 0, inside + len(current) + outside - 4, correlation_id)
+    SIZE_AND_CORRELATION.pack_into(first, 0, inside + len(current) + outside - 4, correlation_id)
     return parts
 
 
@@ -141,10 +150,7 @@ def partition_head(out: bytearray, p: FetchedPartition, version: int, flexible: 
 
 
 def partition_tags(out: bytearray, p: FetchedPartition) -> None:
-    """Append a partition's tagged fields."""
-    if p.diverging is None and p.leader is None:
-        out.append(0)
-        return
+    """Append a partition's tagged fields, of which there are some."""
     out.append((p.diverging is not None) + (p.leader is not None))
     if p.diverging is not None:
         out += b"\x00\x0d" + EPOCH_END.pack(*p.diverging) + b"\0"

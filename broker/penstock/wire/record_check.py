@@ -17,8 +17,6 @@ from penstock.wire.records import MAX_HEADERS, NULL
 from penstock.wire.schema import MalformedMessage
 from penstock.wire.varint import read_varlong, write_varlong
 
-MAX_PARSED = 2
-"""Record count up to which all records are parsed."""
 MAX_STEPS = 16
 """Record count up to which all record lengths are followed."""
 TAIL_BYTES = 4 * 1024
@@ -49,16 +47,13 @@ class RecordShape(NamedTuple):
 def check_ends(data: Buffer, count: int, last_offset_delta: int) -> None:
     """Validate the decompressed records `data` with bounded work. Raises MalformedMessage."""
     size = check_size(data, count)
-    if count <= MAX_PARSED:
-        for _ in parse_records(data, count, last_offset_delta):
-            pass
-        return
-    first = parse(data, 0, size, 0)
+    first = last = parse(data, 0, size, 0)
     check_delta(first, 0, last_offset_delta)
     if count > MAX_STEPS and ends_with(data, find_last(data, count, first.end), last_offset_delta):
         return
-    is_dense = count > MAX_STEPS and size < count * DENSE_BYTES
-    last = parse(data, walk_lengths(bytes(data) if is_dense else data, count), size, count - 1)
+    if count > 1:
+        is_dense = count > MAX_STEPS and size < count * DENSE_BYTES
+        last = parse(data, walk_lengths(bytes(data) if is_dense else data, count), size, count - 1)
     if last.end != size:
         raise MalformedMessage(f"{size - last.end} bytes follow the last record")
     check_last(last, last_offset_delta)

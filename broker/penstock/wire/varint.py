@@ -24,6 +24,9 @@ def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
 def write_uvarint(out: bytearray, value: int) -> None:
     """Append an unsigned varint."""
     assert 0 <= value < 1 << 32, f"{value} is not an unsigned 32-bit number"
+    if value < 0x80:
+        out.append(value)
+        return
     if 0x4000 <= value < 0x200000:  # typical sizes of records fields
         out += bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
         return
@@ -35,6 +38,9 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 def read_varlong(buffer: Buffer, offset: int) -> tuple[int, int]:
     """Return (value, end offset) of a signed varint of up to 64 bits. Raises MalformedMessage."""
+    byte = buffer[offset]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), offset + 1
     value = shift = 0
     while shift < 70:
         byte = buffer[offset]

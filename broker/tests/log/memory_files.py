@@ -56,6 +56,10 @@ class MemoryFile:
     def is_cached(self, offset: int, size: int) -> bool:
         return True
 
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        data = self.read_at(offset, size) if self.is_cached(offset, size) else b""
+        return data if len(data) == size else None
+
     def load(self, offset: int, size: int) -> None:
         assert self.open, f"{self.path} is closed"
 

@@ -71,6 +71,17 @@ def test_a_lock_holds_until_it_is_given_back(tmp_path: Path) -> None:
     second.unlock(str(tmp_path / "lock"))
 
 
+def test_cached_bytes_are_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = OsFiles().open(str(tmp_path / "f"), create=True)
+    file.append(b"0123456789")
+    if linux.RWF_NOWAIT:
+        assert file.read_cached(3, 4) == b"3456"
+        assert file.read_cached(0, 10) == b"0123456789"
+    assert file.read_cached(3, 8) is None, "the file is too short"
+    file.close()
+    assert file.read_cached(0, 1) is None, "another read reports the error"
+
+
 def test_what_was_just_written_is_cached_and_hints_do_no_harm(tmp_path: Path) -> None:
     file = OsFiles().open(str(tmp_path / "f"), create=True)
     file.append(bytes(1 << 20))

@@ -133,7 +133,7 @@ class SegmentFile:
         self.content = content
         self.fd = os.open(path, os.O_RDONLY)
         self.cached = True
-        self.reads = 0
+        self.reads = self.probes = 0
         self.loads: list[tuple[int, int]] = []
         self.streamed: list[tuple[int, int]] = []
         self.kept_from = len(content)
@@ -144,7 +144,14 @@ class SegmentFile:
         return self.fd
 
     def is_cached(self, offset: int, size: int) -> bool:
+        self.probes += 1
         return self.cached
+
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        if not self.cached or self.error is not None:
+            return None
+        data = self.read_at(offset, size)
+        return data if len(data) == size else None
 
     def load(self, offset: int, size: int) -> None:
         self.loads.append((offset, size))

@@ -76,6 +76,46 @@ async def test_answers_that_are_due_together_are_one_write(
     await sender.finish()
 
 
+async def test_few_records_in_the_page_cache_leave_with_their_response_in_one_write(
+    ends: tuple[socket.socket, socket.socket], segment: SegmentFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[int] = []
+    write = os.write
+    monkeypatch.setattr(output_module.os, "write", lambda fd, data: (writes.append(len(data)), write(fd, data))[1])
+    sender = Sender(ends[0])
+    sender.reply([b"head", segment.slice(5, 300), b"", segment.slice(1000, 200), b"tail"])
+    assert (writes, sender.stats.bytes_out) == ([508], 508)
+    assert (segment.reads, segment.probes) == (2, 0), "each slice costs one call"
+    assert (sender.core.unsent_bytes, segment.lent, segment.loads) == (0, 0, [])
+    assert ends[1].recv(1000) == b"head" + segment.content[5:305] + segment.content[1000:1200] + b"tail"
+    await sender.finish()
+
+
+async def test_few_records_that_the_socket_does_not_take_follow_in_order(
+    ends: tuple[socket.socket, socket.socket], segment: SegmentFile
+) -> None:
+    ours, theirs = ends
+    sender = Sender(ours)
+    for start in range(40):
+        sender.reply([b"head", segment.slice(start, 3000), b"tail"])
+    assert segment.lent > 0, "the socket is full"
+    expected = b"".join(b"head" + segment.content[start : start + 3000] + b"tail" for start in range(40))
+    assert await received(theirs, len(expected)) == expected
+    await sender.finish()
+    assert (sender.stats.bytes_out, segment.lent) == (len(expected), 0)
+
+
+async def test_records_behind_a_lost_connection_are_released(
+    ends: tuple[socket.socket, socket.socket], segment: SegmentFile
+) -> None:
+    ours, theirs = ends
+    sender = Sender(ours)
+    theirs.close()
+    sender.reply([b"head", segment.slice(0, 300), b"tail"])
+    sender.core.on_lost()
+    assert (segment.lent, sender.stats.bytes_out) == (0, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 999, MAX_JOINED_BYTES // 4, MAX_JOINED_BYTES])
 async def test_what_a_full_socket_does_not_take_follows_in_order(

@@ -46,6 +46,10 @@ class SimFile:
     def is_cached(self, offset: int, size: int) -> bool:
         return not self.disk.uncached or self.disk.rng.random() >= self.disk.uncached
 
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        data = self.read_at(offset, size) if self.is_cached(offset, size) else b""
+        return data if len(data) == size else None
+
     def load(self, offset: int, size: int) -> None:
         self.check()
 

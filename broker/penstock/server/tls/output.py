@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from penstock.api.exchange import ResponsePart
 from penstock.log.types import LogSlice
 from penstock.server.core import ConnectionCore
-from penstock.server.output import SocketOutput, joined_buffers
+from penstock.server.output import SocketOutput, join_small, release_sent
 from penstock.wire.primitives import Buffer
 
 MAX_ENCRYPTED_BYTES = 128 << 10
@@ -48,14 +48,13 @@ class TlsOutput(SocketOutput):
         return not self.queue and self.ciphertext is None
 
     def send(self, parts: Sequence[ResponsePart]) -> None:
-        """Encrypt and write small buffers at once; queue the rest."""
-        is_free = self.queue is None and self.ciphertext is None and not self.waiting
-        whole = joined_buffers(parts) if is_free else None
+        """Encrypt and write small responses at once; queue the rest."""
+        is_busy = self.queue is not None or self.ciphertext is not None or self.waiting or self.is_streaming
+        whole = None if is_busy or self.lost or self.is_closing() else join_small(parts)
         if whole is None or len(whole) > MAX_ENCRYPTED_BYTES:
             super(SocketOutput, self).send(parts)
             return
-        if self.lost or self.is_closing():
-            return
+        released = release_sent(parts)
         try:
             self.encrypt(whole)
             self.write_ciphertext()
@@ -64,7 +63,7 @@ class TlsOutput(SocketOutput):
         except OSError as e:
             self.sender.on_send_failed(e, reading=False)
             return
-        self.sender.on_sent(len(whole), len(whole), self.loop.time())
+        self.sender.on_sent(len(whole), released, self.loop.time())
 
     def send_protocol(self) -> None:
         """Send what TLS itself has to send: messages of the handshake, alerts, session tickets."""
