@@ -149,6 +149,7 @@ def test_the_recovery_requires_the_reports_of_all_brokers() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("has_certificate", [True, False])
 def test_the_recovery_has_the_client_certificate_if_the_secret_has_one(tmp_path: Path, has_certificate: bool) -> None:
     body = specs.recover_pod(with_etcd(tlsSecret="etcd-client"), "penstock:1", [0], NOW)
@@ -169,6 +170,7 @@ def test_the_recovery_has_the_client_certificate_if_the_secret_has_one(tmp_path:
     assert ("--etcd-cert" in found, "--etcd-key" in found) == (has_certificate, has_certificate)
 
 
+@pytest.mark.integration
 def test_etcdutl_accepts_the_command(tmp_path: Path) -> None:
     """The file of the snapshot is missing, and that is all that etcdutl complains about. It resolves the addresses."""
     pod_spec = {"containers": [{"name": "etcd", "image": "etcd:v3.5.1"}]}
