@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.group.admission import is_group_id
+from penstock.group.coordinator_shard import CoordinatorShard
 from penstock.group.offset_cache import OffsetCache
 from penstock.group.ownership import ShardOwnership
 from penstock.runtime.logging import get_logger
@@ -92,18 +93,29 @@ class OffsetReads:
             self.forget(oldest)
 
     async def _read(self, group_ids_to_read: Sequence[str], unreadable: ErrorCode) -> dict[str, ErrorCode]:
-        """Load the groups, then confirm the ownership of all: a shard may be lost while another is being read."""
+        """Load the groups, and at the same time confirm their shards.
+
+        A shard that is confirmed after the request arrived was this broker's until then: the cached offsets include all
+        that was committed before, and offsets read from the store are newer still.
+        """
+        shards = {group_id: self._ownership.get(keys.shard_of(group_id)) for group_id in group_ids_to_read}
         try:
-            for start in range(0, len(group_ids_to_read), MAX_CONCURRENT_READS):
-                await asyncio.gather(*map(self._cache.load, group_ids_to_read[start : start + MAX_CONCURRENT_READS]))
-            revisions = await self._ownership.read_revisions()
+            _, revisions = await asyncio.gather(self._load(group_ids_to_read), self._ownership.read_revisions())
         except StoreError as e:
             log.warning("cannot read committed offsets", reason=str(e))
             return {group_id: self._error(group_id) or unreadable for group_id in group_ids_to_read}
-        return {group_id: self._check(group_id, revisions) for group_id in group_ids_to_read}
+        return {group_id: self._check(group_id, shard, revisions) for group_id, shard in shards.items()}
 
-    def _check(self, group_id: str, revisions: Mapping[int, int]) -> ErrorCode:
-        error = self._error(group_id) or self._ownership.verify_revision(keys.shard_of(group_id), revisions)
+    async def _load(self, group_ids_to_read: Sequence[str]) -> None:
+        for start in range(0, len(group_ids_to_read), MAX_CONCURRENT_READS):
+            await asyncio.gather(*map(self._cache.load, group_ids_to_read[start : start + MAX_CONCURRENT_READS]))
+
+    def _check(self, group_id: str, confirmed: CoordinatorShard | None, revisions: Mapping[int, int]) -> ErrorCode:
+        number = keys.shard_of(group_id)
+        if self._ownership.get(number) is not confirmed:
+            # Resigned, and perhaps acquired again by a newer record than those in `revisions`.
+            return self._error(group_id) or ErrorCode.NOT_COORDINATOR
+        error = self._error(group_id) or self._ownership.verify_revision(number, revisions)
         if not error and group_id not in self._cache:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return error

@@ -300,6 +300,57 @@ def test_a_group_without_offsets_is_read_once_however_often_it_is_asked_for(run_
     run_cluster(scene, brokers=1)
 
 
+def test_a_group_is_read_while_its_shard_is_confirmed(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        is_confirming, real = asyncio.Event(), broker.line.range
+
+        async def reading(prefix, revision=0):
+            if prefix == keys.SHARDS:
+                is_confirming.set()
+            else:
+                await is_confirming.wait()
+            return await real(prefix, revision)
+
+        broker.line.range = reading
+        async with asyncio.timeout(60):
+            assert await broker.offset("g", t) is None
+
+    run_cluster(scene, brokers=1)
+
+
+def test_a_shard_that_came_back_during_a_request_is_kept(run_cluster):
+    """The request confirmed the record by which this broker owned the shard before."""
+
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        number = keys.shard_of("g")
+        assert number != keys.shard_of("slow")
+        may_read, real = asyncio.Event(), broker.line.range
+
+        async def reading(prefix, revision=0):
+            if prefix == keys.group_offsets("slow"):
+                await may_read.wait()
+            return await real(prefix, revision)
+
+        broker.line.range = reading
+        asked = asyncio.ensure_future(broker.groups.reads.prepare(["g", "slow"]))
+        await asyncio.sleep(1)
+        epoch = broker.view.shards[number].epoch + 1
+        record = records.ShardRecord(broker_id=broker.broker_id, broker_epoch=broker.membership.epoch, epoch=epoch)
+        await cluster.store.txn((), [PutOp(keys.shard(number), records.encode(record))])
+        await asyncio.sleep(1)
+        shard = broker.groups.ownership.get(number)
+        may_read.set()
+        assert await asked == {"g": E.NOT_COORDINATOR, "slow": E.NONE}
+        assert broker.groups.ownership.get(number) is shard
+        assert await broker.commit("g", t, 7) is E.NONE
+
+    run_cluster(scene, brokers=1)
+
+
 def test_of_groups_that_do_not_exist_the_last_ones_asked_for_are_kept(run_cluster):
     async def scene(cluster):
         t = await cluster.create_topic("t")
