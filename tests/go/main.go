@@ -1,11 +1,14 @@
-// Command clients uses Go clients of Kafka on a secured broker:
+// Command clients uses Go clients of Kafka:
 //
 //	clients CLIENT produce CONNECTION TOPIC VALUE...
 //	clients CLIENT consume CONNECTION TOPIC COUNT
+//	clients flow BOOTSTRAP TOPIC
+//	clients schedule BOOTSTRAP TOPIC COUNT RECORD...
 //
 // CLIENT is franz-go, sarama or kafka-go, and CONNECTION a JSON file. It produces in a transaction if the client has
 // them, and consumes as a member of a group, which commits; transaction and group are named like the topic. It writes
-// values to standard output, a line each. The exit code is 1, and the error on standard error, if the client fails.
+// values to standard output, a line each. The last two commands use franz-go without security: see queues.go. The exit
+// code is 1, and the error on standard error, if the client fails.
 package main
 
 import (
@@ -46,11 +49,21 @@ func main() {
 }
 
 func run(args []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if len(args) == 3 && args[0] == "flow" {
+		return flow(args[1], args[2])
+	}
 	if len(args) < 5 {
 		return errors.New("usage: clients CLIENT produce|consume CONNECTION TOPIC VALUE...|COUNT")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
+	if args[0] == "schedule" {
+		count, err := strconv.Atoi(args[3])
+		if err != nil {
+			return err
+		}
+		return schedule(ctx, args[1], args[2], count, args[4:])
+	}
 	text, err := os.ReadFile(args[2])
 	if err != nil {
 		return err

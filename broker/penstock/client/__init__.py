@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from penstock.client.admin.admin import Admin
     from penstock.client.admin.configs import ConfigAdminClient
     from penstock.client.admin.groups import GroupAdminClient
+    from penstock.client.admin.shrinks import hidden_partitions
     from penstock.client.admin.topics import TopicAdminClient
     from penstock.client.cluster import ClusterConnections
     from penstock.client.connection import ClientConnection
@@ -211,6 +212,7 @@ __all__ = [
     "deliver_after",
     "deliver_at",
     "fetch_committed",
+    "hidden_partitions",
     "list_topics",
 ]
 
@@ -239,6 +241,7 @@ _LAZY_MODULES = {
     "deliver_after": "scheduling",
     "deliver_at": "scheduling",
     "fetch_committed": "offsets",
+    "hidden_partitions": "admin.shrinks",
     "list_topics": "topic_queries",
 }
 

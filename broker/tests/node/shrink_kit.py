@@ -34,6 +34,12 @@ class Writer(Protocol):
         """Stop, and return once all values are acknowledged."""
 
 
+class Reader(Protocol):
+    """A consumer that runs; `found` are the values that it has received."""
+
+    found: dict[Place, str]
+
+
 class LibrdkafkaWriter:
     """An idempotent librdkafka producer."""
 
@@ -201,7 +207,7 @@ def check_received(writers: Iterable[Writer], found: dict[Place, str]) -> None:
         assert len(parts) <= MAX_PARTS, f"{value} is out of order in partition {partition}"
 
 
-def wait_until_received(writers: Iterable[Writer], readers: Iterable[GroupReader]) -> dict[Place, str]:
+def wait_until_received(writers: Iterable[Writer], readers: Iterable[Reader]) -> dict[Place, str]:
     """Wait until the readers, as one group, have received all acknowledged values; return what they received."""
     acknowledged = {value for writer in writers for value in writer.acknowledged}
     found: dict[Place, str] = {}

@@ -33,6 +33,7 @@ from penstock.client import (
     TopicPartitions,
     commit_offsets,
     fetch_committed,
+    hidden_partitions,
     list_topics,
 )
 from penstock_spark.link.loop import LoopThread
@@ -78,6 +79,12 @@ class Link:
         wanted = None if names is None else sorted(set(names))
         about = "topics" if wanted is None else f"topics {', '.join(wanted[:3])}"
         return self._retry(about, lambda cluster: lambda: list_topics(cluster, wanted, known, confirmed=confirmed))
+
+    def hidden(self, topics: Iterable[str]) -> Mapping[TopicPartition, int]:
+        """See `ports.BrokerLink`."""
+        wanted = sorted(set(topics))
+        about = f"hidden partitions of {', '.join(wanted[:3])}"
+        return self._retry(about, lambda cluster: lambda: hidden_partitions(cluster, wanted))
 
     def offsets(self, wanted: Mapping[TopicPartition, int], isolation: int) -> Mapping[TopicPartition, int]:
         """See `ports.BrokerLink`."""

@@ -32,6 +32,10 @@ class BrokerLink(Protocol):
         must agree on the leaders of the partitions. `offsets` then queries these leaders.
         """
 
+    def hidden(self, topics: Iterable[str]) -> Mapping[TopicPartition, int]:
+        """Return the partitions of these topics that brokers hide since the topic has fewer, each with the offset of a
+        consumer that has read all of its records."""
+
     def offsets(self, wanted: Mapping[TopicPartition, int], isolation: int) -> Mapping[TopicPartition, int]:
         """Return offsets by partition: for `EARLIEST` the log start, for `LATEST` the end (the last stable offset for
         committed reads), for a time in ms the first offset at or after it, -1 if there is none. Partitions that do not

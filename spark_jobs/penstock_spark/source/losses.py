@@ -49,6 +49,14 @@ def deleted_partition(one: TopicPartition, offset: int) -> str:
     return f"{named(one)} no longer exists; it had been read up to offset {offset}"
 
 
+def hidden_partition(one: TopicPartition, offset: int, drained: int) -> str:
+    """Message for a partition that brokers hide although it has unread records."""
+    return (
+        f"{named(one)} is hidden since the topic has fewer partitions, and its offsets {offset} to {drained - 1} "
+        "were not read; give the topic its partitions back (`penstock topic alter`) to read them"
+    )
+
+
 def vanished(one: TopicPartition) -> str:
     """Message for a partition that was deleted while the query started."""
     return f"{named(one)} existed when the query started, and no longer does"

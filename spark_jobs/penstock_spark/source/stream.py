@@ -30,7 +30,13 @@ from penstock_spark.model.ranges import EARLIEST, LATEST, OffsetRange
 from penstock_spark.options.source import SelectionKind, SourceOptions, TopicSelection
 from penstock_spark.progress.offsets import StreamOffset
 from penstock_spark.source import losses
-from penstock_spark.source.changes import TopologyChanges, compare, recreated_topics
+from penstock_spark.source.changes import (
+    TopologyChanges,
+    compare,
+    missing_partitions,
+    recreated_topics,
+    with_hidden,
+)
 from penstock_spark.source.discovery import (
     ExistingPartitions,
     attempts,
@@ -54,6 +60,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """With Trigger.AvailableNow: the ends at the start of the query."""
         self._latest: StreamOffset | None = None
         self._last_batch_s: float | None = None
+        self._hidden: dict[TopicPartition, int] = {}
+        """Hidden partitions of the last query for ends; see `latest_ends`."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return a marker for the start. Spark also calls this to repeat the first batch, whose own `@from` has the
@@ -80,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = self._now(begin)
         self._latest = now
         self._warn_once(*self._options.warnings, missing(self._options.selection, now.offsets))
-        found = compare(begin, now)
+        found = compare(begin, now, self._hidden)
         losses.LossReporter(self._options.fail_on_data_loss).report(found.losses)
         ends = self._ends(now, found, limit)
         assert ends is not None or not begin.initial, "the first batch does not wait: its start has no offsets"
@@ -119,7 +127,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _now(self, begin: StreamOffset) -> StreamOffset:
         if self._target is not None:
             return self._target
-        now = latest_ends(self._link(), self._options, begin)
+        now, self._hidden = latest_ends(self._link(), self._options, begin, self._hidden)
         if self._available_now:
             self._target = now
         return now
@@ -163,21 +171,29 @@ def starting_offset(link: BrokerLink, options: SourceOptions) -> StreamOffset:
     raise Unavailable(losses.vanished(absent[0]))
 
 
-def latest_ends(link: BrokerLink, options: SourceOptions, begin: StreamOffset) -> StreamOffset:
-    """Return the ends of all partitions.
+def latest_ends(
+    link: BrokerLink, options: SourceOptions, begin: StreamOffset, expected: Mapping[TopicPartition, int]
+) -> tuple[StreamOffset, dict[TopicPartition, int]]:
+    """Return the ends of all partitions, and the hidden ones of topics with fewer partitions (see `BrokerLink.hidden`).
+
+    A hidden partition ends where the query has read to, if it has read all. `expected` are the hidden partitions of the
+    last call: that brokers do not report them is no reason to ask all brokers.
 
     After a leader change an end may temporarily lie before the offsets read, and a broker with stale metadata may lack
     a topic or partition, or have an earlier topic of the name. So apparent losses are checked again with all brokers,
     as often as the options say.
     """
-    known = known_topics(begin.offsets, begin.ids)
+    known = known_topics(begin.offsets.keys() - expected.keys(), begin.ids)
     for attempt in attempts(options):
         existing = find_partitions(link, options.selection, known, confirmed=attempt > 0)
         ends = link.offsets(dict.fromkeys(existing.partitions, LATEST), options.isolation)
         now = StreamOffset(dict(ends), _topic_ids(existing, ends))
+        missing_topics = {one.topic for one in missing_partitions(begin, now)}
+        hidden = dict(link.hidden(missing_topics)) if missing_topics else {}
+        now = with_hidden(begin, now, hidden)
         if not compare(begin, now).losses:
             break
-    return now
+    return now, hidden
 
 
 def plan(link: BrokerLink, options: SourceOptions, begin: StreamOffset, until: StreamOffset) -> list[ReadTask]:
@@ -204,7 +220,7 @@ def _ranges(
     to_read = {one for one, end in until.offsets.items() if end > begins.get(one, -1)}
     # The planned partitions: the options may select others by now.
     planned = TopicSelection(SelectionKind.ASSIGN, partitions=frozenset(until.offsets))
-    existing = find_partitions(link, planned, known_topics(until.offsets, until.ids), confirmed=confirmed)
+    existing = find_partitions(link, planned, known_topics(to_read, until.ids), confirmed=confirmed)
     gone = recreated_topics(until, StreamOffset({}, existing.ids))
     log_starts = link.offsets(dict.fromkeys(to_read & existing.partitions, EARLIEST), options.isolation)
     lost = [text for topic, text in gone.items() if topic in {one.topic for one in to_read}]

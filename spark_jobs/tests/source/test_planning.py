@@ -43,6 +43,8 @@ class Cluster:
         """Partitions that disappear after each lookup."""
         self.coming = 0
         """Number of records that are appended to each partition right after a request by timestamp."""
+        self.hidden_parts: dict[TopicPartition, int] = {}
+        """Hidden partitions, with the offset of a consumer that has read all of them."""
 
     def topics(
         self, names: Iterable[str] | None, known: Mapping[str, TopicPartitions], *, confirmed: bool = False
@@ -56,6 +58,9 @@ class Cluster:
         wanted = {one.topic for one in self.parts} if names is None else set(names)
         counts = {name: sum(one.topic == name for one in self.parts) for name in wanted}
         return {name: TopicPartitions(name, self.ids.get(name), count) for name, count in counts.items() if count}
+
+    def hidden(self, topics: Iterable[str]) -> Mapping[TopicPartition, int]:
+        return {one: drained for one, drained in self.hidden_parts.items() if one.topic in topics}
 
     def offsets(self, wanted: Mapping[TopicPartition, int], isolation: int) -> Mapping[TopicPartition, int]:
         self.isolations.add(isolation)
@@ -408,6 +413,20 @@ class TestStreams:
         reader = Reader(Cluster(t=[(0, 9), (0, 6)]))
         end = reader.latestOffset(at(9), ALL)
         assert reader.ranges(at(9), end) == [("t", 1, 0, 6)]
+
+    def test_hidden_partitions_that_were_read_are_kept_without_asking_all_brokers(self) -> None:
+        cluster = Cluster(t=[(0, 5), (0, 6)])
+        reader = Reader(cluster)
+        cluster.parts = Cluster(t=[(0, 8)]).parts
+        cluster.hidden_parts = {TopicPartition("t", 1): 6}
+        assert reader.latestOffset(at(5, 6), ALL) == at(8, 6)
+        assert reader.ranges(at(5, 6), at(8, 6)) == [("t", 0, 5, 8)]
+        assert reader.latestOffset(at(8, 6), ALL) == at(8, 6)
+        assert cluster.known == {"t": TopicPartitions("t", OLD, 1)}
+        assert cluster.confirmed == [False, False, False]
+        cluster.parts = Cluster(t=[(0, 8), (0, 9)]).parts
+        assert reader.latestOffset(at(8, 6), ALL) == at(8, 9)
+        assert reader.ranges(at(8, 6), at(8, 9)) == [("t", 1, 6, 9)]
 
     def test_a_topic_that_is_named_and_not_there_is_warned_about_in_a_query_that_goes_on(
         self, caplog: pytest.LogCaptureFixture
