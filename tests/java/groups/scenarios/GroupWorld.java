@@ -162,15 +162,19 @@ final class GroupWorld implements AutoCloseable {
     static List<ConsumerRecord<String, String>> take(
             KafkaShareConsumer<String, String> consumer, int count, AcknowledgeType type) throws Exception {
         List<ConsumerRecord<String, String>> found = new ArrayList<>();
-        Check.eventually(count + " records", () -> {
-            for (ConsumerRecord<String, String> record : consumer.poll(POLL)) {
-                found.add(record);
-                if (type != null) {
-                    consumer.acknowledge(record, type);
+        try {
+            Check.eventually(count + " records", () -> {
+                for (ConsumerRecord<String, String> record : consumer.poll(POLL)) {
+                    found.add(record);
+                    if (type != null) {
+                        consumer.acknowledge(record, type);
+                    }
                 }
-            }
-            return found.size() >= count;
-        });
+                return found.size() >= count;
+            });
+        } catch (AssertionError e) {
+            throw new AssertionError(e.getMessage() + "; there are " + found, e);
+        }
         return found;
     }
 
