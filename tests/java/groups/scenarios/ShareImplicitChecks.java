@@ -33,7 +33,7 @@ final class ShareImplicitChecks implements GroupCheck.Group {
         checks.put("implicit-null-value", this::nullValue);
         checks.put("implicit-offset-gaps-of-transactions", this::offsetGaps);
         checks.put("implicit-subscription-change", this::subscriptionChange);
-        checks.put("implicit-unsubscribe-releases", this::unsubscribeReleases);
+        checks.put("implicit-unsubscribe-lets-locks-expire", this::unsubscribeLetsLocksExpire);
         checks.put("implicit-topic-created-later", this::topicCreatedLater);
         checks.put("implicit-partitions-added", this::partitionsAdded);
     }
@@ -216,9 +216,10 @@ final class ShareImplicitChecks implements GroupCheck.Group {
         Check.that(found.stream().allMatch(r -> r.topic().equals(second)), "records of the new topic alone");
     }
 
-    private void unsubscribeReleases(GroupWorld world) throws Exception {
+    /** The client neither acknowledges nor releases: the share session stays open with its connection. */
+    private void unsubscribeLetsLocksExpire(GroupWorld world) throws Exception {
         String topic = world.filled(2);
-        String group = world.shareGroup();
+        String group = world.shareGroup("share.record.lock.duration.ms", "10000");
         var consumer = world.share(group, topic);
         GroupWorld.take(consumer, 2);
         consumer.unsubscribe();
