@@ -117,6 +117,10 @@ def run_suites(
     quick: Annotated[bool, typer.Option(help="A smoke run: two rounds of next to nothing.")] = False,
     no_kafka: Annotated[bool, typer.Option("--no-kafka", help="Measure without Kafka.")] = False,
     null: Annotated[bool, typer.Option("--null", help="Kafka in both columns: the noise of the bench.")] = False,
+    restart: Annotated[
+        int | None,
+        typer.Option(min=1, help="Suite delayed: only the restarts, with this many waiting records."),
+    ] = None,
     penstock: Annotated[str, typer.Option(help="Command that starts the broker under test.")] = DEFAULT_COMMAND,
     penstock_node: Annotated[str, typer.Option(help="And a broker of the cluster under test.")] = CLUSTER_COMMAND,
 ) -> None:
@@ -127,7 +131,7 @@ def run_suites(
         raise typer.BadParameter(
             f"unknown suite {unknown[0]}; there are {', '.join(SUITES)}, and all, security, cluster and spark"
         )
-    options = Options(rounds, megabytes, _numbers(sizes), _numbers(acks), quick, null)
+    options = Options(rounds, megabytes, _numbers(sizes), _numbers(acks), quick, null, restart)
     console = Console() if sys.stdout.isatty() else Console(width=LOG_WIDTH)
     try:
         subject: Peer = Kafka("penstock", version=NEWEST) if null else Penstock(penstock)

@@ -41,6 +41,8 @@ class Options:
     acks: tuple[int, ...] = (1, -1)
     quick: bool = False
     against_itself: bool = False
+    restart: int | None = None
+    """For the suite `delayed`: measure only restarts, with this many records that wait."""
 
     def rounds_of(self, usual: int) -> int:
         return self.rounds or (2 if self.quick else usual)

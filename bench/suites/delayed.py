@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from bench import procfs
 from bench.loads import specs
 from bench.peers.broker import Broker
 from bench.peers.service import Service
@@ -45,10 +46,11 @@ KINDS = dict(zip(DELAYED_KINDS, (Kind(is_scheduled=False), Kind(is_scheduled=Tru
 def run(session: Session) -> None:
     """Measure Penstock alone: Kafka has no delays. Each round and kind has a new broker."""
     rounds = session.options.rounds_of(ROUNDS)
-    outstanding = session.options.scaled(OUTSTANDING)
+    outstanding = session.options.restart or session.options.scaled(OUTSTANDING)
     version = session.subject.version()
     parameters = {"outstanding": str(outstanding), "size_bytes": str(SIZE_BYTES)}
-    session.open_suite_of("delayed", rounds, dict.fromkeys(KINDS, version), parameters)
+    suite = "delayed-restart" if session.options.restart else "delayed"
+    session.open_suite_of(suite, rounds, dict.fromkeys(KINDS, version), parameters)
     for round_ in range(rounds):
         for name, kind in KINDS.items():
             with session.brokers(session.subject, cores=session.all_cores) as [broker]:
@@ -67,8 +69,11 @@ def _life(session: Session, broker: Service, round_: int, name: str, kind: Kind,
         session.record(DELAYED_WAITING, name, round_, filled | memory | {"empty_mb": empty_mb})
         for case, is_killed in DELAYED_RESTARTS.items():
             seconds = _restart_s(broker, topic, outstanding, is_killed=is_killed)
-            session.record(case, name, round_, {"seconds": seconds, **resident(broker)})
-            session.console.print(f"  round {round_}, {name}, {case}: {seconds:.2f} s")
+            cpu_s = procfs.cpu_s(*broker.pids)
+            session.record(case, name, round_, {"seconds": seconds, "broker_cpu_s": cpu_s, **resident(broker)})
+            session.console.print(f"  round {round_}, {name}, {case}: {seconds:.2f} s, {cpu_s:.2f} s of CPU")
+        if session.options.restart:
+            return
         due_topic = stack.enter_context(session.topic(due, 1))
         spec = _due(session, due, due_topic, kind)
         session.record(DELAYED_LATENESS, name, round_, session.measure(due, spec, [broker]))

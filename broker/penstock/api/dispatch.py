@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
+from functools import partial
+from typing import Any
 
 from penstock.api.authorization.access import OUTDATED_RIGHTS
 from penstock.api.authorization.enforcement import Admission, Enforcement
@@ -51,7 +53,7 @@ class Dispatcher:
         self.produce, self.fetch, self.versions = produce, fetch, versions
         self.stats, self.enforcement = stats, enforcement
         self.routes = {route.request.KEY: route for route in routes}
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Future[Any]] = set()
 
     def may_be_broker(self, peer: PeerInfo) -> bool:
         """Return whether a client may do what only brokers do; without authorization everyone may."""
@@ -116,7 +118,7 @@ class Dispatcher:
         self.run_handler(route, request, context, header)
 
     def run_handler(self, route: Route, request: Payload, context: RequestContext, header: RequestHeader) -> None:
-        """Call the handler with what is allowed of the request; an awaitable response is awaited in a task."""
+        """Call the handler with what is allowed of the request; a coroutine of the response runs in a task."""
         started, admission = self.stats.now_s(), None
         try:
             if self.enforcement is not None:
@@ -136,9 +138,32 @@ class Dispatcher:
             return
         if context.meter is not None:
             result = context.meter.timed(result)
+        if isinstance(result, asyncio.Future):  # needs no task
+            self.tasks.add(result)
+            result.add_done_callback(partial(self.on_response, route, request, context, header, started, admission))
+            return
         task = asyncio.ensure_future(self.await_response(result, route, request, context, header, started, admission))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+
+    def on_response(
+        self,
+        route: Route,
+        request: Payload,
+        context: RequestContext,
+        header: RequestHeader,
+        started: float,
+        admission: Admission | None,
+        response: asyncio.Future[Payload],
+    ) -> None:
+        """Send the response of a handler that has returned a future."""
+        self.tasks.discard(response)
+        if response.cancelled():
+            return
+        try:
+            self.reply(response.result(), header, context.exchange, started, admission)
+        except Exception as e:
+            self.handle_failure(e, route, request, context.exchange, header)
 
     async def await_response(
         self,

@@ -38,9 +38,9 @@ class RequestContext:
 
 
 Handler = Callable[[Any, RequestContext], Payload | Awaitable[Payload] | None]
-"""(request, context) → response, or a coroutine of it; None if the handler replies through the exchange, as it must for
-a response with slices of log files. Errors belong in the response. An exception that escapes is
-logged and becomes UNKNOWN_SERVER_ERROR if the response can carry it; otherwise the connection is closed.
+"""(request, context) → response, or a coroutine or future of it; None if the handler replies through the exchange, as
+it must for a response with slices of log files. Errors belong in the response. An exception that escapes is logged and
+becomes UNKNOWN_SERVER_ERROR if the response can carry it; otherwise the connection is closed.
 """
 
 Decoder = Callable[[int, memoryview, int], Payload]

@@ -23,7 +23,14 @@ from penstock.log.search import (
 from penstock.log.types import CorruptLog
 from penstock.runtime.files import File
 from penstock.wire.batch import BatchHeader
-from penstock.wire.scheduled_batch import is_delivered, is_scheduled, parse_origins, parse_table, table_size
+from penstock.wire.scheduled_batch import (
+    is_delivered,
+    is_scheduled,
+    parse_origins,
+    parse_places,
+    parse_table,
+    table_size,
+)
 from penstock.wire.schema import MalformedMessage
 
 
@@ -144,10 +151,11 @@ def find_places(view: SearchView, locations: list[int], files: ExitStack) -> dic
         file = files.enter_context(open_segment(view, segment))
         if file is not None:
             offsets = (segment.indexes or load_indexes(view.files, segment)).offsets
-            for location in locations[at:stop]:
+            in_segment = locations[at:stop]
+            for location in in_segment:
                 if location not in places and location >= segment.base_offset:
                     position = offsets.floor(location - segment.base_offset)
-                    add_places(places, file, searched, position, locations[at:stop], location)
+                    add_places(places, file, searched, position, in_segment, location)
         at = stop
     return places
 
@@ -162,13 +170,12 @@ def add_places(
             continue
         if header.base_offset > first or not is_scheduled(header):
             return
+        in_batch = locations[bisect_left(locations, first) : bisect_left(locations, header.last_offset + 1)]
+        rows = [location - header.base_offset for location in in_batch]
         try:
-            table = parse_table(file.read_at(found, table_size(header)), header)
+            table = file.read_at(found, table_size(header))
+            for location, (at, size_bytes) in zip(in_batch, parse_places(table, header, rows), strict=True):
+                places[location] = BodyPlace(file, found + at, size_bytes, path)
         except MalformedMessage as e:
             raise CorruptLog(f'"{path}": {e}') from e
-        ends = [0, *(row[3] for row in table.rows)]
-        stop = bisect_left(locations, header.last_offset + 1)
-        for location in locations[bisect_left(locations, first) : stop]:
-            start, end = ends[location - header.base_offset], ends[location - header.base_offset + 1]
-            places[location] = BodyPlace(file, found + table.bodies_at + start, end - start, path)
         return

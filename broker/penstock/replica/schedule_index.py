@@ -181,7 +181,7 @@ class ScheduleIndex:
 
     def has_removed_taken(self) -> bool:
         """Return whether a taken record was cancelled meanwhile."""
-        return self.taken_changed or any(self.is_removed(record) for record in self.taken)
+        return self.taken_changed or (self.has_removals and any(map(self.is_removed, self.taken)))
 
     def open_next(self) -> None:
         """Sort the records of the next second or minute."""
@@ -194,11 +194,7 @@ class ScheduleIndex:
             self.split_end_ms = max(self.split_end_ms, end_ms)
             if len(rows) > MAX_SORTED * WIDTH:
                 self.sorted_end_ms = max(self.sorted_end_ms, key * MINUTE_MS)
-                self.count -= len(rows) // WIDTH
-                numbers = iter(rows)
-                for due_ms, origin, key_hash, location in zip(numbers, numbers, numbers, numbers, strict=True):
-                    if not self.is_removed_row(origin, key_hash, location):
-                        self.add(due_ms, origin, key_hash, location)
+                self.split(rows)
                 return
         self.sorted_end_ms = max(self.sorted_end_ms, end_ms)
         numbers = iter(rows)
@@ -210,7 +206,27 @@ class ScheduleIndex:
         self.count -= len(rows) // WIDTH - len(found)
         self.sorted = sorted(found + self.sorted)
 
+    def split(self, rows: Rows) -> None:
+        """Divide the records of a minute into seconds. A minute may have a million, so each costs one step."""
+        seconds, is_checked = self.seconds, self.has_removals
+        numbers = iter(rows)
+        for row in zip(numbers, numbers, numbers, numbers, strict=True):
+            if is_checked and self.is_removed_row(row[1], row[2], row[3]):
+                self.count -= 1
+                continue
+            second = row[0] // SECOND_MS
+            try:
+                seconds[second].extend(row)
+            except KeyError:
+                seconds[second] = array("q", row)
+                heapq.heappush(self.second_keys, second)
+
     # Removal
+
+    @property
+    def has_removals(self) -> bool:
+        """Whether cancellations or replacements were not applied to all records."""
+        return bool(self.cancelled or self.replaced or self.sweeping[0] or self.sweeping[1])
 
     def is_removed(self, record: WaitingRecord) -> bool:
         """Return whether a record is cancelled, or replaced by a later batch."""

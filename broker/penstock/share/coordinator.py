@@ -16,7 +16,7 @@ from penstock.group.coordinator import GroupCoordinator
 from penstock.group.coordinator_shard import CoordinatorShard
 from penstock.runtime.logging import get_logger
 from penstock.share.partition import ShareSnapshot
-from penstock.share.state import InvalidShareState, ShareState, StateVersion, decode_state, encode_state
+from penstock.share.state import InvalidShareState, ShareState, StateVersion, decode_head, decode_state, encode_state
 from penstock.share.state_client import ClaimResult, SharePartitionKey, StateWrite
 from penstock.state import keys
 from penstock.state.store import DeleteOp, PutOp, Store, StoreEntry, StoreError, StoreUnavailable
@@ -154,10 +154,11 @@ class ShareStates:
         """Store a state that its claimer has changed. Returns NONE once it is durable.
 
         Errors: FENCED_LEADER_EPOCH after a later claim, FENCED_STATE_EPOCH if an administrator has set the start
-        offset, INVALID_REQUEST for malformed bytes, and those of coordinators.
+        offset, INVALID_REQUEST for malformed bytes, and those of coordinators. The runs are not checked: the leader is
+        in this process, or the API has checked what another broker has sent.
         """
         try:
-            version = decode_state(write.data).version
+            version = decode_head(write.data).version
         except InvalidShareState as e:
             log.warning("rejecting the state of a share-partition", group=write.key.group_id, reason=str(e))
             return ErrorCode.INVALID_REQUEST

@@ -22,6 +22,8 @@ log = get_logger(__name__)
 
 RETRY_S = 0.5
 """Delay before a failed write is repeated without a new acknowledgement."""
+AckListener = Callable[[ErrorCode], None]
+"""Called with the outcome of an acknowledgement. Must not raise, and must leave work to later turns of the loop."""
 FENCED = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
 
 
@@ -47,7 +49,7 @@ class SharePartitionLeader:
         self.is_fenced = False
         self._version: StateVersion = claimed.version
         self._writer, self._on_available = writer, on_available
-        self._waiting: dict[int, list[asyncio.Future[ErrorCode]]] = {}
+        self._waiting: dict[int, list[AckListener]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms = NEVER
         self._task: asyncio.Task[None] | None = None
@@ -65,19 +67,17 @@ class SharePartitionLeader:
         self._schedule()
         return acquired
 
-    def acknowledge(self, member: str, batches: Sequence[AckBatch]) -> asyncio.Future[ErrorCode]:
-        """Apply acknowledgements. The future resolves when they are durable, or with the error."""
-        done: asyncio.Future[ErrorCode] = self._loop.create_future()
+    def acknowledge(self, member: str, batches: Sequence[AckBatch], on_done: AckListener) -> None:
+        """Apply acknowledgements. Calls `on_done` when they are durable, or with the error, perhaps at once."""
         if self.is_fenced:
-            done.set_result(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return done
+            on_done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
         error, write = self.partition.acknowledge(member, batches, self.now_ms())
-        if write:
-            self._waiting.setdefault(write, []).append(done)
-        else:
-            done.set_result(error)
         self._schedule()
-        return done
+        if write:
+            self._waiting.setdefault(write, []).append(on_done)
+        else:
+            on_done(error)
 
     def release_member(self, member: str) -> None:
         """Release what a member holds: its session has ended."""
@@ -149,7 +149,7 @@ class SharePartitionLeader:
                     return
                 number = self.partition.complete_write(not error)
                 self._end_write()
-                self._answer(self._waiting.pop(number, ()), client_error(error))
+                answer(self._waiting.pop(number, ()), client_error(error))
                 if error in FENCED:
                     log.info("a share-partition continues elsewhere", partition=self.key, error=error.name)
                     self._fence()
@@ -184,13 +184,14 @@ class SharePartitionLeader:
             self._timer.cancel()
             self._timer = None
         waiting, self._waiting = self._waiting, {}
-        for futures in waiting.values():
-            self._answer(futures, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for listeners in waiting.values():
+            answer(listeners, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def _answer(self, futures: Iterable[asyncio.Future[ErrorCode]], error: ErrorCode) -> None:
-        for future in futures:
-            if not future.done():
-                future.set_result(error)
+
+def answer(listeners: Iterable[AckListener], error: ErrorCode) -> None:
+    """Report the outcome of acknowledgements."""
+    for on_done in listeners:
+        on_done(error)
 
 
 def client_error(error: ErrorCode) -> ErrorCode:

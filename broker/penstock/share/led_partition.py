@@ -33,8 +33,12 @@ FINAL_CLAIM_ERRORS = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, *FENCED_CLAIMS})
 class ShareReader(Protocol):
     """A share fetch that waits."""
 
-    def on_data(self, grown_bytes: int) -> None:
-        """Handle records that may have become available; `grown_bytes` is about how much was committed."""
+    @property
+    def may_respond(self) -> bool:
+        """Whether the response waits for records only, not for acknowledgements."""
+
+    def finish_if_satisfied(self) -> None:
+        """Respond if there are records or errors for it."""
 
     def on_end(self) -> None:
         """Respond: the partition can no longer be read."""
@@ -67,6 +71,7 @@ class LedSharePartition:
         "_config",
         "_delays",
         "_host",
+        "_is_scheduled",
         "_letters_task",
         "_task",
         "decoder",
@@ -88,6 +93,7 @@ class LedSharePartition:
         """Why the claim failed for good."""
         self.is_closed = False
         self.waiting: dict[ShareReader, None] = {}
+        self._is_scheduled = False
         self.last_used_s = 0.0
         self._config: ShareGroupConfig | None = None
         self._letters_task: asyncio.Task[None] | None = None
@@ -133,10 +139,28 @@ class LedSharePartition:
                 task.cancel()
         self.wake()
 
+    @property
+    def may_have_records(self) -> bool:
+        """Whether a member may acquire records now."""
+        offset = self.leader.partition.next_fetch_offset() if self.leader is not None else None
+        return offset is not None and offset < self.role.visible_offset
+
     def wake(self) -> None:
-        """Let the waiting fetches look for available records."""
-        for reader in list(self.waiting):
-            reader.on_data(0)
+        """Let the waiting fetches look for available records at the end of this event loop iteration."""
+        if self.waiting and not self._is_scheduled:
+            self._is_scheduled = True
+            self._host.loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Let the waiting fetches look for records in turn, as long as there are any, or for what ends their wait.
+
+        A fetch that waits for acknowledgements cannot respond yet: records go to the others first.
+        """
+        self._is_scheduled = False
+        for reader in sorted(self.waiting, key=_is_late):
+            if not self.is_closed and not self.error and not self.may_have_records:
+                return
+            reader.finish_if_satisfied()
 
     # Implementation of `replica.partition.Reader`
 
@@ -144,8 +168,7 @@ class LedSharePartition:
         """Pass on that the partition has new records, or a new log start."""
         if self.leader is not None and self.role.log.start_offset > self.leader.partition.start_offset:
             self.leader.on_log_start(self.role.log.start_offset)
-        for reader in list(self.waiting):
-            reader.on_data(grown_bytes)
+        self.wake()
 
     def on_end(self) -> None:
         """Close if the role has ended; let waiting fetches respond."""
@@ -225,6 +248,10 @@ class LedSharePartition:
     def _current_config(self) -> ShareGroupConfig:
         assert self._config is not None, "an open share-partition has the settings of its group"
         return self._config
+
+
+def _is_late(reader: ShareReader) -> bool:
+    return not reader.may_respond
 
 
 def limits_of(config: ShareGroupConfig) -> ShareLimits:

@@ -426,7 +426,7 @@ class SharePartition:
             return None
         self.in_flight_write, self.is_dirty = self._next_write, False
         self._next_write += 1
-        runs, dead_letters = self.window.states(durable_state), self.dead_letters.begin_write()
+        runs, dead_letters = self.window.durable_states(), self.dead_letters.begin_write()
         return ShareSnapshot(runs[0].first if runs else self.window.end_offset, runs, dead_letters)
 
     def complete_write(self, is_durable: bool) -> int:
@@ -438,9 +438,7 @@ class SharePartition:
         write, self.in_flight_write = self.in_flight_write, 0
         assert write, "a write completes that was not begun"
         self.dead_letters.complete_write(is_durable)
-        for run in self.window:
-            if run.write != write:
-                continue
+        for run in [run for run in self.window if run.write == write]:
             assert run.next_state is not None, f"offsets {run.first}-{run.last} are in write {write} without a change"
             if not is_durable:
                 run.next_state, run.write, run.delay_ends_ms = None, 0, 0.0
@@ -452,10 +450,3 @@ class SharePartition:
         self.window.merge(self.window.start_offset, self.window.end_offset - 1)
         self.window.trim()
         return write
-
-
-def durable_state(run: Run) -> RecordState:
-    """Return the state of a run as it is stored: with what is acknowledged, without locks."""
-    if run.next_state is not None:
-        return run.next_state
-    return RecordState.AVAILABLE if run.state is RecordState.ACQUIRED else run.state

@@ -13,7 +13,7 @@ from uuid import UUID
 from penstock.group.coordinator import GroupCoordinator
 from penstock.runtime.logging import get_logger
 from penstock.share.coordinator import ShareStates
-from penstock.share.state import InvalidShareState, decode_state
+from penstock.share.state import InvalidShareState, decode_head, decode_state
 from penstock.share.state_client import ClaimResult, SharePartitionKey, StateWrite
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import read_share_group_state as reading
@@ -167,13 +167,13 @@ class RoutedStates:
         topics: dict[UUID, writing.WriteStateData] = {}
         for (_, topic_id, index), data in writes:
             topic = topics.setdefault(topic_id, writing.WriteStateData(topic_id=topic_id, partitions=[]))
-            (state_epoch, leader_epoch, _), snapshot = decode_state(data)
+            _, (state_epoch, leader_epoch, _), start_offset = decode_head(data)
             topic.partitions.append(
                 writing.PartitionData(
                     partition=index,
                     state_epoch=state_epoch,
                     leader_epoch=leader_epoch,
-                    start_offset=snapshot.start_offset,
+                    start_offset=start_offset,
                     state=data,
                 )
             )

@@ -38,7 +38,10 @@ MAX_DELIVERY_COUNT = 1 << 15
 MAX_OFFSET = (1 << 63) - 1
 STATE_CODES = (RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED, RecordState.ARCHIVING)
 """The states by their stored number. Format 1 has no ARCHIVING."""
+CODES_BY_STATE = {state: code for code, state in enumerate(STATE_CODES)}
 STATE_BITS = 2
+ONE_BYTE_VARLONG, ONE_BYTE_UVARINT = 1 << 6, 1 << 7
+"""Numbers from 0 to below these are encoded in one byte."""
 CLAIM_SHIFT = 32
 
 
@@ -84,20 +87,30 @@ def encode_state(state: ShareState) -> bytes:
     """Encode a state, in at most `MAX_STATE_BYTES`."""
     (state_epoch, leader_epoch, write), (start_offset, runs, dead_letters) = state
     assert len(runs) <= MAX_RUNS, f"a share-partition has {len(runs)} runs, more than {MAX_RUNS}"
-    is_new = dead_letters is not None or any(run.state is RecordState.ARCHIVING for run in runs)
+    is_new = dead_letters is not None or RecordState.ARCHIVING in [run[2] for run in runs]
     form = DEAD_LETTER_FORMAT if is_new else FORMAT
     out = bytearray(HEAD.pack(form, state_epoch, leader_epoch, write, start_offset))
     if is_new:
         out += encode_dead_letters(dead_letters)
     write_uvarint(out, len(runs))
-    position = start_offset
-    for first, last, record_state, delivery_count in runs:
-        assert first == position <= last, f"a run from {first} does not follow offset {position}"
-        write_varlong(out, last - first + 1)
-        write_uvarint(out, delivery_count << STATE_BITS | STATE_CODES.index(record_state))
-        position = last + 1
+    encode_runs(out, runs, start_offset)
     assert len(out) <= MAX_STATE_BYTES, f"a state of {len(runs)} runs has {len(out)} bytes"
     return bytes(out)
+
+
+def encode_runs(out: bytearray, runs: Sequence[StateRun], start_offset: int) -> None:
+    """Append the runs. Most take two bytes: a state has thousands of them where neighbours differ."""
+    append, position = out.append, start_offset
+    for first, last, record_state, delivery_count in runs:
+        assert first == position <= last, f"a run from {first} does not follow offset {position}"
+        position = last + 1
+        length, packed = position - first, delivery_count << STATE_BITS | CODES_BY_STATE[record_state]
+        if length < ONE_BYTE_VARLONG and packed < ONE_BYTE_UVARINT:
+            append(length << 1)
+            append(packed)
+        else:
+            write_varlong(out, length)
+            write_uvarint(out, packed)
 
 
 def encode_dead_letters(state: DeadLetterState | None) -> bytes:
@@ -108,8 +121,16 @@ def encode_dead_letters(state: DeadLetterState | None) -> bytes:
     return b"\x01" + DEAD_LETTERS.pack(producer_id, epoch, sequence, topic_id.bytes, partition, first, count)
 
 
-def decode_state(data: Buffer) -> ShareState:
-    """Decode a state. Raises InvalidShareState."""
+class StateHead(NamedTuple):
+    """The start of an encoded state."""
+
+    form: int
+    version: StateVersion
+    start_offset: int
+
+
+def decode_head(data: Buffer) -> StateHead:
+    """Decode the start of a state, whose runs may be damaged. Raises InvalidShareState."""
     if not HEAD.size < len(data) <= MAX_STATE_BYTES:
         raise InvalidShareState(f"a share-partition's state has {len(data)} bytes")
     form, state_epoch, leader_epoch, write, start_offset = HEAD.unpack_from(data)
@@ -117,6 +138,12 @@ def decode_state(data: Buffer) -> ShareState:
         raise InvalidShareState(f"unknown format {form}")
     if min(state_epoch, leader_epoch, write, start_offset) < 0:
         raise InvalidShareState("an epoch, a write number or the start offset is negative")
+    return StateHead(form, StateVersion(state_epoch, leader_epoch, write), start_offset)
+
+
+def decode_state(data: Buffer) -> ShareState:
+    """Decode a state. Raises InvalidShareState."""
+    form, version, start_offset = decode_head(data)
     codes: Sequence[RecordState] = STATE_CODES[:-1]
     at, dead_letters = HEAD.size, None
     try:
@@ -129,7 +156,7 @@ def decode_state(data: Buffer) -> ShareState:
     if dead_letters is not None and dead_letters.size:
         check_outstanding(dead_letters, runs)
     snapshot = ShareSnapshot(start_offset, runs, dead_letters)
-    return ShareState(StateVersion(state_epoch, leader_epoch, write), snapshot)
+    return ShareState(version, snapshot)
 
 
 def decode_dead_letters(data: Buffer) -> tuple[DeadLetterState | None, int]:
@@ -162,8 +189,12 @@ def decode_runs(data: Buffer, at: int, start_offset: int, codes: Sequence[Record
     runs: list[StateRun] = []
     position = start_offset
     for _ in range(count):
-        length, at = read_varlong(data, at)
-        packed, at = read_uvarint(data, at)
+        length, packed = data[at], data[at + 1]
+        if length < ONE_BYTE_UVARINT and not length & 1 and packed < ONE_BYTE_UVARINT:
+            length, at = length >> 1, at + 2
+        else:
+            length, at = read_varlong(data, at)
+            packed, at = read_uvarint(data, at)
         code, delivery_count = packed & (1 << STATE_BITS) - 1, packed >> STATE_BITS
         if length <= 0 or code >= len(codes) or delivery_count > MAX_DELIVERY_COUNT:
             raise InvalidShareState(f"invalid run of {length} offsets at {position}")

@@ -39,7 +39,8 @@ KEY = struct.Struct(">hh")
 KEY_VERSION, KEY_TYPE = 0, 0x5053
 """Version and type of the control record. Clients ignore types that they do not know."""
 FORMAT = 1
-ROW = struct.Struct(">qqqI")
+ROW, END = struct.Struct(">qqqI"), struct.Struct(">I")
+END_IN_ROW = ROW.size - END.size
 OWN_OFFSET = -1
 """Origin of a record that is scheduled in this batch for the first time."""
 CANCELS = -1
@@ -150,6 +151,34 @@ def table_size(header: BatchHeader) -> int:
 def parse_table(batch: Buffer, header: BatchHeader) -> RowTable:
     """Return the rows of a scheduled batch, of which at least the first `table_size` bytes are given. Raises
     MalformedMessage."""
+    rows_at, bodies_at, bodies_size = find_rows(batch, header)
+    rows = list(ROW.iter_unpack(batch[rows_at:bodies_at]))
+    end = 0
+    for row in rows:
+        if row[3] < end:
+            raise MalformedMessage(f"the bodies of the scheduled batch at offset {header.base_offset} overlap")
+        end = row[3]
+    if end != bodies_size:
+        raise mismatch(header)
+    return RowTable(bodies_at, rows)
+
+
+def parse_places(batch: Buffer, header: BatchHeader, rows: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the position in the batch and the size of the bodies of some rows, by their numbers, without a look at the
+    others. At least the first `table_size` bytes of the batch are given. Raises MalformedMessage."""
+    rows_at, bodies_at, bodies_size = find_rows(batch, header)
+    for row in rows:
+        end_at = rows_at + ROW.size * row + END_IN_ROW
+        (end,) = END.unpack_from(batch, end_at)
+        start = END.unpack_from(batch, end_at - ROW.size)[0] if row else 0
+        if not start <= end <= bodies_size:
+            raise MalformedMessage(f"row {row} of the scheduled batch at offset {header.base_offset} is damaged")
+        yield bodies_at + start, end - start
+
+
+def find_rows(batch: Buffer, header: BatchHeader) -> tuple[int, int, int]:
+    """Return (position of the first row, position of the bodies, their size) in a scheduled batch, of which all rows
+    are given. Raises MalformedMessage."""
     try:
         at = HEADER_SIZE
         _, at = read_varlong(batch, at)
@@ -159,25 +188,20 @@ def parse_table(batch: Buffer, header: BatchHeader) -> RowTable:
         if key_size != KEY.size or KEY.unpack_from(batch, at) != (KEY_VERSION, KEY_TYPE):
             raise MalformedMessage("a scheduled batch without the key of one")
         value_size, at = read_varlong(batch, at + KEY.size)
-        count = header.last_offset_delta + 1
         if batch[at] != FORMAT:
             raise MalformedMessage(f"a scheduled batch has format {batch[at]}; this version reads {FORMAT}")
-        at += 1
-        bodies_at = at + ROW.size * count
-        bodies_size = value_size - 1 - ROW.size * count
-        rows = list(ROW.iter_unpack(batch[at:bodies_at]))
     except (IndexError, struct.error) as e:
         raise MalformedMessage(f"the scheduled batch at offset {header.base_offset} is damaged: {e}") from e
-    end = 0
-    for row in rows:
-        if row[3] < end:
-            raise MalformedMessage(f"the bodies of the scheduled batch at offset {header.base_offset} overlap")
-        end = row[3]
-    if len(rows) != count or end != bodies_size or bodies_at + end > header.size_bytes:
-        raise MalformedMessage(
-            f"the scheduled batch at offset {header.base_offset} has rows that do not match its size"
-        )
-    return RowTable(bodies_at, rows)
+    rows_at, rows_size = at + 1, ROW.size * (header.last_offset_delta + 1)
+    bodies_at, bodies_size = rows_at + rows_size, value_size - 1 - rows_size
+    if bodies_size < 0 or bodies_at > len(batch) or bodies_at + bodies_size > header.size_bytes:
+        raise mismatch(header)
+    return rows_at, bodies_at, bodies_size
+
+
+def mismatch(header: BatchHeader) -> MalformedMessage:
+    """Return the error of a batch whose rows do not match its size."""
+    return MalformedMessage(f"the scheduled batch at offset {header.base_offset} has rows that do not match its size")
 
 
 def parse_origins(batch: Buffer, header: BatchHeader) -> Iterator[int]:

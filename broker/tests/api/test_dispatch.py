@@ -93,6 +93,26 @@ async def test_a_handler_that_waits_does_not_hold_up_the_next_and_each_answer_ha
     await until(lambda: not wire.dispatcher.tasks)
 
 
+async def test_a_handler_may_return_a_future_which_closing_cancels(wire: Wire) -> None:
+    futures: list[asyncio.Future[HeartbeatResponse]] = []
+
+    def handler(request: HeartbeatRequest, context: RequestContext) -> asyncio.Future[HeartbeatResponse]:
+        futures.append(asyncio.get_running_loop().create_future())
+        return futures[-1]
+
+    serve(wire, handler)
+    first = beat(wire)
+    await asyncio.sleep(0)
+    assert not first.completed
+    futures[0].set_result(HeartbeatResponse(error_code=27))
+    await until(lambda: first.completed)
+    assert error_in(wire, first) == 27
+    second = beat(wire)
+    await wire.dispatcher.close()
+    assert futures[1].cancelled()
+    assert not second.completed
+
+
 async def test_handlers_begin_in_the_order_of_their_requests(wire: Wire) -> None:
     begun: list[str] = []
 
@@ -160,7 +180,13 @@ def not_encodable(request: HeartbeatRequest, context: RequestContext) -> Heartbe
     return HeartbeatResponse(error_code=1 << 40)
 
 
-@pytest.mark.parametrize("handler", [failing, failing_later, not_encodable])
+def failing_future(request: HeartbeatRequest, context: RequestContext) -> asyncio.Future[HeartbeatResponse]:
+    future: asyncio.Future[HeartbeatResponse] = asyncio.get_running_loop().create_future()
+    future.set_exception(RuntimeError("broken"))
+    return future
+
+
+@pytest.mark.parametrize("handler", [failing, failing_later, failing_future, not_encodable])
 @pytest.mark.parametrize("version", [0, 4])
 async def test_a_handler_that_fails_is_answered_with_an_unknown_server_error(
     wire: Wire, handler: Any, version: int
@@ -171,7 +197,7 @@ async def test_a_handler_that_fails_is_answered_with_an_unknown_server_error(
     assert error_in(wire, exchange, version) == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-@pytest.mark.parametrize("handler", [failing, failing_later])
+@pytest.mark.parametrize("handler", [failing, failing_later, failing_future])
 async def test_where_the_answer_cannot_carry_an_error_the_connection_ends(wire: Wire, handler: Any) -> None:
     serve(wire, handler, failure=None)
     exchange = beat(wire)
@@ -179,7 +205,7 @@ async def test_where_the_answer_cannot_carry_an_error_the_connection_ends(wire: 
     assert exchange.aborted == "Heartbeat failed"
 
 
-@pytest.mark.parametrize("handler", [failing, failing_later])
+@pytest.mark.parametrize("handler", [failing, failing_later, failing_future])
 async def test_a_failure_that_cannot_be_told_ends_the_connection_too(wire: Wire, handler: Any) -> None:
     def failure(request: HeartbeatRequest, error: int) -> HeartbeatResponse:
         raise Planted

@@ -146,6 +146,61 @@ async def test_a_released_record_wakes_a_fetch(broker):
     assert acquired(await two.answer(exchange)) == [(0, 0, 2)]
 
 
+class Looker:
+    """A fetch that waits and never takes what it finds; counts how often it looks."""
+
+    may_respond = True
+
+    def __init__(self):
+        self.looks = 0
+
+    def finish_if_satisfied(self):
+        self.looks += 1
+
+    def on_end(self):
+        self.looks += 1
+
+
+async def test_an_acknowledgement_wakes_fetches_only_if_it_makes_records_available(broker):
+    await append(broker, 1, 1)
+    member, looker = ShareMember(broker), Looker()
+    await member.fetch("t")
+    (led,) = broker.services.share
+    led.waiting[looker] = None
+    assert ack_error(await member.acknowledge({"t": [(0, 0, [ACCEPT])]})) == E.NONE
+    await asyncio.sleep(0)
+    assert not looker.looks
+    assert ack_error(await member.acknowledge({"t": [(1, 1, [RELEASE])]})) == E.NONE
+    await until(lambda: looker.looks)
+
+
+async def test_a_record_wakes_no_further_fetch_than_the_one_that_gets_it(broker):
+    one, two, looker = ShareMember(broker, "m1"), ShareMember(broker, "m2"), Looker()
+    first, second = one.start("t"), two.start("t")
+    await until(lambda: any(led.leader for led in broker.services.share))
+    (led,) = broker.services.share
+    led.waiting[looker] = None
+    await append(broker, 1)
+    assert acquired(await one.answer(first)) == [(0, 0, 1)]
+    await append(broker, 1)
+    assert acquired(await two.answer(second)) == [(1, 1, 1)]
+    assert not looker.looks
+
+
+async def test_records_go_first_to_fetches_that_do_not_wait_for_acknowledgements(broker):
+    await append(broker, 1, 1)
+    one, two, three = (ShareMember(broker, f"m{i}") for i in range(3))
+    await one.fetch("t", max_records=1)
+    await three.fetch("t", max_records=1)
+    first = one.start(acks={"t": [(0, 0, [ACCEPT])]})
+    second = two.start("t")
+    three.lose()
+    assert acquired(await two.answer(second)) == [(1, 1, 2)]
+    assert not first.completed
+    await append(broker, 1)
+    assert acquired(await one.answer(first)) == [(2, 2, 1)]
+
+
 async def test_a_lost_connection_gives_up_a_waiting_fetch(broker):
     member = ShareMember(broker)
     exchange = member.start("t")

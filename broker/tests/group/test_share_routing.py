@@ -171,3 +171,14 @@ def test_requests_of_no_leader_are_refused(run_remote):
         assert result.partitions[0].error_code == E.INVALID_REQUEST
 
     run_remote(scene)
+
+
+def test_a_state_whose_runs_another_broker_has_damaged_is_refused(run_remote):
+    async def scene(cluster, remote):
+        claimed = await remote.client.claim(KEY, 4, 50)
+        write, written = next_write(claimed.state)
+        assert await remote.client.write(StateWrite(KEY, write.data[:-1])) is E.INVALID_REQUEST
+        assert await remote.client.write(write) is E.NONE
+        assert (await cluster.owner("g").share_states.claim(KEY, 4, 0)).state.snapshot == written.snapshot
+
+    run_remote(scene)

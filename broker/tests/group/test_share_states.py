@@ -331,7 +331,13 @@ class Leading:
         return self.leader.acquire(AcquireRequest(member, 500), offset, [LogBatch(0, 9)] if offset < 10 else [])
 
     async def ack(self, first, last, ack_type=AckType.ACCEPT, member="a"):
-        return await self.leader.acknowledge(member, [AckBatch(first, last, [ack_type])])
+        return await self.start(member, [AckBatch(first, last, [ack_type])])
+
+    def start(self, member, batches):
+        """Start an acknowledgement. Returns a future of its outcome."""
+        done = asyncio.get_running_loop().create_future()
+        self.leader.acknowledge(member, batches, done.set_result)
+        return done
 
 
 async def lead(broker, leader_epoch=4):
@@ -422,7 +428,7 @@ def test_closing_a_leader_answers_those_who_wait(run_cluster):
         broker = cluster.owner("g")
         leading = await lead(broker)
         leading.acquire()
-        waiting = leading.leader.acknowledge("a", [AckBatch(0, 9, [AckType.ACCEPT])])
+        waiting = leading.start("a", [AckBatch(0, 9, [AckType.ACCEPT])])
         await leading.leader.close()
         assert await waiting is E.NOT_LEADER_OR_FOLLOWER
 

@@ -27,6 +27,7 @@ from penstock.wire.scheduled_batch import (
     is_delivered,
     is_scheduled,
     parse_origins,
+    parse_places,
     parse_table,
     table_size,
 )
@@ -110,6 +111,38 @@ def test_a_damaged_scheduled_batch_is_refused_or_read_within_its_bounds(
         return
     assert len(table.rows) == len(rows)
     assert 0 <= table.rows[-1][3] <= header.size_bytes - table.bodies_at
+
+
+@given(ROWS, st.data())
+def test_the_bodies_of_single_rows_are_found_where_the_whole_table_has_them(
+    rows: list[ScheduledRow], data: st.DataObject
+) -> None:
+    batch = build_scheduled(rows, None, 99)
+    header = read_header(batch)
+    numbers = data.draw(st.lists(st.integers(0, len(rows) - 1)))
+    places = list(parse_places(batch[: table_size(header)], header, numbers))
+    assert [bytes(batch[at : at + size]) for at, size in places] == [rows[number].body for number in numbers]
+
+
+@given(ROWS, st.data())
+def test_the_bodies_of_a_damaged_batch_are_within_its_bounds(rows: list[ScheduledRow], data: st.DataObject) -> None:
+    batch = build_scheduled(rows, None, 99)
+    header = read_header(batch)
+    batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(61, len(batch)))
+    with contextlib.suppress(MalformedMessage):
+        for at, size in parse_places(batch[:cut], header, range(len(rows))):
+            assert 61 < at <= at + size <= header.size_bytes
+
+
+def test_a_body_that_ends_before_it_starts_is_refused() -> None:
+    batch = build_scheduled([ScheduledRow(1, -1, 0, b"b" * size) for size in (70, 9, 9)], None, 99)
+    header = read_header(batch)
+    at = batch.index((79).to_bytes(4, "big"))
+    batch[at + 3] = 69
+    assert list(parse_places(batch, header, [0])), "the rows before are not damaged"
+    with pytest.raises(MalformedMessage, match="row 1"):
+        list(parse_places(batch, header, [1]))
 
 
 @given(st.binary(max_size=300), st.integers(0, 50))

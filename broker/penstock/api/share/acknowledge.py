@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+import asyncio
+from collections.abc import Awaitable
 from contextlib import ExitStack
 from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
-from penstock.api.share.acks import ACK_MESSAGES, AckOutcome, ShareAcks, StartedAck
+from penstock.api.share.acks import ACK_MESSAGES, AckOutcome, ShareAcks
 from penstock.api.share.members import ShareMembers, session_key
 from penstock.share.sessions import SessionKey, SessionRequest
 from penstock.wire.apis import ApiKey
@@ -43,20 +44,23 @@ class ShareAcknowledgeApi:
         found = self.members.check(SessionRequest(key, request.share_session_epoch), context.peer)
         if found.error:
             return ShareAcknowledgeResponse(error_code=found.error)
+        response: asyncio.Future[ShareAcknowledgeResponse] = asyncio.get_running_loop().create_future()
+
+        def on_done(outcomes: list[AckOutcome]) -> None:
+            if not response.done():
+                response.set_result(self._response(key, outcomes))
+
         with ExitStack() as stack:
             if found.closed is not None:
                 stack.callback(self.members.release, found.closed)
-            started = self.acks.start(
-                key, request.topics, context.peer, ApiKey.SHARE_ACKNOWLEDGE, may_renew=request.is_renew_ack
-            )
-            return self._complete(key, started, stack.pop_all())
+            peer, may_renew = context.peer, request.is_renew_ack
+            self.acks.start(key, request.topics, peer, ApiKey.SHARE_ACKNOWLEDGE, on_done, may_renew=may_renew)
+            release = stack.pop_all()
+        if found.closed is not None:
+            response.add_done_callback(lambda _: release.close())
+        return response
 
-    async def _complete(
-        self, key: SessionKey, started: Sequence[StartedAck], release: ExitStack
-    ) -> ShareAcknowledgeResponse:
-        """Return the response once the acknowledgements are durable."""
-        with release:
-            outcomes = await self.acks.complete(started)
+    def _response(self, key: SessionKey, outcomes: list[AckOutcome]) -> ShareAcknowledgeResponse:
         return ShareAcknowledgeResponse(
             acquisition_lock_timeout_ms=self.members.leaders.lock_timeout_ms(key.group_id),
             responses=topic_responses(outcomes),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -64,12 +64,21 @@ class AckOutcome(NamedTuple):
     leader: tuple[int, int] = NO_LEADER
 
 
-class StartedAck(NamedTuple):
-    """The acknowledgements of a partition, and their outcome or the future of the error."""
+class PendingAcks:
+    """The acknowledgements of a request until all are durable; then `on_done` is called with their outcomes."""
 
-    partition: TopicPartition
-    batches: Sequence[AckBatch]
-    outcome: AckOutcome | asyncio.Future[ErrorCode]
+    __slots__ = ("missing", "on_done", "outcomes")
+
+    def __init__(self, partitions: Sequence[TopicPartition], on_done: Callable[[list[AckOutcome]], None]) -> None:
+        self.outcomes = [AckOutcome(partition, ErrorCode.NONE) for partition in partitions]
+        self.missing, self.on_done = len(partitions), on_done
+
+    def complete(self, index: int, outcome: AckOutcome) -> None:
+        """Record the outcome of a partition."""
+        self.outcomes[index] = outcome
+        self.missing -= 1
+        if not self.missing:
+            self.on_done(self.outcomes)
 
 
 class ShareAcks:
@@ -84,49 +93,60 @@ class ShareAcks:
         return self.access is None or self.access.check(peer, AclOperation.READ, ResourceType.TOPIC, topic, api_key)
 
     def start(
-        self, member: SessionKey, topics: Sequence[RequestedTopic], peer: PeerInfo, api_key: ApiKey, *, may_renew: bool
-    ) -> list[StartedAck]:
+        self,
+        member: SessionKey,
+        topics: Sequence[RequestedTopic],
+        peer: PeerInfo,
+        api_key: ApiKey,
+        on_done: Callable[[list[AckOutcome]], None],
+        *,
+        may_renew: bool,
+    ) -> None:
         """Apply acknowledgements, so that what is acquired from now on is not acknowledged by them. Those of one
         partition succeed or fail together.
 
-        `may_renew` says that the request may extend locks (KIP-1222).
+        Calls `on_done` once they are durable, perhaps at once. `may_renew` says that the request may extend locks
+        (KIP-1222).
         """
         known = {topic.topic_id: self.replicas.topic(topic.topic_id) for topic in topics}
         denied = {each for each, topic in known.items() if topic and not self.may_read(peer, topic.name, api_key)}
-        requested = [((t.topic_id, p.partition_index), ack_batches(p)) for t in topics for p in t.partitions]
-        return [
-            StartedAck(key, batches, AckOutcome(key, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-            if key[0] in denied
-            else StartedAck(key, batches, self._start_one(member, key, batches, may_renew))
-            for key, batches in requested
-        ]
-
-    async def complete(self, started: Iterable[StartedAck]) -> list[AckOutcome]:
-        """Return the outcomes once they are durable."""
-        outcomes = []
-        for key, batches, outcome in started:
-            if not isinstance(outcome, AckOutcome):
-                error = await outcome
-                if not error:
-                    self.leaders.stats.count_acknowledged(batches)
-                outcome = AckOutcome(key, error)
-            outcomes.append(outcome)
-        return outcomes
+        requested = [((t.topic_id, p.partition_index), p) for t in topics for p in t.partitions]
+        pending = PendingAcks([key for key, _ in requested], on_done)
+        if not requested:
+            on_done([])
+        for index, (key, partition) in enumerate(requested):
+            if key[0] in denied:
+                pending.complete(index, AckOutcome(key, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            else:
+                self._start_one(member, key, ack_batches(partition), may_renew, partial(pending.complete, index))
 
     def _start_one(
-        self, member: SessionKey, key: TopicPartition, batches: Sequence[AckBatch], may_renew: bool
-    ) -> AckOutcome | asyncio.Future[ErrorCode]:
-        """Start to acknowledge records of one partition. Returns the outcome, or the future of the error."""
+        self,
+        member: SessionKey,
+        key: TopicPartition,
+        batches: Sequence[AckBatch],
+        may_renew: bool,
+        on_done: Callable[[AckOutcome], None],
+    ) -> None:
+        """Start to acknowledge records of one partition."""
         is_renewal = any(AckType.RENEW in batch.types for batch in batches)
         is_led = self.replicas.find(*key) is not None
         led = self.leaders.find(member.group_id, *key) if is_led else None
         if led is None or (is_renewal and not may_renew):
             is_valid = (may_renew or not is_renewal) and are_well_formed(batches)
-            return self._refusal(key, batches, is_valid=is_valid, is_led=is_led)
+            on_done(self._refusal(key, batches, is_valid=is_valid, is_led=is_led))
+            return
         config = self.leaders.config_of(member.group_id) if is_renewal else None
         if led.leader is None or (config is not None and not config.is_renew_enabled):
-            return AckOutcome(key, ErrorCode.INVALID_RECORD_STATE if batches else ErrorCode.NONE)
-        return led.leader.acknowledge(member.member_id, batches)
+            on_done(AckOutcome(key, ErrorCode.INVALID_RECORD_STATE if batches else ErrorCode.NONE))
+            return
+
+        def on_durable(error: ErrorCode) -> None:
+            if not error:
+                self.leaders.stats.count_acknowledged(batches)
+            on_done(AckOutcome(key, error))
+
+        led.leader.acknowledge(member.member_id, batches, on_durable)
 
     def _refusal(self, key: TopicPartition, batches: Sequence[AckBatch], *, is_valid: bool, is_led: bool) -> AckOutcome:
         """Return the outcome for invalid batches, a partition that another broker leads, or one that is not open."""

@@ -14,7 +14,7 @@ from functools import partial
 from penstock.api.authorization.access import OUTDATED_RIGHTS, DataAccess
 from penstock.api.fetch import MAX_WAIT_MS, FetchLimits
 from penstock.api.routes import RequestContext, Route
-from penstock.api.share.acks import AckOutcome, ShareAcks, StartedAck
+from penstock.api.share.acks import AckOutcome, ShareAcks
 from penstock.api.share.members import ShareMembers, session_key
 from penstock.api.share.reading import (
     NOTHING,
@@ -22,7 +22,6 @@ from penstock.api.share.reading import (
     ReadLimits,
     acquire_records,
     available_bytes,
-    may_have_records,
 )
 from penstock.api.share.results import ShareFetchResult
 from penstock.replica.leader import Leader
@@ -149,8 +148,7 @@ class PendingShareFetch:
         acknowledged = [topic for topic in request.topics if any(p.acknowledgement_batches for p in topic.partitions)]
         if acknowledged:
             key, peer, may_renew = self.session.key, self.context.peer, request.is_renew_ack
-            started = self.api.acks.start(key, acknowledged, peer, ApiKey.SHARE_FETCH, may_renew=may_renew)
-            self.api.members.leaders.spawn(self.acknowledge(started), "acknowledge")
+            self.api.acks.start(key, acknowledged, peer, ApiKey.SHARE_FETCH, self.on_durable, may_renew=may_renew)
         else:
             self.acks = []
         exchange.on_disconnect(self.cancel)
@@ -165,18 +163,17 @@ class PendingShareFetch:
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.finish)
         self.finish_if_satisfied()
 
-    async def acknowledge(self, started: list[StartedAck]) -> None:
-        """Wait for the acknowledgements in the request, and respond if there is nothing else to wait for."""
-        self.acks = await self.api.acks.complete(started)
-        self.reply_if_complete()
+    def on_durable(self, outcomes: list[AckOutcome]) -> None:
+        """Respond in the next turn of the loop if there is nothing to wait for but the acknowledgements."""
+        self.acks = outcomes
+        asyncio.get_running_loop().call_soon(self.reply_if_complete)
 
     # Implementation of `share.led_partition.ShareReader`
 
-    def on_data(self, grown_bytes: int) -> None:
-        """Look for records at the end of this event loop iteration."""
-        if not self.scheduled and not self.completed:
-            self.scheduled = True
-            asyncio.get_running_loop().call_soon(self.finish_if_satisfied)
+    @property
+    def may_respond(self) -> bool:
+        """Whether the acknowledgements in the request are durable."""
+        return self.acks is not None
 
     def on_end(self) -> None:
         """Respond at the end of this event loop iteration."""
@@ -187,14 +184,19 @@ class PendingShareFetch:
 
     def finish_if_satisfied(self) -> None:
         """Respond if there are records, as many bytes as requested, or new errors; otherwise wait on."""
-        self.scheduled = False
         if self.completed or not self.has_min_bytes():
             return
         result = self.read()
         if result.is_urgent:
             self.complete(result)
-        elif result.is_unfinished:
-            self.on_data(0)
+        elif result.is_unfinished and not self.scheduled:
+            self.scheduled = True
+            asyncio.get_running_loop().call_soon(self.look_again)
+
+    def look_again(self) -> None:
+        """Continue after other work: the last look has acquired nothing, and not seen everything."""
+        self.scheduled = False
+        self.finish_if_satisfied()
 
     def finish(self) -> None:
         """Respond with the records available."""
@@ -267,7 +269,7 @@ class PendingShareFetch:
         """Acquire records of a share-partition; nothing while its claim or this broker's lease is pending."""
         if led.error:
             return AcquiredRecords(client_error(led.error))
-        if led.leader is None or not may_have_records(role, led.leader) or not self.api.replicas.may_serve():
+        if led.leader is None or not led.may_have_records or not self.api.replicas.may_serve():
             return NOTHING
         request = self.request
         mode = AcquireMode(request.share_acquire_mode)
@@ -314,6 +316,7 @@ class PendingShareFetch:
         if self.acks is None:
             return
         if self.is_final:
+            self.is_final = False
             self.api.members.release(self.session)
         if self.result is not None:
             result, self.result = self.result, None

@@ -161,12 +161,6 @@ def acquire_once(
     return AcquiredRecords(ErrorCode.KAFKA_STORAGE_ERROR if scan.error is not None else ErrorCode.NONE)
 
 
-def may_have_records(role: Leader, leader: SharePartitionLeader) -> bool:
-    """Return whether `acquire_records` may find records. Most partitions of a session have none at a time."""
-    offset = leader.partition.next_fetch_offset()
-    return offset is not None and offset < role.visible_offset
-
-
 def available_bytes(role: Leader, leader: SharePartitionLeader, limits: ReadLimits) -> int:
     """Return about how many bytes `acquire_records` would find: all that one read returns."""
     offset = leader.partition.next_fetch_offset()

@@ -10,15 +10,18 @@ from collections.abc import Iterator
 from itertools import repeat
 
 from penstock.api.routes import RequestContext, Route
+from penstock.runtime.logging import get_logger
 from penstock.share.coordinator import ShareStates
 from penstock.share.routing import MAX_BATCHED_STATES
-from penstock.share.state import encode_state
+from penstock.share.state import InvalidShareState, decode_state, encode_state
 from penstock.share.state_client import SharePartitionKey, StateWrite
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import read_share_group_state as reading
 from penstock.wire.messages import write_share_group_state as writing
 from penstock.wire.messages.read_share_group_state import ReadShareGroupStateRequest, ReadShareGroupStateResponse
 from penstock.wire.messages.write_share_group_state import WriteShareGroupStateRequest, WriteShareGroupStateResponse
+
+log = get_logger(__name__)
 
 
 class ShareStatesApi:
@@ -75,7 +78,7 @@ class ShareStatesApi:
             return write_failed(request, ErrorCode.INVALID_REQUEST)
         errors = await asyncio.gather(
             *(
-                self.states.write(
+                self.write_one(
                     StateWrite(SharePartitionKey(request.group_id, topic.topic_id, each.partition), each.state)
                 )
                 for topic in request.topics
@@ -83,6 +86,15 @@ class ShareStatesApi:
             )
         )
         return write_response(request, iter(errors))
+
+    async def write_one(self, write: StateWrite) -> ErrorCode:
+        """Store one state, after checking the bytes."""
+        try:
+            decode_state(write.data)
+        except InvalidShareState as e:
+            log.warning("rejecting the state of a share-partition", group=write.key.group_id, reason=str(e))
+            return ErrorCode.INVALID_REQUEST
+        return await self.states.write(write)
 
 
 def write_response(request: WriteShareGroupStateRequest, errors: Iterator[int]) -> WriteShareGroupStateResponse:
