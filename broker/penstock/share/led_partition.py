@@ -28,6 +28,8 @@ log = get_logger(__name__)
 FENCED_CLAIMS = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
 FINAL_CLAIM_ERRORS = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, *FENCED_CLAIMS})
 """Errors of a claim that fetches report; all others are those of a coordinator that cannot serve now."""
+MIN_FAIR_SHARE = 100
+"""Records that a fetch may acquire however many others wait, because smaller responses cost more CPU per record."""
 
 
 class ShareReader(Protocol):
@@ -144,6 +146,13 @@ class LedSharePartition:
         """Whether a member may acquire records now."""
         offset = self.leader.partition.next_fetch_offset() if self.leader is not None else None
         return offset is not None and offset < self.role.visible_offset
+
+    @property
+    def fair_share(self) -> int:
+        """Number of records that one fetch may acquire. While others wait, no member gets most of the locks: each can
+        then acknowledge while the others' acknowledgements are written."""
+        assert self.leader is not None, f"{self.key} is not claimed"
+        return max(self.leader.partition.limits.max_locks // max(len(self.waiting), 1), MIN_FAIR_SHARE)
 
     def wake(self) -> None:
         """Let the waiting fetches look for available records at the end of this event loop iteration."""

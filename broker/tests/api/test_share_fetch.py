@@ -187,6 +187,17 @@ async def test_a_record_wakes_no_further_fetch_than_the_one_that_gets_it(broker)
     assert not looker.looks
 
 
+async def test_fetches_that_wait_together_share_the_locks(broker):
+    await configure(broker, auto_offset_reset="earliest", partition_max_record_locks="400")
+    members = [ShareMember(broker, f"m{i}") for i in range(4)]
+    exchanges = [member.start("t") for member in members]
+    await until(lambda: any(led.leader for led in broker.services.share))
+    await append(broker, *[50] * 8)
+    found = [acquired(await members[i].answer(exchanges[i])) for i in range(3)]
+    assert found == [[(0, 99, 1)], [(100, 249, 1)], [(250, 399, 1)]], "whole batches for 4, then 3, then 2 that wait"
+    assert not exchanges[3].completed, "all locks are in use"
+
+
 async def test_records_go_first_to_fetches_that_do_not_wait_for_acknowledgements(broker):
     await append(broker, 1, 1)
     one, two, three = (ShareMember(broker, f"m{i}") for i in range(3))

@@ -273,7 +273,8 @@ class PendingShareFetch:
             return NOTHING
         request = self.request
         mode = AcquireMode(request.share_acquire_mode)
-        wanted = AcquireRequest(self.session.key.member_id, request.max_records - result.records, mode)
+        max_records = min(request.max_records - result.records, led.fair_share)
+        wanted = AcquireRequest(self.session.key.member_id, max_records, mode)
         already_filtered = led.leader.partition.filtered
         acquired = acquire_records(led, wanted, self.read_limits(result))
         stats = self.api.members.leaders.stats
