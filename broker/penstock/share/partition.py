@@ -91,6 +91,8 @@ class SharePartition:
         self._next_write = 1
         self._next_deadline_ms = NEVER
         self._first_available = stored.start_offset
+        self._log_start = 0
+        """The log's start when it was last above the start offset."""
         self.dead_letters = ShareDeadLetters(self.window, stored.dead_letters, self._mark_dirty)
         self.delays = RedeliveryDelays(self.window)
         for state in stored.runs:
@@ -302,7 +304,7 @@ class SharePartition:
         """Apply a member's acknowledgements, all of them or none.
 
         Returns INVALID_REQUEST for malformed batches and INVALID_RECORD_STATE for records that the member does not
-        hold. Offsets below the start offset are ignored: the log has deleted their records.
+        hold. Offsets below the log's start are ignored: their records were deleted.
         """
         self.expire(now_ms)
         error = self._check_acknowledgement(member, batches)
@@ -333,6 +335,8 @@ class SharePartition:
         for first, last, *_ in batches:
             if last >= self.window.end_offset:
                 return ErrorCode.INVALID_REQUEST
+            if max(first, self._log_start) <= min(last, self.window.start_offset - 1):
+                return ErrorCode.INVALID_RECORD_STATE  # done, perhaps with a dead letter
             if not all(run.is_locked and run.member == member for run in self.window.overlapping(first, last)):
                 return ErrorCode.INVALID_RECORD_STATE
         return ErrorCode.NONE
@@ -407,6 +411,7 @@ class SharePartition:
     def on_log_start(self, offset: int) -> None:
         """Drop the records below the log's new start, acquired ones included."""
         if offset > self.window.start_offset:
+            self._log_start = offset
             if self._order is not None:
                 self._order.remove(self.window.start_offset, offset - 1)
             self.window.cut(offset)

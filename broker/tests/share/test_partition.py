@@ -168,8 +168,8 @@ def test_a_record_is_acknowledged_once() -> None:
     assert d.ack(0, 4, AckType.ACCEPT) is OK
     assert d.ack(0, 4, AckType.RELEASE) is INVALID_STATE
     d.write()
-    assert d.ack(4, 5, AckType.ACCEPT) is OK, "offsets below the start are ignored"
-    d.write()
+    assert d.ack(4, 5, AckType.ACCEPT) is INVALID_STATE
+    d.settle(5, 5, AckType.ACCEPT)
     assert d.partition.start_offset == 6
 
 
@@ -342,3 +342,14 @@ def test_a_partition_is_idle_once_all_is_written_and_nothing_is_held() -> None:
     assert not d.partition.is_idle
     d.partition.complete_write(True)
     assert d.partition.is_idle
+
+
+def test_a_late_acknowledgement_of_a_record_that_is_done_is_refused_below_the_start_offset_too() -> None:
+    d = Driver(TEN)
+    d.acquire()
+    d.settle(0, 4, AckType.ACCEPT)
+    assert d.partition.start_offset == 5
+    assert d.ack(0, 4, AckType.ACCEPT) is INVALID_STATE
+    assert d.ack(4, 5, AckType.ACCEPT) is INVALID_STATE
+    d.partition.on_log_start(7)
+    assert d.ack(6, 8, AckType.ACCEPT) is OK, "the log has deleted offset 6"

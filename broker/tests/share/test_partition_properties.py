@@ -78,6 +78,7 @@ class SharePartitionLife(RuleBasedStateMachine):
         return ShareLimits(LOCK_MS, MAX_LOCKS, DeliveryLimit(LIMIT, self.backoff), is_ordered=self.is_ordered)
 
     def elect(self) -> SharePartition:
+        self.deleted_below = 0
         return SharePartition(self.durable, self.limits, self.now_ms)
 
     @initialize(is_ordered=st.booleans(), is_filtered=st.booleans(), backoff=st.sampled_from([NO_BACKOFF, BACKOFF]))
@@ -173,7 +174,8 @@ class SharePartitionLife(RuleBasedStateMachine):
         result = self.partition.acknowledge(member, [AckBatch(first, last, types, delay_ms)], self.now_ms)
         by_offset = dict(zip(range(first, last + 1), types * (size // len(types)), strict=True))
         current = {o: t for o, t in by_offset.items() if o >= start}
-        holds = all(
+        is_done = any(self.deleted_below <= o < start for o in by_offset)
+        holds = not is_done and all(
             (r := self.known.get(o)) is not None
             and r.holder == member
             and r.deadline_ms > self.now_ms
@@ -263,6 +265,8 @@ class SharePartitionLife(RuleBasedStateMachine):
         if len(self.batches) > kept:
             self.batches = self.batches[len(self.batches) - kept :]
             self.log_start = self.batches[0].first if self.batches else self.end
+            if self.log_start > self.partition.start_offset:
+                self.deleted_below = self.log_start
             self.partition.on_log_start(self.log_start)
 
     @invariant()
