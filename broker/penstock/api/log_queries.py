@@ -178,9 +178,11 @@ class LogQueriesApi:
     def add_undelivered(
         self, topic: str, requested: ListOffsetsPartition, answer: ListOffsetsPartitionResponse
     ) -> None:
-        """Fill in Penstock's own fields about records that wait for their delivery, if requested."""
+        """Fill in Penstock's own fields about records that wait for their delivery, if requested and known."""
         partition = self.replicas.find(topic, requested.partition_index) if requested.include_undelivered else None
         if partition is None or answer.error_code:
+            return
+        if partition.schedule is not None and not partition.schedule.is_loaded:
             return
         delivery = partition.schedule if partition.delivery is None else partition.delivery
         answer.undelivered = 0 if delivery is None else delivery.waiting

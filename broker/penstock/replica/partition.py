@@ -61,6 +61,10 @@ class PartitionSchedule(Protocol):
     """The scheduled records of a led partition: `scheduled_delivery.LeaderSchedule`."""
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether it is known which records wait."""
+
+    @property
     def waiting(self) -> int:
         """Number of records that wait; 0 while that is not known."""
 

@@ -79,6 +79,11 @@ class LeaderSchedule:
         return self.stopped or self.host.closed
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether it is known which records wait: a new leader reads the log first."""
+        return self.index is not None
+
+    @property
     def waiting(self) -> int:
         """Number of records that wait; 0 while the log is being read. May include cancelled ones, if there are many."""
         return 0 if self.index is None else self.index.count

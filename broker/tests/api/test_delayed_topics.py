@@ -12,6 +12,7 @@ from log_kit import HandClock
 from replica_kit import accepted, batch_of, opened_data_path, until
 from wire_in_memory import Wire, opened_transactions, opened_wire
 
+from penstock.replica.delayed_delivery import MAX_READS
 from penstock.replica.leader import Leader
 from penstock.wire.batch import TRANSACTIONAL
 from penstock.wire.control_batch import Marker
@@ -237,6 +238,20 @@ async def test_what_waits_is_told_to_who_requests_it(wire: Wire) -> None:
     assert (answer.offset, answer.undelivered, answer.next_due_ms) == (5, 0, -1)
     answer = await listed(wire, LATEST)
     assert answer.undelivered == -1
+
+
+async def test_what_waits_is_not_told_before_the_scheduled_records_are_read(wire: Wire) -> None:
+    loads = wire.path.replicas.delayed.loads
+    for _ in range(MAX_READS):
+        await loads.acquire()
+    leader = await wire.path.partition(delivery_schedule_enable="true")
+    assert (await listed(wire, LATEST, include_undelivered=True)).undelivered == -1
+    for _ in range(MAX_READS):
+        loads.release()
+    assert leader.schedule is not None
+    schedule = leader.schedule
+    await until(lambda: schedule.is_loaded)
+    assert (await listed(wire, LATEST, include_undelivered=True)).undelivered == 0
 
 
 async def test_lag_counts_from_the_time_at_which_records_became_visible(wire: Wire) -> None:

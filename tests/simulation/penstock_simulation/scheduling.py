@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.wire.record import Header
 
 REMINDERS = "reminders"
-PRODUCER, READER = "s0", "sr"
+PRODUCER, READER, LAST = "s0", "sr", "last scheduled"
 RECORDS = 150
 """Number of records and cancellations that the producer sends."""
 KEYS = 25
@@ -206,14 +206,36 @@ async def read(plan: Plan, rng: random.Random) -> None:
         await asyncio.sleep(RETRY_S)
 
 
-async def read_all(plan: Plan) -> None:
-    """Read the topic once no record waits. Raises ClientError while records wait."""
+async def check_delivered(plan: Plan) -> None:
+    """Raise ClientError if records wait, or if that is not known."""
     partitions = partitions_of(plan)
     async with Admin(plan.bootstrap, request_timeout_ms=5000) as admin:
         waiting = await admin.undelivered(partitions)
     for partition in partitions:
         if partition not in waiting or waiting[partition].records:
             raise ClientError(f"records wait in {partition}: {waiting.get(partition)}")
+
+
+async def write_last(plan: Plan) -> None:
+    """Write a record without a time to each partition. The deliveries before it are committed with it. Raises
+    ClientError."""
+    async with Producer(plan.bootstrap, request_timeout_ms=3000, auto_create_topics=False) as producer:
+        plan.lives[LAST] += 1
+        for partition in partitions_of(plan):
+            value = b"last %d/%d" % (plan.lives[LAST], partition.partition)
+            write = ScheduledWrite(plain(partition), b"last", value, plan.world.now)
+            plan.history.scheduled.append(write)
+            delivery = await producer.send(REMINDERS, write.value, key=write.key, partition=partition.partition)
+            write.offset = (await delivery).offset
+            write.outcome, write.completed_s = Outcome.OK, plan.world.now
+
+
+async def read_all(plan: Plan) -> None:
+    """Read the topic once no record waits. Raises ClientError while records wait."""
+    partitions = partitions_of(plan)
+    await check_delivered(plan)
+    await write_last(plan)
+    await check_delivered(plan)
     async with Consumer(plan.bootstrap, request_timeout_ms=5000, **OPTIONS) as consumer:
         ends = await consumer.end_offsets(partitions)
         consumer.assign(partitions)
