@@ -43,6 +43,7 @@ class SampleDelivery:
     next_due_ms: int | None = 1
     visible_offset: int = 0
     is_located: bool = True
+    is_loaded: bool = True
 
 
 @dataclass
