@@ -163,6 +163,8 @@ class SealedPartition:
         is_fenced = relay.relayed_batches - relayed >= MAX_UNSTORED_BATCHES or relay.position >= end_offset
         is_complete = leader.is_end_known and not relay.has_work
         if not is_fenced and not is_complete:
+            if not relay.has_work:  # a new leader whose high watermark is behind what its predecessor has relayed
+                return True
             await relay.advance()
             return False
         await self._write(topic, leader, seal, opened_record(seal, relay.position, leader.log.start_offset))
