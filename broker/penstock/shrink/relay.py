@@ -82,11 +82,18 @@ class Relay:
         """The end of the last read."""
         self.relayed_batches = 0
         """Number of batches that this relay has sent since it has written its state for the first time."""
+        self._sent_end = -1
+        """The end of the last batch that was sent: without an answer, the target may have it."""
 
     @property
     def position(self) -> int:
         """The stored offset up to which all records are relayed; -1 if it is not known yet."""
         return -1 if self._stored is None else self._stored.position
+
+    @property
+    def has_unanswered_batch(self) -> bool:
+        """Whether the target may have a batch that is not known to be relayed."""
+        return self.position < self._sent_end
 
     @property
     def has_work(self) -> bool:
@@ -130,6 +137,7 @@ class Relay:
         if self._leader.ended:
             raise RelayBlocked("this broker no longer leads the partition")
         target = DeadLetterTarget(self._leader.topic_id, state.target)
+        self._sent_end = max(self._sent_end, batch.end_offset)
         error, message = await self._services.logs.append(target, relayed_batch(batch, state))
         if error in WRITTEN:
             self.relayed_batches += 1

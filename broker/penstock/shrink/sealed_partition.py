@@ -151,7 +151,7 @@ class SealedPartition:
 
         An earlier leader that does not know that it is deposed may have relayed `MAX_UNSTORED_BATCHES` more than the
         state that it stored. This relay has fenced its writes, and relays as many batches itself first, or all that
-        the log had then.
+        the log had then. A batch that this relay has sent must be answered, too.
         """
         if relay.position < 0:
             self._fence = None
@@ -162,7 +162,7 @@ class SealedPartition:
         end_offset, relayed = self._fence
         is_fenced = relay.relayed_batches - relayed >= MAX_UNSTORED_BATCHES or relay.position >= end_offset
         is_complete = leader.is_end_known and not relay.has_work
-        if not is_fenced and not is_complete:
+        if relay.has_unanswered_batch or not (is_fenced or is_complete):
             if not relay.has_work:  # a new leader whose high watermark is behind what its predecessor has relayed
                 return True
             await relay.advance()

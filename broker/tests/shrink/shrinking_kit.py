@@ -32,11 +32,13 @@ TOPIC = "t"
 
 
 class TargetLogs:
-    """The real logs of targets. `losses` answers of appends are lost after the append; `refusal` refuses all."""
+    """The real logs of targets. `losses` answers of appends are lost after the append; `refusal` refuses all.
+    The answer for a batch with the bytes `lost_once` is lost once, too."""
 
     def __init__(self, logs: DeadLetterLogs) -> None:
         self.logs, self.losses = logs, 0
         self.refusal: LetterResult | None = None
+        self.lost_once: bytes | None = None
         self.sent: list[tuple[DeadLetterTarget, bytes]] = []
 
     async def append(self, target: DeadLetterTarget, batch: bytes) -> LetterResult:
@@ -44,6 +46,9 @@ class TargetLogs:
         if self.refusal is not None:
             return self.refusal
         result = await self.logs.append(target, batch)
+        if self.lost_once is not None and self.lost_once in batch:
+            self.lost_once = None
+            return LetterResult(ErrorCode.REQUEST_TIMED_OUT, "the answer is lost")
         if self.losses:
             self.losses -= 1
             return LetterResult(ErrorCode.NETWORK_EXCEPTION, "the answer is lost")

@@ -239,6 +239,26 @@ async def test_an_opened_partition_waits_for_batches_that_a_deposed_leader_may_s
         assert relayed + shrinking.visible(3) == values
 
 
+async def test_a_partition_is_not_opened_while_the_target_may_have_a_batch_without_an_answer(tmp_path: Path) -> None:
+    async with opened_shrinking(tmp_path) as shrinking:
+        await shrinking.set_partitions(2)
+        await shrinking.sealed(3)
+        await until(lambda: shrinking.leader(3).relayed_offset >= 0)
+        shrinking.logs.refusal = LetterResult(ErrorCode.NOT_ENOUGH_REPLICAS)
+        shrinking.append(3, b"first")
+        await shrinking.path.flushed()
+        await until(lambda: shrinking.logs.sent)  # the relay has read this record alone
+        shrinking.append(3, b"second")
+        await shrinking.path.flushed()
+        await shrinking.set_partitions(4)
+        await without(lambda: shrinking.seal(3).offset < 0)
+        shrinking.append(3, b"later")
+        await shrinking.path.flushed()
+        shrinking.logs.refusal, shrinking.logs.lost_once = None, b"later"
+        await shrinking.until_finished()
+        assert shrinking.visible(1) + shrinking.visible(3) == [b"first", b"second", b"later"]
+
+
 async def test_a_chain_of_reductions_relays_through_partitions_that_are_sealed_later(tmp_path: Path) -> None:
     async with opened_shrinking(tmp_path, 6) as shrinking:
         await shrinking.set_partitions(3)
