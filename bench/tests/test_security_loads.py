@@ -94,7 +94,7 @@ def test_a_flood_runs_beside_other_work_and_ends_with_it(broker: Broker, is_fetc
         topic=topic,
         broker_pids=broker.pids,
         core=CORE,
-        limit_s=0.5,
+        limit_s=3.0,
         client_id="noisy",
         size_bytes=10_000,
         depth=3,

@@ -63,7 +63,7 @@ def test_a_snapshot_is_stored_with_its_size_and_hash_and_old_ones_are_deleted(
     manifest = json.loads((tmp_path / f"{last.name}.json").read_text())
     assert manifest == {
         "name": last.name, "namespace": "ns", "cluster": "c", "sizeBytes": last.size_bytes, "sha256": last.sha256,
-        "etcdVersion": "3.5.1",
+        "etcdVersion": "3.5.1", "clusterId": "",
     }  # fmt: skip
     assert len(list(tmp_path.iterdir())) == 6
 

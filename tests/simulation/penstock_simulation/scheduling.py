@@ -225,7 +225,10 @@ async def write_last(plan: Plan) -> None:
             value = b"last %d/%d" % (plan.lives[LAST], partition.partition)
             write = ScheduledWrite(plain(partition), b"last", value, plan.world.now)
             plan.history.scheduled.append(write)
-            delivery = await producer.send(REMINDERS, write.value, key=write.key, partition=partition.partition)
+            now_ms = EPOCH_MS + int(plan.world.now * 1000)
+            delivery = await producer.send(
+                REMINDERS, write.value, key=write.key, partition=partition.partition, timestamp_ms=now_ms
+            )
             write.offset = (await delivery).offset
             write.outcome, write.completed_s = Outcome.OK, plan.world.now
 
