@@ -6,7 +6,7 @@ The server calls it for each frame. Produce is served from the raw frame; everyt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -138,13 +138,9 @@ class Dispatcher:
             return
         if context.meter is not None:
             result = context.meter.timed(result)
-        if isinstance(result, asyncio.Future):  # needs no task
-            self.tasks.add(result)
-            result.add_done_callback(partial(self.on_response, route, request, context, header, started, admission))
-            return
-        task = asyncio.ensure_future(self.await_response(result, route, request, context, header, started, admission))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        response = asyncio.ensure_future(result)  # a future needs no task
+        self.tasks.add(response)
+        response.add_done_callback(partial(self.on_response, route, request, context, header, started, admission))
 
     def on_response(
         self,
@@ -156,28 +152,12 @@ class Dispatcher:
         admission: Admission | None,
         response: asyncio.Future[Payload],
     ) -> None:
-        """Send the response of a handler that has returned a future."""
+        """Send the response of a handler that has returned an awaitable."""
         self.tasks.discard(response)
         if response.cancelled():
             return
         try:
             self.reply(response.result(), header, context.exchange, started, admission)
-        except Exception as e:
-            self.handle_failure(e, route, request, context.exchange, header)
-
-    async def await_response(
-        self,
-        result: Awaitable[Payload],
-        route: Route,
-        request: Payload,
-        context: RequestContext,
-        header: RequestHeader,
-        started: float,
-        admission: Admission | None,
-    ) -> None:
-        """Await the response of a handler and send it."""
-        try:
-            self.reply(await result, header, context.exchange, started, admission)
         except Exception as e:
             self.handle_failure(e, route, request, context.exchange, header)
 

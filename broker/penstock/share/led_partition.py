@@ -193,7 +193,7 @@ class LedSharePartition:
         """Claim the state, and wake the waiting fetches. Without a leader then, end: the next fetch claims again."""
         try:
             self.error = await self._claim_patiently()
-        except Exception:
+        except Exception:  # the waiting fetches must be answered
             log.exception("cannot claim a share-partition", partition=self.key)
             self.error = ErrorCode.UNKNOWN_SERVER_ERROR
         self._task = None

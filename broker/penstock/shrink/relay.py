@@ -105,6 +105,7 @@ class Relay:
 
         Raises RelayBlocked, StoreError or BadRecord; the next call continues.
         """
+        assert self.has_work, f"{self._leader!r} has nothing to relay: a step that changes nothing would repeat forever"
         if self._stored is None:
             await self._load()
         state = self._stored

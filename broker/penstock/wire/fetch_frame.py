@@ -150,7 +150,7 @@ def partition_head(out: bytearray, p: FetchedPartition, version: int, flexible: 
 
 
 def partition_tags(out: bytearray, p: FetchedPartition) -> None:
-    """Append a partition's tagged fields, of which there are some."""
+    """Append a partition's tagged fields. It has at least one."""
     out.append((p.diverging is not None) + (p.leader is not None))
     if p.diverging is not None:
         out += b"\x00\x0d" + EPOCH_END.pack(*p.diverging) + b"\0"

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from penstock.client import Admin, ClientError, NewTopic, Producer, TopicPartition, TopicShrink, UnknownTopic
+from penstock.client.admin.shrinks import request_shrinks
 from penstock.client.types import SealedPartitionInfo
 
 pytestmark = pytest.mark.integration
@@ -62,12 +63,11 @@ async def test_groups_of_several_topics_are_found_together(admin: Admin, topics:
 
 
 async def test_topics_of_more_partitions_than_a_response_holds_are_all_answered(
-    admin: Admin, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    admin: Admin, topics: list[str]
 ) -> None:
     for each in topics:
         await draining(admin, each)
-    monkeypatch.setattr("penstock.client.admin.shrinks.PAGE_PARTITIONS", 5)
-    found = await admin.shrinks_many([*topics, f"{topics[0]}-missing"])
+    found = await request_shrinks(admin._cluster, [*topics, f"{topics[0]}-missing"], page_partitions=5)
     missing = found.pop(f"{topics[0]}-missing")
     assert isinstance(missing, UnknownTopic)
     states = {name: shrink.state for name, shrink in found.items() if isinstance(shrink, TopicShrink)}

@@ -74,7 +74,7 @@ class TopicHealth:
             began = loop.time()
             try:
                 await self.check_clusters()
-            except Exception:
+            except Exception:  # the next poll may succeed
                 log.exception("topic health poll failed")
             await asyncio.sleep(max(EVERY_S, (loop.time() - began) * SHARE))
 

@@ -76,7 +76,9 @@ async def hidden_partitions(cluster: ClusterConnections, names: Iterable[str]) -
     }
 
 
-async def request_shrinks(cluster: ClusterConnections, names: list[str]) -> dict[str, TopicShrink | ClientError | None]:
+async def request_shrinks(
+    cluster: ClusterConnections, names: list[str], page_partitions: int = PAGE_PARTITIONS
+) -> dict[str, TopicShrink | ClientError | None]:
     """Return the sealed partitions of topics, None for one without any, or the error of a topic.
 
     A response has the topics up to a number of partitions: request those that are left again. The first page of a topic
@@ -86,7 +88,7 @@ async def request_shrinks(cluster: ClusterConnections, names: list[str]) -> dict
     while left := [name for name in names if name not in found]:
         request = paging.DescribeTopicPartitionsRequest(
             topics=[paging.TopicRequest(name=name) for name in left],
-            response_partition_limit=PAGE_PARTITIONS if len(left) > 1 else 1,
+            response_partition_limit=page_partitions if len(left) > 1 else 1,
         )
         response = await cluster.call_any(request, paging.DescribeTopicPartitionsResponse)
         described = {topic.name or "": topic for topic in response.topics}

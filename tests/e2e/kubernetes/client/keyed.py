@@ -1,13 +1,13 @@
-"""Produces keyed values and consumes them, with two client libraries at the same time, while a test changes the topic.
+"""Produces keyed values and consumes them, with two clients at the same time, while a test changes the topic.
 
 keyed.py SETTINGS TOPIC RATE    confluent-kafka and kafka-python each produce RATE values a second and consume those of
                                 both in a group of their own, until standard input ends; print a JSON line when both
                                 consumers have received values, and at the end one with `acknowledged`, `failures` and
-                                `findings` by library
+                                `findings` by client
 
-SETTINGS are librdkafka's, as JSON. A value is LIBRARY/KEY/NUMBER. A finding is an acknowledged value that a consumer
+SETTINGS are librdkafka's, as JSON. A value is CLIENT/KEY/NUMBER. A finding is an acknowledged value that a consumer
 has not received, one that it has received from two places, or one that is out of order in its key's partition. Requires
-only the two libraries, for client pods.
+only the packages of the two clients, for client pods.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import ssl
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,12 +52,12 @@ def settings_of_kafka_python(connection: Connection) -> dict[str, Any]:
     }
 
 
-class KeyedProducer(threading.Thread):
+class KeyedProducer(threading.Thread, ABC):
     """Sends values until it is stopped."""
 
-    def __init__(self, library: str, rate: float) -> None:
+    def __init__(self, client: str, rate: float) -> None:
         super().__init__(daemon=True)
-        self.library, self._rate = library, rate
+        self.client, self._rate = client, rate
         self.acknowledged: list[str] = []
         self.failures: list[str] = []
         self.stopped = threading.Event()
@@ -66,20 +67,22 @@ class KeyedProducer(threading.Thread):
         while not self.stopped.is_set():
             if sent < (time.monotonic() - began) * self._rate:
                 key = str(sent % KEYS)
-                self.send(key, f"{self.library}/{key}/{sent}")
+                self.send(key, f"{self.client}/{key}/{sent}")
                 sent += 1
             else:
                 self.poll()
         self.flush()
 
+    @abstractmethod
     def send(self, key: str, value: str) -> None:
-        raise NotImplementedError
+        """Send a value."""
 
     def poll(self) -> None:
         time.sleep(0.005)
 
+    @abstractmethod
     def flush(self) -> None:
-        raise NotImplementedError
+        """Wait until all values are acknowledged or have failed."""
 
 
 class LibrdkafkaProducer(KeyedProducer):
@@ -142,9 +145,9 @@ class KafkaPythonProducer(KeyedProducer):
 class KeyedConsumer(threading.Thread):
     """Reads values in a group until it is stopped."""
 
-    def __init__(self, library: str) -> None:
+    def __init__(self, client: str) -> None:
         super().__init__(daemon=True)
-        self.library = library
+        self.client = client
         self.found: dict[Place, str] = {}
         self.stopped = threading.Event()
 
@@ -241,9 +244,9 @@ def main(connection: Connection, topic: str, rate: float) -> int:
     for consumer in consumers:
         consumer.join(30)
     summary = {
-        "acknowledged": {producer.library: len(producer.acknowledged) for producer in producers},
-        "failures": {producer.library: producer.failures[:20] for producer in producers},
-        "findings": {consumer.library: examine(acknowledged, consumer.found) for consumer in consumers},
+        "acknowledged": {producer.client: len(producer.acknowledged) for producer in producers},
+        "failures": {producer.client: producer.failures[:20] for producer in producers},
+        "findings": {consumer.client: examine(acknowledged, consumer.found) for consumer in consumers},
         "partitions": sorted({partition for consumer in consumers for partition, _ in consumer.found}),
     }
     print(json.dumps(summary), flush=True)

@@ -113,7 +113,7 @@ class Load:
 
 
 class KeyedLoad(Load):
-    """Producers and consumers of two client libraries; each consumer checks what both producers have sent (`keyed.py`).
+    """Producers and consumers of two clients; each consumer checks what both producers have sent (`keyed.py`).
     It starts when both consumers receive."""
 
     def _command(self) -> list[str]:
@@ -127,7 +127,7 @@ class KeyedLoad(Load):
         print(f"acknowledged: {acknowledged}; failed: {self.summary['failures']}")
         assert acknowledged.keys() == {"confluent-kafka", "kafka-python"}
         assert all(acknowledged.values()), acknowledged
-        assert self.summary["findings"] == {library: [] for library in acknowledged}
+        assert self.summary["findings"] == {client: [] for client in acknowledged}
         assert self.summary["failures"]["confluent-kafka"] == []
 
 
