@@ -186,7 +186,7 @@ podAntiAffinity:
 {{- fail "etcd.mode=sidecar requires 1 or at least 3 brokers: cluster.brokers.replicas is 2, and two etcd members do not tolerate a failure" -}}
 {{- end -}}
 {{- if and $values.cluster.listeners $values.cluster.external -}}
-{{- fail "cluster.external cannot be combined with cluster.listeners: add a listener of type nodeport or loadbalancer instead" -}}
+{{- fail "cluster.external cannot be combined with cluster.listeners: add a listener of type nodeport, loadbalancer or tlsroute instead" -}}
 {{- end -}}
 {{- if and $values.cluster.enabled (not $values.cluster.allowPlaintext) -}}
 {{- include "penstock.checkSecured" . -}}
@@ -225,7 +225,7 @@ podAntiAffinity:
 {{- $cluster := .Values.cluster -}}
 {{- $allow := "set cluster.allowPlaintext=true to allow it" -}}
 {{- if $cluster.external -}}
-{{- fail (printf "cluster.external is in plain text: add a listener of type nodeport or loadbalancer to cluster.listeners instead, or %s" $allow) -}}
+{{- fail (printf "cluster.external is in plain text: add a listener of type nodeport, loadbalancer or tlsroute to cluster.listeners instead, or %s" $allow) -}}
 {{- end -}}
 {{- range $cluster.listeners -}}
 {{- if not (dig "tls" true .) -}}

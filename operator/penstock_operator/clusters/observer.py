@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock_operator.clusters.certificate_observer import CertificateObserver, access_of
+from penstock_operator.clusters.route_observer import may_have_routes, observe_routes
 from penstock_operator.clusters.store_observer import StoreObserver
 from penstock_operator.engine.ports import ConnectionPool, Objects
 from penstock_operator.model.cluster import Cluster
@@ -134,6 +135,10 @@ class ClusterObserver:
                 live |= await self._certificates.certificate_request(cluster)
         except KubeError as e:
             certificates, unreadable = None, f"cannot read Secrets: {e}"
+        routes_error = ""
+        if may_have_routes(cluster, live.get((CONFIG_MAPS, names.config_map(name)))):
+            routes, routes_error = await observe_routes(self._kube, cluster)
+            live |= routes
         (reported, error), store = await asyncio.gather(
             self._query_brokers(cluster, memory, pods, now, fresh), self._observe_store(cluster, memory, now, fresh)
         )
@@ -157,6 +162,7 @@ class ClusterObserver:
             accepted_drift=memory.accepted_drift,
             certificates=certificates,
             certificates_error=unreadable,
+            routes_error=routes_error,
         )
 
     async def _why_a_pod_is_missing(

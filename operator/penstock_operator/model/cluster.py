@@ -183,7 +183,8 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
         ),
         Rule(
             "!has(self.external) || !has(self.listeners) || size(self.listeners) == 0",
-            "external cannot be combined with listeners: add a listener of type nodeport or loadbalancer instead",
+            "external cannot be combined with listeners: add a listener of type nodeport, loadbalancer or tlsroute"
+            " instead",
         ),
         Rule(
             "!has(self.listeners) || self.listeners.all(a, self.listeners.exists_one(b, b.port == a.port))",

@@ -19,6 +19,8 @@ RESERVED_NAMES = ("brokers", "etcd", "http", "internal", "kafka", "plaintext", "
 """Names of the pod's other ports, and of listeners that have another meaning."""
 LISTENER_NAME = "[a-z][a-z0-9]{0,10}"
 LISTENER_HOST = "[A-Za-z0-9.:-]*([{]ordinal[}][A-Za-z0-9.:-]*)?"
+ROUTE_HOST = "([a-z0-9-]+[.])*[a-z0-9-]*[{]ordinal[}][a-z0-9-]*([.][a-z0-9-]+)*"
+"""Host of a broker by which a Gateway finds it. TLSRoute: DNS names in lower case, no IP addresses."""
 MAX_LISTENERS = 16
 MAX_HOST = 253
 ORDINAL = "{ordinal}"
@@ -112,6 +114,45 @@ class OAuth(Model, frozen=True, kw_only=True):
     ] = ""
 
 
+class GatewayRoute(Model, frozen=True, kw_only=True):
+    """How clients reach a listener of type tlsroute: the listener of a Gateway that passes TLS through."""
+
+    gateway: Annotated[str, doc("Name of the Gateway (Gateway API).", min_length=1, max_length=253)]
+    namespace: (
+        Annotated[str, doc("Namespace of the Gateway. Default: that of the Cluster.", min_length=1, max_length=63)]
+        | None
+    ) = None
+    section_name: (
+        Annotated[
+            str,
+            doc(
+                "Listener of the Gateway, with protocol TLS and tls.mode Passthrough. Default: all that match the"
+                " hosts.",
+                min_length=1,
+                max_length=253,
+            ),
+        ]
+        | None
+    ) = None
+    port: Annotated[int, doc("Port of the Gateway's listener, which brokers advertise.", ge=1, le=65535)] = 443
+    bootstrap_host: (
+        Annotated[
+            str,
+            doc(
+                "Host for the first connection of clients, routed to any broker. Default: none; clients begin with the"
+                " hosts of the brokers.",
+                Rule(
+                    "self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*$')",
+                    "route.bootstrapHost must be a DNS name in lower case, without a port",
+                ),
+                min_length=1,
+                max_length=MAX_HOST,
+            ),
+        ]
+        | None
+    ) = None
+
+
 class ClusterListener(Model, frozen=True, kw_only=True):
     """A listener for clients."""
 
@@ -130,7 +171,21 @@ class ClusterListener(Model, frozen=True, kw_only=True):
         ),
         Rule(
             "!has(self.host) || self.type != 'internal'",
-            "host requires type nodeport or loadbalancer: on internal listeners, brokers advertise their Services",
+            "host requires type nodeport, loadbalancer or tlsroute: on internal listeners, brokers advertise their"
+            " Services",
+        ),
+        Rule(
+            "(self.type == 'tlsroute') == has(self.route)",
+            "type tlsroute requires route, and the reverse: set both or neither",
+        ),
+        Rule(
+            "self.type != 'tlsroute' || self.tls",
+            "type tlsroute requires tls: true: the Gateway finds the broker by the host in the TLS handshake",
+        ),
+        Rule(
+            f"self.type != 'tlsroute' || (has(self.host) && self.host.matches('^{ROUTE_HOST}$'))",
+            "type tlsroute requires a host with {ordinal}, such as broker-{ordinal}.kafka.example.com: a DNS name in"
+            " lower case for each broker",
         ),
     )
 
@@ -161,10 +216,10 @@ class ClusterListener(Model, frozen=True, kw_only=True):
         ),
     ]
     type: Annotated[
-        Literal["internal", "nodeport", "loadbalancer"],
+        Literal["internal", "nodeport", "loadbalancer", "tlsroute"],
         doc(
             "internal: for clients inside the Kubernetes cluster. nodeport, loadbalancer: each broker has a Service of"
-            " this type for clients outside."
+            " this type for clients outside. tlsroute: each broker has a TLSRoute at a Gateway for clients outside."
         ),
     ] = "internal"
     tls: Annotated[bool, doc("Whether connections are encrypted.")] = True
@@ -180,8 +235,9 @@ class ClusterListener(Model, frozen=True, kw_only=True):
         Annotated[
             str,
             doc(
-                "For types nodeport and loadbalancer: the host that each broker advertises; `{ordinal}` is replaced by"
-                " the broker's id. Default: the address of the broker's node, or of its load balancer.",
+                "For types nodeport, loadbalancer and tlsroute: the host that each broker advertises; `{ordinal}` is"
+                " replaced by the broker's id, and required for tlsroute. Default: the address of the broker's node, or"
+                " of its load balancer.",
                 Rule(
                     f"self.matches('^{LISTENER_HOST}$')",
                     "host must be a host name or an IP address, without a port; it may contain {ordinal} once",
@@ -192,6 +248,7 @@ class ClusterListener(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    route: Annotated[GatewayRoute, doc("The Gateway, for type tlsroute.")] | None = None
     annotations: Annotated[
         dict[str, str],
         doc(

@@ -33,6 +33,8 @@ BUDGETS = KubeResource("policy", "v1", "poddisruptionbudgets")
 SECRETS = KubeResource("", "v1", "secrets")
 NETWORK_POLICIES = KubeResource("networking.k8s.io", "v1", "networkpolicies")
 CERT_MANAGER_CERTIFICATES = KubeResource("cert-manager.io", "v1", "certificates")
+TLS_ROUTES = KubeResource("gateway.networking.k8s.io", "v1", "tlsroutes")
+"""Of Gateway API 1.5 or later."""
 NODES = KubeResource("", "v1", "nodes", is_namespaced=False)
 LEASES = KubeResource("coordination.k8s.io", "v1", "leases")
 

@@ -25,6 +25,7 @@ EXTERNAL = "penstock.io/external-unknown-to"
 SPREAD = "penstock.io/spread-moves"
 HIBERNATION = "penstock.io/hibernation"
 RESTORE = "penstock.io/restore"
+ROUTES = "penstock.io/routes"
 ETCD_GROUP, BROKER_GROUP = "etcd", "brokers"
 MAX_ATTEMPTS = 1_000
 HIBERNATED = "hibernated"
@@ -80,6 +81,8 @@ class ClusterAnnotations:
     """`HIBERNATED` once the operator stops the pods; while the cluster wakes, since when (RFC 3339); else empty."""
     restore: RestoreRecord | None = None
     """The last restore of etcd."""
+    has_routes: bool = False
+    """Whether there may be TLSRoutes of the cluster, which the operator reads only then."""
 
 
 def read(annotations: Mapping[str, str]) -> ClusterAnnotations:
@@ -93,6 +96,7 @@ def read(annotations: Mapping[str, str]) -> ClusterAnnotations:
         spread_moves=_moves(annotations.get(SPREAD, "")),
         hibernation=annotations.get(HIBERNATION, ""),
         restore=_restore(annotations.get(RESTORE, "")),
+        has_routes=annotations.get(ROUTES) == "true",
     )
 
 
@@ -111,6 +115,7 @@ def written(notes: ClusterAnnotations) -> dict[str, str]:
         else "",
         HIBERNATION: notes.hibernation,
         RESTORE: msgspec.json.encode(notes.restore).decode() if notes.restore is not None else "",
+        ROUTES: "true" if notes.has_routes else "",
     }
     return {name: text for name, text in texts.items() if text}
 

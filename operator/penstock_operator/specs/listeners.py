@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Literal
 
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.model.listeners import BROKERS_PORT, ORDINAL, TRANSITION_PORT, ClusterListener
+from penstock_operator.model.listeners import BROKERS_PORT, ORDINAL, TRANSITION_PORT, ClusterListener, GatewayRoute
 
 PLAINTEXT, BROKERS = "PLAINTEXT", "BROKERS"
 PLAIN_PORT_NAME, BROKERS_PORT_NAME, EXTERNAL_PORT_NAME = "kafka", "brokers", "external"
@@ -50,7 +50,9 @@ class BrokerListener:
     authentication: Authentication = "none"
     is_for_clients: bool = True
     service_type: ServiceType | None = None
-    """Type of each broker's Service; None: for clients inside the Kubernetes cluster."""
+    """Type of each broker's external Service; None: it has none."""
+    route: GatewayRoute | None = None
+    """The Gateway by which clients outside reach it; None: it has none."""
     host: str | None = None
     annotations: Mapping[str, str] | None = None
     spec: ClusterListener | None = None
@@ -62,6 +64,11 @@ class BrokerListener:
         return f"listener.name.{self.name.lower()}."
 
     @property
+    def is_external(self) -> bool:
+        """Whether it is for clients outside the Kubernetes cluster."""
+        return self.service_type is not None or self.route is not None
+
+    @property
     def protocol(self) -> str:
         """Security protocol, as in `listener.security.protocol.map`."""
         if self.authentication in ("scram", "oauth"):
@@ -71,6 +78,13 @@ class BrokerListener:
     def host_of(self, ordinal: int) -> str | None:
         """Return the host that a broker advertises; None: that of its node or load balancer."""
         return None if self.host is None else self.host.replace(ORDINAL, str(ordinal))
+
+    def routed_hosts(self, brokers: int) -> list[str]:
+        """Return the hosts of `brokers` brokers at the Gateway, the bootstrap host first; none without a Gateway."""
+        if self.route is None or self.host is None:
+            return []
+        first = [] if self.route.bootstrap_host is None else [self.route.bootstrap_host]
+        return first + [self.host.replace(ORDINAL, str(ordinal)) for ordinal in range(brokers)]
 
     def address_key(self, ordinal: int) -> str:
         """Return the key of the ConfigMap with a broker's external address."""
@@ -86,7 +100,7 @@ def advertises_pod(cluster: Cluster, listener: BrokerListener) -> bool:
     user may only have the pods' names."""
     certificates = cluster.spec.certificates
     is_given = certificates.source == "secret" and certificates.issuer_ref is None
-    return listener.tls and listener.is_for_clients and listener.service_type is None and is_given
+    return listener.tls and listener.is_for_clients and not listener.is_external and is_given
 
 
 def is_secured(cluster: Cluster) -> bool:
@@ -131,6 +145,7 @@ def client_listener(listener: ClusterListener) -> BrokerListener:
         tls=listener.tls,
         authentication=listener.authentication,
         service_type=SERVICE_TYPES.get(listener.type),
+        route=listener.route,
         host=listener.host,
         annotations=listener.annotations,
         spec=listener,
@@ -149,9 +164,14 @@ def plain_listener(port: int, port_name: str) -> BrokerListener:
     return BrokerListener(PLAINTEXT, port_name, port, is_for_clients=port != TRANSITION_PORT)
 
 
-def external_listeners(cluster: Cluster) -> tuple[BrokerListener, ...]:
-    """Return the listeners for clients outside the Kubernetes cluster."""
+def service_listeners(cluster: Cluster) -> tuple[BrokerListener, ...]:
+    """Return the listeners with an external Service of each broker."""
     return tuple(listener for listener in client_listeners(cluster) if listener.service_type is not None)
+
+
+def routed_listeners(cluster: Cluster) -> tuple[BrokerListener, ...]:
+    """Return the listeners that clients reach by a Gateway."""
+    return tuple(listener for listener in client_listeners(cluster) if listener.route is not None)
 
 
 def inter_broker_name(cluster: Cluster, transition: Transition) -> str:

@@ -17,7 +17,8 @@ from penstock_operator.ports.kube import (
 from penstock_operator.specs import cluster_annotations, compare, etcd, names, pod, security, settings
 from penstock_operator.specs.access import network_policies
 from penstock_operator.specs.cert_manager import certificates
-from penstock_operator.specs.listeners import BrokerListener, Transition, external_listeners, is_secured, listeners_of
+from penstock_operator.specs.listeners import BrokerListener, Transition, is_secured, listeners_of, service_listeners
+from penstock_operator.specs.routes import tls_routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,13 @@ def render(cluster: Cluster, facts: ClusterFacts) -> list[tuple[KubeResource, Ob
         *((SERVICES, broker_service(cluster, facts, ordinal)) for ordinal in service_ordinals(facts)),
         *(
             (SERVICES, external_service(cluster, listener, ordinal))
-            for listener in external_listeners(cluster)
+            for listener in service_listeners(cluster)
             for ordinal in service_ordinals(facts)
         ),
         (BUDGETS, budget(cluster, facts)),
         *network_policies(cluster, facts.transition),
         *certificates(cluster, facts.hosts),
+        *tls_routes(cluster, len(service_ordinals(facts))),
         (CONFIG_MAPS, config_map(cluster, facts)),
         (STATEFUL_SETS, stateful_set(cluster, facts)),
     ]
@@ -130,7 +132,7 @@ def pod_selector(cluster: str, ordinal: int) -> dict[str, str]:
 
 
 def internal_ports(cluster: Cluster, facts: ClusterFacts) -> list[Object]:
-    """Return the Service ports of the listeners inside the Kubernetes cluster."""
+    """Return the Service ports of the listeners that have no external Service of their own."""
     return [
         port(listener.port_name, listener.port)
         for listener in listeners_of(cluster, facts.transition)

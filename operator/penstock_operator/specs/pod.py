@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.model.listeners import BROKERS_PORT
+from penstock_operator.model.listeners import BROKERS_PORT, ORDINAL
 from penstock_operator.ports.kube import Object
 from penstock_operator.specs import compare, etcd, names, security, settings
 from penstock_operator.specs.listeners import (
     BrokerListener,
     Transition,
     advertises_pod,
-    external_listeners,
     inter_broker_name,
     is_secured,
     listeners_of,
+    service_listeners,
 )
 
 USER = 10001
@@ -138,7 +138,7 @@ def broker(cluster: Cluster, image: str, members: int, transition: Transition) -
         start += TLS_START
     if cluster.spec.external is not None:
         start += EXTERNAL_START
-    elif external := external_listeners(cluster):
+    elif external := service_listeners(cluster):
         start += ADDRESS_START + "".join(advertise_start(cluster, listener) for listener in external)
     if start:
         container["command"] = ["/bin/sh", "-c", f'{start}exec "$@"\n', "start", *container["command"]]
@@ -179,7 +179,10 @@ def listener_flags(cluster: Cluster, transition: Transition) -> list[str]:
         if listener.service_type is not None and listener.spec is None:
             continue
         found += ["--listener", f"{listener.name}://0.0.0.0:{listener.port}"]
-        if listener.service_type is None:
+        if listener.route is not None and listener.host is not None:
+            host = listener.host.replace(ORDINAL, "$(POD_INDEX)")
+            found += ["--advertise", f"{listener.name}://{host}:{listener.route.port}"]
+        elif listener.service_type is None:
             host_of = names.pod_host if advertises_pod(cluster, listener) else names.broker_host
             found += ["--advertise", f"{listener.name}://{host_of(cluster, '$(POD_NAME)')}:{listener.port}"]
     return found
@@ -197,7 +200,7 @@ def environment(cluster: Cluster) -> list[Object]:
             {"name": "PENSTOCK_CONFIG", "value": f"{names.CONFIG_DIR}/{names.CLIENT_PROPERTIES}"},
         ]
     external = cluster.spec.external
-    if external is None and external_listeners(cluster):
+    if external is None and service_listeners(cluster):
         found.append(from_field("HOST_IP", "status.hostIP"))
     if external is not None:
         name = external.name.upper().replace("-", "_")

@@ -49,6 +49,13 @@ FIELDS: dict[str, Strategy] = {
                 {"name": "a", "port": 9093},
                 {"name": "b1", "port": 9094, "type": "nodeport", "host": "b{ordinal}.example.org"},
                 {"name": "c", "port": 9095, "type": "loadbalancer", "authentication": "tls", "annotations": {"a": "b"}},
+                {
+                    "name": "f",
+                    "port": 9098,
+                    "type": "tlsroute",
+                    "host": "b{ordinal}.example.org",
+                    "route": {"gateway": "edge", "namespace": "gateways", "bootstrapHost": "kafka.example.org"},
+                },
                 {"name": "d", "port": 9096, "tls": False, "authentication": "none"},
                 {
                     "name": "e",

@@ -93,6 +93,8 @@ VALID: dict[str, tuple[str, dict[str, Any]]] = {
                 {"name": "clients", "port": 9093},
                 {"name": "nodes", "port": 9094, "type": "nodeport", "host": "b{ordinal}.example.org"},
                 {"name": "lb", "port": 9095, "type": "loadbalancer", "host": "10.0.0.1", "annotations": {"a": "b"}},
+                {"name": "routed", "port": 9098, "type": "tlsroute", "host": "b{ordinal}.example.org",
+                 "route": {"gateway": "a", "namespace": "b", "sectionName": "c", "port": 8443, "bootstrapHost": "d.e"}},
                 {"name": "plain", "port": 9096, "tls": False, "authentication": "none"},
                 {"name": "tokens", "port": 9097, "authentication": "oauth",
                  "oauth": {"jwksUrl": "https://id.example/keys", "issuer": "https://id.example", "audience": "a"}},

@@ -13,6 +13,13 @@ MARK = "# refused with: "
 BUCKET = {"endpoint": "https://s3", "bucket": "backups", "secretName": "keys"}
 SIDECAR = {"etcd": {"sidecar": {"image": "etcd:3.5"}}}
 RESET = {"reset.id": "a"}
+ROUTED = {
+    "name": "a",
+    "port": 9093,
+    "type": "tlsroute",
+    "host": "b{ordinal}.example.org",
+    "route": {"gateway": "edge"},
+}
 
 Case = tuple[str, dict[str, Any], str]
 
@@ -249,7 +256,37 @@ CASES: dict[str, Case] = {
     "a host of an internal listener": (
         "Cluster",
         {"listeners": [{"name": "a", "port": 9093, "host": "a.example.org"}]},
-        "host requires type nodeport or loadbalancer",
+        "host requires type nodeport, loadbalancer or tlsroute",
+    ),
+    "a route without a Gateway": (
+        "Cluster",
+        {"listeners": [{"name": "a", "port": 9093, "type": "tlsroute", "host": "b{ordinal}.example.org"}]},
+        "type tlsroute requires route, and the reverse",
+    ),
+    "a Gateway of another type": (
+        "Cluster",
+        {"listeners": [{"name": "a", "port": 9093, "type": "loadbalancer", "route": {"gateway": "edge"}}]},
+        "type tlsroute requires route, and the reverse",
+    ),
+    "a route in plain text": (
+        "Cluster",
+        {"listeners": [ROUTED | {"tls": False}]},
+        "type tlsroute requires tls: true",
+    ),
+    "a route of all brokers by one host": (
+        "Cluster",
+        {"listeners": [ROUTED | {"host": "kafka.example.org"}]},
+        "type tlsroute requires a host with {ordinal}",
+    ),
+    "a route by an address": (
+        "Cluster",
+        {"listeners": [ROUTED | {"host": "fd00::{ordinal}"}]},
+        "type tlsroute requires a host with {ordinal}",
+    ),
+    "a bootstrap host with a port": (
+        "Cluster",
+        {"listeners": [ROUTED | {"route": {"gateway": "edge", "bootstrapHost": "kafka.example.org:443"}}]},
+        "route.bootstrapHost must be a DNS name in lower case, without a port",
     ),
     "a host with a script": (
         "Cluster",

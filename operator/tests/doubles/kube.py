@@ -37,6 +37,7 @@ from penstock_operator.ports.kube import (
     SECRETS,
     SERVICES,
     STATEFUL_SETS,
+    TLS_ROUTES,
     TOPICS,
     USERS,
     KubeError,
@@ -51,7 +52,7 @@ KINDS = {
     CLUSTERS: "Cluster", TOPICS: "Topic", CONSUMER_GROUPS: "ConsumerGroup", STATEFUL_SETS: "StatefulSet",
     SERVICES: "Service", CONFIG_MAPS: "ConfigMap", PODS: "Pod", CLAIMS: "PersistentVolumeClaim",
     BUDGETS: "PodDisruptionBudget", NODES: "Node", LEASES: "Lease", USERS: "User", SECRETS: "Secret",
-    NETWORK_POLICIES: "NetworkPolicy", CERT_MANAGER_CERTIFICATES: "Certificate",
+    NETWORK_POLICIES: "NetworkPolicy", CERT_MANAGER_CERTIFICATES: "Certificate", TLS_ROUTES: "TLSRoute",
 }  # fmt: skip
 WITH_STATUS = {CLUSTERS, TOPICS, CONSUMER_GROUPS, USERS, STATEFUL_SETS, PODS, NODES}
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -39,6 +39,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
             {"name": "mutual", "port": 9092, "authentication": "tls"},
             {"name": "nodes", "port": 9094, "type": "nodeport", "host": "b{ordinal}.example.org"},
             {"name": "plain", "port": 9095, "type": "loadbalancer", "tls": False, "authentication": "none"},
+            {
+                "name": "routed",
+                "port": 9096,
+                "type": "tlsroute",
+                "host": "b{ordinal}.kafka.example.org",
+                "route": {
+                    "gateway": "edge",
+                    "namespace": "gateways",
+                    "bootstrapHost": "kafka.example.org",
+                    "port": 8443,
+                },
+            },
         ],
     },
     "listeners-with-cert-manager": {
@@ -193,7 +205,11 @@ def advertised(body: Object, ordinal: int) -> list[tuple[str, int]]:
     (broker,) = [each for each in body["spec"]["template"]["spec"]["containers"] if each["name"] == "broker"]
     flags = zip(broker["command"], broker["command"][1:], strict=False)
     pod = names.pod("events", ordinal)
-    urls = [value.replace("$(POD_NAME)", pod) for flag, value in flags if flag == "--advertise"]
+    urls = [
+        value.replace("$(POD_NAME)", pod).replace("$(POD_INDEX)", str(ordinal))
+        for flag, value in flags
+        if flag == "--advertise"
+    ]
     addresses = [url.partition("://")[2].rpartition(":") for url in urls]
     return [(host, int(port)) for host, _, port in addresses]
 
@@ -202,10 +218,20 @@ def advertised(body: Object, ordinal: int) -> list[tuple[str, int]]:
 def test_each_broker_advertises_a_service_of_its_own_which_the_certificate_names(name: str) -> None:
     bodies, body = rendered(VARIANTS[name]), stateful_set(VARIANTS[name])
     services = {f"{s['metadata']['name']}.prod.svc": s["spec"] for s in bodies if s["kind"] == "Service"}
+    routes = {
+        route["spec"]["hostnames"][0]: route["spec"]["rules"][0]["backendRefs"][0]["name"]
+        for route in bodies
+        if route["kind"] == "TLSRoute"
+    }
     replicas = body["spec"]["replicas"]
     hosts = certificate_hosts(cluster_of(VARIANTS[name]), replicas, [])
     for ordinal in range(replicas):
         for host, port in advertised(body, ordinal):
+            if host in routes:
+                assert services[f"{routes[host]}.prod.svc"]["selector"]["statefulset.kubernetes.io/pod-name"] == (
+                    names.pod("events", ordinal)
+                )
+                continue
             assert services[host]["selector"]["statefulset.kubernetes.io/pod-name"] == names.pod("events", ordinal)
             assert services[host]["type"] == "ClusterIP", "its address stays when the pod restarts"
             assert services[host]["publishNotReadyAddresses"], "brokers connect to each other before they are ready"

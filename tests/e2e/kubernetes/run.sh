@@ -12,6 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 # Tests must not use the settings of the checkout.
 unset PENSTOCK_BOOTSTRAP
+GATEWAY_API=v1.5.1
 
 if [ "${CLUSTER:-}" = local ]; then
   [ -x "${LOCAL_CLUSTER:-}/up" ] || {
@@ -49,6 +50,8 @@ if [ "${CLUSTER:-}" = local ]; then
     --build-arg "ETCD_IMAGE=$etcd"
   export E2E_ETCD_IMAGE LOCAL_CLUSTER
   tools/install_prometheus.sh
+  gateway_api=$(go mod download -json "sigs.k8s.io/gateway-api@$GATEWAY_API" | sed -n 's/^\t"Dir": "\(.*\)",*$/\1/p')
+  E2E_TLS_ROUTES=$gateway_api/config/crd/standard/gateway.networking.k8s.io_tlsroutes.yaml
 elif [ -n "${KUBECONFIG:-}" ]; then
   : "${E2E_IMAGE_TAG:?names the tag of images that the cluster can pull (see run.sh)}"
   export E2E_CLIENT_IMAGE=${E2E_CLIENT_IMAGE:-${E2E_IMAGE_PREFIX-localhost/}penstock-client:$E2E_IMAGE_TAG}
@@ -68,6 +71,8 @@ helm upgrade --install crds charts/penstock --namespace default --set cluster.en
   --set 'etcd.mode=external,etcd.external.endpoints={http://none:2379}' >/dev/null
 helm uninstall crds --namespace default >/dev/null
 kubectl apply --server-side --force-conflicts -f charts/penstock/crds
+# The CRD of TLSRoutes, which belongs to the Gateway API.
+kubectl apply --server-side --force-conflicts -f "${E2E_TLS_ROUTES:-https://github.com/kubernetes-sigs/gateway-api/releases/download/$GATEWAY_API/standard-install.yaml}"
 
 # Without a file or folder among the arguments, all tests run, also those of the CRDs on a real API server.
 case " $* " in *" tests/"*|*" operator/"*) ;; *) set -- tests/e2e/kubernetes operator/tests/crds "$@" ;; esac

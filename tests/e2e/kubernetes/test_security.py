@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ LISTENERS: list[Object] = [
     {"name": "nodes", "port": 9094, "type": "nodeport"},
     {"name": "mutual", "port": 9095, "authentication": "tls"},
     {"name": "balanced", "port": 9096, "type": "loadbalancer"},
+    {"name": "routed", "port": 9097, "type": "tlsroute", "route.gateway": "edge"},
 ]
+GATEWAY = (Path(__file__).parent / "client" / "gateway.py").read_text()
+TLS_ROUTES = "tlsroutes.gateway.networking.k8s.io"
 ORDERS = {"topic": "orders", "operations": ["Read", "Write"]}
 TLS = {"type": "tls"}
 TRY_PORTS = """
@@ -40,7 +44,12 @@ def release(make_release: Make) -> Release:
         for number, listener in enumerate(LISTENERS)
         for key, value in listener.items()
     ]
-    release: Release = make_release("security", values=tuple(values))
+    release: Release = make_release("security", values=("rbac.gatewayApi=true", *values))
+    # Names that resolve without entries in a DNS zone: Services that lead to the gateway.
+    release.set(
+        f"cluster.listeners[4].host=gateway-{{ordinal}}.{release.namespace}.svc",
+        f"cluster.listeners[4].route.bootstrapHost=gateway.{release.namespace}.svc",
+    )
     release.install()
     release.kubectl.apply(
         release.topic("orders", partitions=2),
@@ -113,6 +122,64 @@ def test_a_listener_for_clients_outside_advertises_addresses_that_its_certificat
     eventually("brokers advertise the address", is_reachable, 120, 2)
 
 
+def test_clients_reach_brokers_through_a_gateway_by_the_names_of_their_routes(release: Release) -> None:
+    domain = f"{release.namespace}.svc"
+    expected = {
+        f"gateway.{domain}": f"{release.cluster}.{domain}:9097",
+        f"gateway-0.{domain}": f"{release.cluster}-broker-0.{domain}:9097",
+    }
+    assert backends(release) == expected
+    run_gateway(release, expected)
+    bootstrap = addresses(release)["routed"]
+    assert bootstrap == f"gateway.{domain}:443"
+    found = exchange(release, changed(release.connection_of("ana"), bootstrap_servers=bootstrap), "ana")
+    assert found["errors"] == []
+    assert found["brokers"] == [f"gateway-0.{domain}:443"]
+
+
+def backends(release: Release) -> dict[str, str]:
+    """Return HOST:PORT of the Service by host of the TLSRoutes."""
+    found = {}
+    for route in release.kubectl.list(TLS_ROUTES, f"penstock.io/cluster={release.cluster}"):
+        assert route["spec"]["parentRefs"][0]["name"] == "edge"
+        (host,), (rule,) = route["spec"]["hostnames"], route["spec"]["rules"]
+        (backend,) = rule["backendRefs"]
+        found[host] = f"{backend['name']}.{release.namespace}.svc:{backend['port']}"
+    return found
+
+
+def run_gateway(release: Release, backends: dict[str, str]) -> None:
+    """Run a gateway that passes TLS through to `backends`, with a Service for each of its names, and wait for it."""
+    labels = {"app": "gateway"}
+    body = pod(release, "gateway", ["python", "-c", GATEWAY, json.dumps(backends)])
+    (container,) = body["spec"]["containers"]
+    container["readinessProbe"] = {"tcpSocket": {"port": 8443}, "periodSeconds": 1}
+    ports = [{"port": 443, "targetPort": 8443}]
+    services = [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": host.partition(".")[0]},
+            "spec": {"selector": labels, "ports": ports},
+        }
+        for host in backends
+    ]
+    body["metadata"]["labels"] = labels
+    release.kubectl.apply(body, *services)
+    release.kubectl("wait", "--for=condition=Ready", "pod/gateway", "--timeout=60s")
+
+
+def pod(release: Release, name: str, command: list[str]) -> Object:
+    """Return a pod that runs a command in the brokers' image."""
+    prefix, tag = os.environ.get("E2E_IMAGE_PREFIX", "localhost/"), os.environ["E2E_IMAGE_TAG"]
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    image = f"{prefix}penstock-broker:{tag}"
+    container = {"name": "main", "image": image, "command": command, "securityContext": security}
+    profile = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
+    spec = {"restartPolicy": "Never", "securityContext": profile, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
 def test_kubectl_shows_how_users_authenticate_and_what_they_may_do(release: Release) -> None:
     shown = release.kubectl("get", USERS)
     print(shown)
@@ -134,17 +201,7 @@ def test_network_policies_leave_only_the_listeners_for_clients_open(release: Rel
         f"{release.cluster}-etcd-0.{domain}:2379": False,
         f"{release.cluster}-etcd-0.{domain}:2380": False,
     }
-    prefix, tag = os.environ.get("E2E_IMAGE_PREFIX", "localhost/"), os.environ["E2E_IMAGE_TAG"]
-    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    container = {
-        "name": "main",
-        "image": f"{prefix}penstock-broker:{tag}",
-        "command": ["python", "-c", TRY_PORTS, *ports],
-        "securityContext": security,
-    }
-    profile = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
-    spec = {"restartPolicy": "Never", "securityContext": profile, "containers": [container]}
-    release.kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stranger"}, "spec": spec})
+    release.kubectl.apply(pod(release, "stranger", ["python", "-c", TRY_PORTS, *ports]))
     ended = lambda: release.kubectl.status("pod", "stranger").get("phase") in ("Succeeded", "Failed")  # noqa: E731
     eventually("the pod has tried all ports", ended, 60)
     found = json.loads(release.kubectl("logs", "stranger"))

@@ -42,6 +42,11 @@
   resources: [certificates]
   verbs: [get, create, patch]
 {{- end }}
+{{- if .Values.rbac.gatewayApi }}
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [tlsroutes]
+  verbs: [get, list, create, patch, delete]
+{{- end }}
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create, patch]

@@ -12,7 +12,7 @@ from penstock_operator.reconcile.cluster.actions import DeleteObject
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
 from penstock_operator.specs import names
 from penstock_operator.specs.hosts import host_of
-from penstock_operator.specs.listeners import BrokerListener, client_listeners, external_listeners
+from penstock_operator.specs.listeners import BrokerListener, client_listeners, routed_listeners, service_listeners
 
 MAX_BOOTSTRAP_SERVERS = 3
 """Number of brokers in the bootstrap servers of an external listener."""
@@ -37,7 +37,7 @@ def plan_external(
     cluster: Cluster, observed: ObservedCluster, pods: int, recorded: Mapping[int, str]
 ) -> ExternalListeners:
     """Return the external listeners. `pods`: desired number of pods. `recorded`: the recorded `external_unknown_to`."""
-    listeners = external_listeners(cluster)
+    listeners = service_listeners(cluster)
     services = {n: body for (resource, n), body in observed.live.items() if resource == SERVICES}
     name = cluster.metadata.name
     kept = {listener.service(name, ordinal) for listener in listeners for ordinal in range(pods)}
@@ -95,19 +95,29 @@ def address_of(listener: BrokerListener, ordinal: int, service: Object | None) -
     return f"{bracket_ipv6(host)}:{listener.port}" if host else None
 
 
-def external_hosts(cluster: Cluster, observed: ObservedCluster, addresses: Mapping[str, str]) -> list[str]:
-    """Return the hosts that brokers advertise to clients outside: the brokers' certificate contains them."""
+def external_hosts(
+    cluster: Cluster, observed: ObservedCluster, brokers: int, addresses: Mapping[str, str]
+) -> list[str]:
+    """Return the hosts by which clients outside reach brokers: the brokers' certificate contains them."""
     found = [host_of(address) for address in addresses.values()]
-    if any(each.service_type == "NodePort" and each.host is None for each in external_listeners(cluster)):
+    for listener in routed_listeners(cluster):
+        found += listener.routed_hosts(brokers)
+    if any(each.service_type == "NodePort" and each.host is None for each in service_listeners(cluster)):
         found += [pod.host_ip for pod in observed.pods]
     return [host for host in found if host]
 
 
-def listener_addresses(cluster: Cluster, observed: ObservedCluster, addresses: Mapping[str, str]) -> dict[str, str]:
+def listener_addresses(
+    cluster: Cluster, observed: ObservedCluster, brokers: int, addresses: Mapping[str, str]
+) -> dict[str, str]:
     """Return the bootstrap servers of each entry of `spec.listeners`, by name."""
     found = {}
     for listener in client_listeners(cluster):
         if listener.spec is None:
+            continue
+        if listener.route is not None:
+            hosts = listener.routed_hosts(brokers)[: 1 if listener.route.bootstrap_host else MAX_BOOTSTRAP_SERVERS]
+            found[listener.port_name] = ",".join(f"{host}:{listener.route.port}" for host in hosts)
             continue
         if listener.service_type is None:
             found[listener.port_name] = f"{names.service_host(cluster)}:{listener.port}"

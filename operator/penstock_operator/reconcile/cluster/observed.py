@@ -139,6 +139,8 @@ class ObservedCluster:
     """None if the cluster has no certificates."""
     certificates_error: str = ""
     """Why the Secrets were not read."""
+    routes_error: str = ""
+    """Why the TLSRoutes were not read."""
 
     @property
     def stateful_set(self) -> Object | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from penstock_operator.model.cluster import Cluster, ClusterStatus
-from penstock_operator.ports.kube import NETWORK_POLICIES, STATEFUL_SETS, KubeEvent, KubeResource, Object
+from penstock_operator.ports.kube import NETWORK_POLICIES, STATEFUL_SETS, TLS_ROUTES, KubeEvent, KubeResource, Object
 from penstock_operator.reconcile.cluster.actions import (
     AnnotateClaim,
     ApplyObject,
@@ -33,6 +33,7 @@ from penstock_operator.reconcile.cluster.observed import ObservedCluster, second
 from penstock_operator.reconcile.cluster.rebalance import RebalancePlan, plan_moves
 from penstock_operator.reconcile.cluster.restore import RestoreImages, RestorePlan, plan_restore
 from penstock_operator.reconcile.cluster.roll import RollingRestart, may_evict, plan_roll, requested_restart
+from penstock_operator.reconcile.cluster.routes import plan_routes
 from penstock_operator.reconcile.cluster.scale import ScalePlan, current_pods, plan_scale, scale_revert_event
 from penstock_operator.reconcile.cluster.settings import domain_changes, running_changes
 from penstock_operator.reconcile.cluster.snapshots import plan_snapshots
@@ -92,7 +93,8 @@ def reconcile(
     storage = with_store_storage(plan_storage(cluster, observed), plan_store_storage(cluster, observed))
     transition = plan_transition(cluster, observed.pods)
     external = plan_external(cluster, observed, scale.pods, recorded.external_unknown_to)
-    hosts = certificate_hosts(cluster, scale.pods, external_hosts(cluster, observed, external.addresses))
+    hosts = certificate_hosts(cluster, scale.pods, external_hosts(cluster, observed, scale.pods, external.addresses))
+    routes = plan_routes(cluster, observed, scale.pods, recorded.has_routes)
     certificates = plan_certificates(cluster, observed, hosts, scale.pods, transition)
     recorded = replace(
         recorded,
@@ -101,6 +103,7 @@ def reconcile(
         external_unknown_to=external.unknown_to,
         hibernation=hibernation.record,
         restore=restore.record,
+        has_routes=routes.has_routes,
     )
     running, recorded = running_changes(cluster, observed, recorded)
     may_change = not hibernation.is_stopping and not restore.is_active
@@ -149,10 +152,13 @@ def reconcile(
     )
     is_remade = any(isinstance(action, DeleteObject) for action in storage.actions)
     is_skipped = is_remade or (holds and not facts.replicas) or not certificates.is_ready
+    skipped = {STATEFUL_SETS} if is_skipped else set()
+    if observed.routes_error:
+        skipped.add(TLS_ROUTES)
     revert = None if was_stopped or hibernation.is_active else scale_revert_event(cluster, observed)
-    applied = plan_applies(cluster, observed, facts, scale, {STATEFUL_SETS} if is_skipped else set(), revert)
+    applied = plan_applies(cluster, observed, facts, scale, skipped, revert)
 
-    actions: list[ClusterAction] = [*certificates.actions, *applied, *external.unwanted]
+    actions: list[ClusterAction] = [*certificates.actions, *applied, *external.unwanted, *routes.unwanted]
     actions += [*unwanted_policies(cluster, observed), *storage.actions, *store.actions, *hibernation.actions]
     actions += [*snapshots.actions, *restore.actions]
     if has_sidecar and facts.is_founded:
@@ -173,7 +179,8 @@ def reconcile(
 
     found = Findings(
         scale, roll, storage, move_plan, certificates,
-        listener_addresses(cluster, observed, external.addresses), store, spread, hibernation, snapshots, restore,
+        listener_addresses(cluster, observed, scale.pods, external.addresses), store, spread, hibernation, snapshots,
+        restore,
     )  # fmt: skip
     status = status_of(cluster, observed, found)
     plan = ReconcilePlan(

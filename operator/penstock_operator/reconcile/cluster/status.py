@@ -118,7 +118,7 @@ def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> C
 
 def bootstrap(cluster: Cluster) -> str | None:
     """Return the bootstrap servers of the first listener for clients inside the Kubernetes cluster."""
-    ports = [listener.port for listener in client_listeners(cluster) if listener.service_type is None]
+    ports = [listener.port for listener in client_listeners(cluster) if not listener.is_external]
     return f"{names.service_host(cluster)}:{ports[0]}" if ports else None
 
 
@@ -287,8 +287,8 @@ def progressing(cluster: Cluster, observed: ObservedCluster, found: Findings) ->
     """Return condition Progressing."""
     if cluster.spec.paused:
         return "Progressing", False, "Paused", "spec.paused is true: the operator changes nothing"
-    if observed.failure:
-        return "Progressing", False, "Failing", observed.failure
+    if observed.failure or observed.routes_error:
+        return "Progressing", False, "Failing", observed.failure or observed.routes_error
     if found.scale.reason in ("ScalingUp", "ScalingDown", "Draining", "Waiting"):
         return "Progressing", True, found.scale.reason, found.scale.message
     if found.roll.outdated:

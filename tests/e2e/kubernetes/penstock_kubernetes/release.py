@@ -101,6 +101,10 @@ class Release:
                 settings[f"ssl.{name}.pem"] = text(path.rpartition("/")[2])
         return json.dumps(settings)
 
+    def set(self, *values: str) -> None:
+        """Add chart values for the next installation or upgrade."""
+        self._values += values
+
     def upgrade(self, *values: str, chart: Path = CHART) -> None:
         self._values += values
         self.helm("upgrade", NAME, str(chart), *self._options(), "--timeout", "5m")
