@@ -7,7 +7,7 @@ from typing import Any
 from clusters.cluster_kit import NS, World
 from clusters.test_certificates import QUICK, formed_with_tls, later, secret
 
-from penstock_operator.ports.kube import CONFIG_MAPS, TLS_ROUTES, Object
+from penstock_operator.ports.kube import CONFIG_MAPS, TLS_ROUTES, KubeError, Object
 from penstock_operator.specs.certificates import CERTIFICATE, read_certificate, text_of
 
 CLIENTS: dict[str, Any] = {"name": "clients", "port": 9093}
@@ -83,6 +83,14 @@ async def test_the_routes_of_removed_brokers_and_listeners_are_deleted_and_then_
     config_map = world.kube.read(CONFIG_MAPS, NS, "c-broker")
     assert config_map is not None
     assert "penstock.io/routes" not in config_map["metadata"]["annotations"]
+
+
+async def test_routes_are_deleted_although_the_first_attempt_fails() -> None:
+    world = await formed_with_routes()
+    world.kube.fail("delete", KubeError(500, "InternalError", "try again"), times=4, resource=TLS_ROUTES)
+    world.apply(certificates=QUICK, listeners=[CLIENTS])
+    await later(world, 60)
+    assert routes(world) == {}
 
 
 async def test_a_route_that_another_client_changed_is_repaired() -> None:
