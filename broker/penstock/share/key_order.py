@@ -1,8 +1,9 @@
 """The order of records of one key in a share-partition (`share.order.by.key`), without I/O. Used by `partition`.
 
-Of the records of a key that are not done, only the first may be delivered; the others are blocked. The index covers the
-records in flight and those that they block, never the rest of the log. It is in memory only: a new leader reads the
-keys of the window from the log.
+Of the records of a key that are not done, only the first may be delivered; the others are blocked. A record is done
+once the store has its final state: until then a new leader would deliver it again. The index covers the records in
+flight and those that they block, never the rest of the log. It is in memory only: a new leader reads the keys of the
+window from the log.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ class KeyOrder:
         self._blocked: dict[int, dict[int, None]] = {}
         """By hash, the offsets of the blocked records in their order. Only for keys that have some."""
         self._freed: list[int] = []
+        self._unwritten: list[int] = []
+        """Offsets of indexed records whose final state is not part of a write yet."""
+        self._writing: list[int] = []
+        """Offsets of indexed records whose final state is part of the outstanding write."""
+
+    def __len__(self) -> int:
+        """Return the number of records in the index."""
+        return len(self._keys)
 
     @property
     def end_offset(self) -> int:
@@ -57,11 +66,35 @@ class KeyOrder:
 
     def remove(self, first: int, last: int) -> None:
         """Remove the records at the offsets, which are done. `unblock` applies what that frees."""
-        is_wide = last - first >= len(self._keys)
-        done = [offset for offset in self._keys if first <= offset <= last] if is_wide else range(first, last + 1)
-        for offset in done:
+        self._remove_all(self._indexed(first, last))
+
+    def remove_when_written(self, first: int, last: int) -> None:
+        """Remove the records at the offsets, which are done, when the next write to begin is durable."""
+        self._unwritten += self._indexed(first, last)
+
+    def begin_write(self) -> None:
+        """Note that a write begins, which has the final states of all records so far."""
+        assert not self._writing, "two writes of a share-partition are outstanding"
+        self._writing, self._unwritten = self._unwritten, []
+
+    def complete_write(self, is_durable: bool) -> None:
+        """Remove the records that the outstanding write was to make durable, or leave them to the next one."""
+        written, self._writing = self._writing, []
+        if is_durable:
+            self._remove_all(written)
+        else:
+            self._unwritten = written + self._unwritten
+
+    def _indexed(self, first: int, last: int) -> list[int]:
+        """Return the offsets in the range that are in the index."""
+        if last - first >= len(self._keys):
+            return [offset for offset in self._keys if first <= offset <= last]
+        return [offset for offset in range(first, last + 1) if offset in self._keys]
+
+    def _remove_all(self, offsets: list[int]) -> None:
+        for offset in offsets:
             key = self._keys.pop(offset, None)
-            if key is not None:
+            if key is not None:  # else the log deleted it after it was done
                 self._remove(offset, key)
 
     def _remove(self, offset: int, key: int) -> None:

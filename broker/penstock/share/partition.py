@@ -99,7 +99,7 @@ class SharePartition:
             self._restore(state)
         self.delays.restore(self._delays_from(now_ms) if delays is None else delays)
         self.window.trim()
-        self._order = KeyOrder(self.window) if limits.is_ordered else None
+        self._start_order()
         self.filtered = 0
         """Number of offsets that this leader archived because their records do not pass the filter."""
 
@@ -125,8 +125,15 @@ class SharePartition:
             return
         for run in self.window:
             run.is_blocked = False
-        self._order = KeyOrder(self.window) if limits.is_ordered else None
+        self._start_order()
         self._first_available = self.window.start_offset
+
+    def _start_order(self) -> None:
+        """Start to order records by key, if the group does."""
+        self._order = KeyOrder(self.window) if self.limits.is_ordered else None
+        self._awaited_write = self._next_write if self.is_dirty else self.in_flight_write
+        """Number of the write before which nothing is delivered in order: records may be done that the store does not
+        have as done, and the index would not have them."""
 
     @property
     def start_offset(self) -> int:
@@ -161,12 +168,21 @@ class SharePartition:
     # --- acquisition
 
     def next_fetch_offset(self) -> int | None:
-        """Return the offset from which to read the log for `acquire`; None while all locks are in use."""
-        window = self.window
+        """Return the offset from which to read the log for `acquire`; None while all locks are in use, or while nothing
+        is delivered in order."""
+        window, order = self.window, self._order
+        if order is not None and self._awaited_write:
+            return None
         offset = self._find_ready()
-        if self._order is not None and self._order.end_offset < window.end_offset:
-            return min(offset, self._order.end_offset)  # the keys of the window must be known first
-        return offset if offset < window.end_offset or window.tracked < self.limits.max_locks else None
+        if order is not None and order.end_offset < window.end_offset:
+            return min(offset, order.end_offset)  # the keys of the window must be known first
+        return offset if offset < window.end_offset or self._room > 0 else None
+
+    @property
+    def _room(self) -> int:
+        """Number of records by which the window may grow. The index may have records below the window's start."""
+        used = self.window.tracked if self._order is None else max(self.window.tracked, len(self._order))
+        return self.limits.max_locks - used
 
     def _find_ready(self) -> int:
         """Return the first offset in the window that a member can acquire, or else the window's end."""
@@ -200,7 +216,6 @@ class SharePartition:
                 self._order.skip_to(position)
         if acquisition.ranges:
             self._next_deadline_ms = min(self._next_deadline_ms, acquisition.deadline_ms)
-        self._unblock()
         self.window.merge(fetch_offset, position)
         self.window.trim()
         return acquisition.ranges
@@ -215,7 +230,9 @@ class SharePartition:
             if run.is_ready and not self._acquire_again(acquisition, run):
                 return False
         if window.end_offset <= last:
-            room = min(acquisition.room, self.limits.max_locks - window.tracked)
+            if self._order is not None:
+                return False  # the window has no room
+            room = min(acquisition.room, self._room)
             contents = batch.read_contents() if room > 0 else None
             if contents is None:
                 return False
@@ -228,7 +245,7 @@ class SharePartition:
         Returns False if the contents of the batch are not known.
         """
         window, first, last = self.window, max(first, order.end_offset), batch.last
-        room = self.limits.max_locks - window.tracked
+        room = self._room
         if first > last or (room <= 0 and first >= window.end_offset):
             return True
         contents = batch.read_contents()
@@ -358,20 +375,25 @@ class SharePartition:
         policy = self.limits.policy
         return end_of_delay(now_ms, policy.delay_ms(run.delivery_count) if delay_ms == GROUP_BACKOFF else delay_ms)
 
-    def _move(self, run: Run, state: RecordState) -> None:
-        """Change the state of a run. If it is done, `_unblock` must follow."""
+    def _move(self, run: Run, state: RecordState, is_durable: bool = False) -> None:
+        """Change the state of a run. A run that is done frees its keys once the store has that."""
         self.window.move(run, state)
         if self._order is not None and not state.is_open:
-            self._order.remove(run.first, run.last)
+            remove = self._order.remove if is_durable else self._order.remove_when_written
+            remove(run.first, run.last)
         if state is RecordState.AVAILABLE and run.delay_ends_ms:
             self.delays.add(run)
         elif state is RecordState.AVAILABLE:
             self._first_available = min(self._first_available, run.first)
 
-    def _unblock(self) -> None:
-        """Let the records be delivered whose predecessors are done."""
-        if self._order is not None:
-            self._first_available = min(self._first_available, self._order.unblock())
+    def _free_keys(self, write: int, is_durable: bool) -> None:
+        """Let the records be delivered whose predecessors are done, if the store has that now."""
+        if self._order is None:
+            return
+        self._order.complete_write(is_durable)
+        if is_durable and write >= self._awaited_write:
+            self._awaited_write = 0
+        self._first_available = min(self._first_available, self._order.unblock())
 
     # --- locks and delays
 
@@ -402,7 +424,6 @@ class SharePartition:
             self._move(run, self._released(run))
         if runs:
             self.is_dirty = True
-            self._unblock()
             self.window.merge(runs[0].first, runs[-1].last)
             self.window.trim()
         self._next_deadline_ms = min((run.deadline_ms for run in self.window if run.is_locked), default=NEVER)
@@ -413,10 +434,9 @@ class SharePartition:
         if offset > self.window.start_offset:
             self._log_start = offset
             if self._order is not None:
-                self._order.remove(self.window.start_offset, offset - 1)
+                self._order.remove_when_written(self.window.start_offset, offset - 1)
             self.window.cut(offset)
             self.delays.cut(offset)
-            self._unblock()
             self.is_dirty = True
             self.window.trim()
 
@@ -431,6 +451,8 @@ class SharePartition:
             return None
         self.in_flight_write, self.is_dirty = self._next_write, False
         self._next_write += 1
+        if self._order is not None:
+            self._order.begin_write()
         runs, dead_letters = self.window.durable_states(), self.dead_letters.begin_write()
         return ShareSnapshot(runs[0].first if runs else self.window.end_offset, runs, dead_letters)
 
@@ -449,8 +471,8 @@ class SharePartition:
                 run.next_state, run.write, run.delay_ends_ms = None, 0, 0.0
                 self._next_deadline_ms = min(self._next_deadline_ms, run.deadline_ms)
             else:
-                self._move(run, run.next_state)
-        self._unblock()
+                self._move(run, run.next_state, is_durable=True)
+        self._free_keys(write, is_durable)
         self.is_dirty = self.is_dirty or not is_durable
         self.window.merge(self.window.start_offset, self.window.end_offset - 1)
         self.window.trim()

@@ -98,17 +98,109 @@ def test_a_lower_limit_that_archives_a_record_frees_its_key() -> None:
     d.settle(0, 0, RELEASE)
     d.partition.limits.policy = DeliveryLimit(1)
     assert offsets(d) == []
+    assert offsets(d) == [], "the store has the record as available"
+    d.write()
     assert offsets(d) == [1]
+
+
+def test_a_lock_of_the_last_delivery_that_times_out_frees_its_key_once_that_is_durable() -> None:
+    d = ordered(keyed(0, "aa"), limit=2)
+    offsets(d)
+    d.settle(0, 0, RELEASE)
+    assert d.acquire() == [(0, 0, 2)]
+    d.pass_time(LOCK_MS)
+    assert offsets(d) == []
+    d.write(is_durable=False)
+    assert offsets(d) == [], "a failed write frees nothing"
+    d.write()
+    assert offsets(d) == [1]
+
+
+def test_the_end_of_a_session_frees_the_keys_of_its_last_deliveries_once_that_is_durable() -> None:
+    d = ordered(keyed(0, "aa"), limit=1)
+    offsets(d)
+    d.partition.release_member("a", d.now_ms)
+    assert offsets(d, "b") == []
+    d.write()
+    assert offsets(d, "b") == [1]
+
+
+def test_a_write_frees_no_key_of_a_record_that_was_done_after_it_began() -> None:
+    d = ordered(keyed(0, "abab"), limit=1)
+    offsets(d)
+    assert d.ack(1, 1, ACCEPT) is OK
+    stored = d.partition.begin_write()
+    d.pass_time(LOCK_MS)
+    d.partition.expire(d.now_ms)
+    d.partition.complete_write(True)
+    assert offsets(d, "b") == [3]
+    assert stored is not None
+    successor = ordered(*d.batches, start=stored.start_offset, runs=stored.runs)
+    assert offsets(successor) == [0, 3]
+    d.write()
+    assert offsets(d, "b") == [2]
+
+
+def test_a_new_leader_delivers_nothing_before_what_it_archived_is_durable() -> None:
+    d = ordered(keyed(0, "aab"), limit=1, runs=[StateRun(0, 0, A, 1)])
+    assert d.partition.next_fetch_offset() is None
+    d.write(is_durable=False)
+    assert d.partition.next_fetch_offset() is None
+    d.write()
+    assert offsets(d) == [1, 2]
+
+
+def test_the_order_begins_once_the_store_has_what_was_done_before() -> None:
+    d = Driver(keyed(0, "ab"), keyed(2, "ab"), limit=1)
+    d.exact("a", 2)
+    assert d.ack(1, 1, ACCEPT) is OK
+    d.partition.begin_write()
+    d.pass_time(LOCK_MS)
+    d.partition.expire(d.now_ms)
+    d.partition.configure(ShareLimits(LOCK_MS, 2000, DeliveryLimit(1), is_ordered=True))
+    d.partition.complete_write(True)
+    assert offsets(d) == []
+    d.write()
+    assert offsets(d) == [2, 3]
+
+
+def test_records_that_are_not_durably_done_take_room() -> None:
+    d = ordered(keyed(0, "abc"), keyed(3, "defgh"), limit=1, max_locks=3)
+    assert offsets(d) == [0, 1, 2]
+    d.pass_time(LOCK_MS)
+    assert offsets(d) == []
+    assert d.partition.start_offset == 3
+    assert d.partition.next_fetch_offset() is None
+    d.write()
+    assert offsets(d) == [3, 4, 5]
+
+
+def test_a_record_that_is_deleted_after_its_last_delivery_is_removed_once() -> None:
+    d = ordered(keyed(0, "abaa"), limit=1)
+    offsets(d)
+    assert d.ack(0, 0, ACCEPT) is OK
+    d.partition.begin_write()
+    d.pass_time(LOCK_MS)
+    d.partition.expire(d.now_ms)
+    d.partition.on_log_start(3)
+    d.partition.complete_write(True)
+    assert offsets(d) == []
+    d.write()
+    assert offsets(d) == [3]
 
 
 def test_deleted_and_compacted_records_free_their_key() -> None:
     d = ordered(keyed(0, "aaaa"))
     offsets(d)
     d.partition.on_log_start(2)
+    assert offsets(d) == []
+    d.write()
     assert offsets(d) == [2]
     d.settle(2, 2, RELEASE)
     d.batches = [keyed(3, "a")]
     assert offsets(d) == [], "this read finds that 2 is gone"
+    assert offsets(d) == []
+    d.write()
     assert offsets(d) == [3]
 
 

@@ -133,15 +133,16 @@ class SharePartitionLife(RuleBasedStateMachine):
                 record.count = acquired_range.delivery_count
 
     def check_order(self, offset: int) -> None:
-        """The earlier records of the key are done. Deleted ones do not count."""
+        """The store has the earlier records of the key as done. Deleted ones do not count."""
         for earlier, key in self.keys.items() if self.is_ordered else ():
             if self.log_start <= earlier < offset and key == self.keys.get(offset):
                 assert self.is_done(earlier), f"{offset} was delivered before {earlier}, which has its key"
 
     def is_done(self, offset: int) -> bool:
-        record = self.known.get(offset, Delivered())
-        is_held = record.holder and (record.deadline_ms > self.now_ms or record.outcome is not None)
-        return offset in self.final | self.gone | self.unmatched or (record.count >= LIMIT and not is_held)
+        is_stored = offset < self.durable.start_offset or any(
+            run.first <= offset <= run.last and not run.state.is_open for run in self.durable.runs
+        )
+        return is_stored or offset in self.unmatched
 
     def release(self, record: Delivered, since_ms: float, delay_ms: float) -> None:
         record.holder, record.ready_ms = "", since_ms + delay_ms
