@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from penstock.control.topic_removal import TopicRemoval
 from penstock.runtime.clock import SystemClock
 from penstock.security.quotas.request_meter import RequestMeter
 from penstock.state.embedded import EmbeddedStore
+from penstock.state.store import StoreEntry
 from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.state.watcher import Watcher
 from penstock.wire import codec
@@ -97,10 +98,22 @@ class Asker:
         return codec.decode(route.response, version, codec.encode(route.failure(request, error), version))
 
 
+class ObservedStore(EmbeddedStore):
+    """A store that calls `on_get` with the key after each read of a single entry; what it raises, the read raises."""
+
+    on_get: Callable[[str], Awaitable[None]] | None = None
+
+    async def get(self, key: str) -> StoreEntry | None:
+        entry = await super().get(key)
+        if self.on_get is not None:
+            await self.on_get(key)
+        return entry
+
+
 @dataclass
 class Broker:
     ask: Asker
-    store: EmbeddedStore
+    store: ObservedStore
     view: ClusterView
     config: BrokerConfig
     admin: TopicService
@@ -121,7 +134,7 @@ def certificates() -> list[ListenerCertificate]:
 
 @pytest.fixture
 async def broker(settings: dict[str, str], certificates: list[ListenerCertificate]) -> AsyncIterator[Broker]:
-    store, view, config = EmbeddedStore(":memory:"), ClusterView(), BrokerConfig.from_texts(settings)
+    store, view, config = ObservedStore(":memory:"), ClusterView(), BrokerConfig.from_texts(settings)
     await ensure_cluster(store, uuid4)
     endpoints = [BrokerEndpoint("INSIDE", "10.0.0.1", 9092), BrokerEndpoint("OUTSIDE", "example.org", 19092)]
     await register_embedded(store, 0, endpoints, "rack-1", UUID(int=7), 1)

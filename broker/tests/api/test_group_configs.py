@@ -140,7 +140,7 @@ async def test_a_bad_name_is_answered_for_itself_alone(broker) -> None:
     assert len(good.configs) == len(GROUP_SETTINGS) + len(KAFKA_GROUP_SETTINGS)
 
 
-async def test_many_groups_of_a_shard_are_read_together_and_each_gets_its_own(broker, monkeypatch) -> None:
+async def test_many_groups_of_a_shard_are_read_together_and_each_gets_its_own(broker) -> None:
     shard = keys.shard_of("g")
     groups = [f"g{i}/ü" for i in range(5000) if keys.shard_of(f"g{i}/ü") == shard][: SHARD_SCAN_THRESHOLD + 3]
     assert len(groups) > SHARD_SCAN_THRESHOLD
@@ -148,20 +148,20 @@ async def test_many_groups_of_a_shard_are_read_together_and_each_gets_its_own(br
         await change(broker, group, (OWNER, SET, f"uid of {group}"))
     reads = []
 
-    async def get(key):
+    async def record(key: str) -> None:
         reads.append(key)
 
-    monkeypatch.setattr(broker.store, "get", get)
+    broker.store.on_get = record
     results = await described(broker, *groups, only_own=True)
     assert [[c.value for c in r.configs] for r in results] == [[], *([f"uid of {group}"] for group in groups[1:])]
     assert reads == []
 
 
-async def test_while_the_store_is_away_clients_are_told_to_come_again(broker, monkeypatch) -> None:
-    async def get(key):
+async def test_while_the_store_is_away_clients_are_told_to_come_again(broker) -> None:
+    async def fail(key: str) -> None:
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(broker.store, "get", get)
+    broker.store.on_get = fail
     (result,) = await described(broker, "g")
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
     assert (await change(broker, "g", (OWNER, SET, "x"))).error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -191,17 +191,15 @@ async def test_an_invalid_setting_of_a_group_is_logged_once_and_its_default_is_d
     assert decode(GroupSettingsRecord, entry.key, entry.value).settings == {**stored, POLICY: "Delete"}
 
 
-async def test_a_change_that_somebody_else_overtook_is_made_on_top_of_theirs(broker, monkeypatch) -> None:
+async def test_a_change_that_somebody_else_overtook_is_made_on_top_of_theirs(broker) -> None:
     await change(broker, "g", (OWNER, SET, "mine"))
-    get, others = broker.store.get, iter(["theirs"])
+    others = iter(["theirs"])
 
-    async def overtaken(key):
-        entry = await get(key)
+    async def overtake(key: str) -> None:
         for value in others:
             await change(broker, "g", (RESET, SET, value))
-        return entry
 
-    monkeypatch.setattr(broker.store, "get", overtaken)
+    broker.store.on_get = overtake
     assert not (await change(broker, "g", (POLICY, SET, "Delete"))).error_code
     assert await settings_of(broker, "g") == {OWNER: "mine", RESET: "theirs", POLICY: "Delete"}
 

@@ -27,7 +27,7 @@ from penstock.group.offset_loading import EagerOffsetLoader
 from penstock.group.ownership import LocalShardOwnership
 from penstock.group.state_machine import ClassicGroup
 from penstock.state.embedded import EmbeddedStore
-from penstock.state.store import Compare, Operation, StoreUnavailable, TxnResult
+from penstock.state.store import Compare, Operation, StoreEntry, StoreUnavailable, TxnResult
 from penstock.state.view import BrokerEndpoint, BrokerView, ClusterView, PartitionView, TopicChange, TopicView
 from penstock.wire import codec
 from penstock.wire.errors import ErrorCode
@@ -257,9 +257,15 @@ class VirtualClock:
 
 
 class FailingStore(EmbeddedStore):
-    """A store whose writes raise `failure` while it is set."""
+    """A store whose writes raise `failure` while it is set, and whose reads of single entries `read_failure`."""
 
     failure: StoreUnavailable | None = None
+    read_failure: StoreUnavailable | None = None
+
+    async def get(self, key: str) -> StoreEntry | None:
+        if self.read_failure is not None:
+            raise self.read_failure
+        return await super().get(key)
 
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()

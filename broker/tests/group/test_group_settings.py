@@ -66,12 +66,9 @@ def test_a_group_of_which_there_are_settings_alone_can_be_deleted(run_world):
     run_world(scene)
 
 
-def test_where_the_store_is_away_nobody_is_told_that_there_is_no_group(run_world, monkeypatch):
+def test_where_the_store_is_away_nobody_is_told_that_there_is_no_group(run_world):
     async def scene(world):
-        async def get(key):
-            raise StoreUnavailable("away")
-
-        monkeypatch.setattr(world.groups._store, "get", get)
+        world.store.read_failure = StoreUnavailable("away")
         assert await world.groups.delete("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     run_world(scene)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.replica import schedule_index
-from penstock.replica.schedule_index import MINUTE_MS, ScheduleIndex, WaitingRecord
+from penstock.replica.schedule_index import MAX_SORTED, MINUTE_MS, ScheduleIndex, WaitingRecord
 from penstock.wire.scheduled_batch import CANCELS, NO_KEY_HASH, OWN_OFFSET
 
 START_MS = 1_700_000_000_000
@@ -157,6 +157,18 @@ def test_a_million_records_cost_about_32_bytes_each() -> None:
         index.apply_rows(base, ((START_MS + (base + i) * 37 % 2_592_000_000, -1, i, 0) for i in range(1_000)))
     size = sum(rows.buffer_info()[1] * rows.itemsize for rows in index.minutes.values())
     assert (index.count, size) == (1_000_000, 32_000_000)
+
+
+def test_records_that_were_removed_stay_removed_when_a_large_minute_is_divided() -> None:
+    index, count = ScheduleIndex(), MAX_SORTED + 1_000
+    start_ms = START_MS // MINUTE_MS * MINUTE_MS
+    index.apply_rows(0, [(start_ms + i, OWN_OFFSET, i + 1, 0) for i in range(count)])
+    index.apply_rows(count, [(CANCELS, OWN_OFFSET, 2, 0)])
+    index.apply_delivered(count + 1, [3])
+    assert index.count == count, "two removals do not start a sweep"
+    assert [r.origin for r in index.take_due(start_ms + 5, 10)] == [0, 2, 4, 5]
+    assert index.seconds, "the minute is divided"
+    assert index.count == count - 2
 
 
 def test_a_cancellation_that_is_not_applied_yet_holds_for_sorted_records_too() -> None:
