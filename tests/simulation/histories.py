@@ -131,6 +131,14 @@ def keyed(received_s: float, *acks: ShareAck, count: int = 1) -> History:
     )
 
 
+def went_back(sent_s: float) -> History:
+    """Return the history of two records of one key, the first of which is requested again at a time, after it was
+    delivered as often as permitted."""
+    history = keyed(2.0, count=8)
+    history.deliveries.append(delivered(0, 9, sent_s))
+    return history
+
+
 def decided(*numbers: int) -> Content:
     """Return `content` for a `read_committed` reader; a marker follows the records."""
     records = [(i, value(number)) for i, number in enumerate(numbers)]

@@ -39,6 +39,7 @@ from histories import (
     seen,
     sent_to,
     value,
+    went_back,
     write,
 )
 from penstock_simulation.checker import CHECKS, check
@@ -166,6 +167,7 @@ BROKEN = {
         keyed(2.0, replace(acked(0, is_final=False), sent_s=1.5)),
         keyed(2.0, replace(acked(0, outcome=Outcome.FAILED), sent_s=1.5)),
         replace(keyed(2.0, count=8), letters=[]),
+        went_back(2.1),
     ],
     "never delivered": [
         reminders(scheduled(3)),
@@ -339,6 +341,7 @@ LEGAL = {
         2.0, replace(acked(0, outcome=Outcome.UNKNOWN), sent_s=1.5)
     ),
     "a record follows one that was delivered too often": keyed(2.0, count=8),
+    "a record was requested again before a later one of its key was received": went_back(1.9),
     "a record follows one that has a dead letter": replace(keyed(2.0, count=8), letters=[letter(0)]),
     "a record is delivered once": reminders(
         scheduled(3, **AT_60_S), found=[delivery(3, 5)], scheduled_reads=[delivery(3, 5, 57.6)]

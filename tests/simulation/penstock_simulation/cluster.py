@@ -94,6 +94,8 @@ class Cluster(Scenario):
             self.settings |= revoking.SETTINGS
         if GROUPS in self.features:
             self.settings |= GROUP_SETTINGS
+        if QUEUES in self.features:
+            self.settings |= queue_settings.BROKER_SETTINGS
         for number in range(1, BROKERS + 1):
             self.add_host(number)
         self.plan = workload.Plan(
@@ -140,7 +142,7 @@ class Cluster(Scenario):
 
     def prepare_queue(self) -> None:
         plan, streams = self.plan, self.world.streams
-        queue_settings.draw_settings(plan, streams["queue settings"], streams["letters"])
+        queue_settings.draw_settings(plan, streams["queue settings"], streams["letters"], streams["forgetful members"])
         if DELAYS in self.features and streams["delayed queue"].random() < DELAYED_QUEUE_SHARE:
             plan.queue_topics.append(delaying.LATER)
         plan.last.append(partial(queueing.finish, plan))

@@ -257,6 +257,16 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
     ),
     (
         one_edit(
+            "share-key-freed-early",
+            "a record that was delivered too often frees its key before the store has that",
+            "share/partition.py",
+            "remove = self._order.remove if is_durable else self._order.remove_when_written",
+            "remove = self._order.remove",
+        ),
+        Hunt(("store_away", "kill"), ("queues",)),
+    ),
+    (
+        one_edit(
             "share-backoff-ignored",
             "a released record is available at once",
             "share/redelivery.py",

@@ -38,11 +38,22 @@ LETTERS = "dlq.orders"
 LETTERS_SHARE = 0.6
 """Probability of a dead-letter topic in worlds with a share group."""
 LOW_DELIVERY_LIMIT = 3
+FORGETFUL_SHARE = 0.3
+"""Probability of members that keep many records beyond their locks, in worlds with a share group."""
+FORGETFUL_SETTINGS = {
+    "share.order.by.key": "true",
+    "share.record.lock.duration.ms": "1000",
+    "share.delivery.count.limit": "2",
+}
+FORGETFUL_LIMIT = 2
+FORGETFUL_CHOICES: dict[int | None, float] = {AckType.ACCEPT: 0.4, None: 0.6}
+BROKER_SETTINGS = {"group.share.min.record.lock.duration.ms": "1000"}
+"""Settings of brokers in worlds with a share group."""
 FAILING_CHOICES: dict[int | None, float] = {AckType.ACCEPT: 0.65, AckType.RELEASE: 0.2, AckType.REJECT: 0.1, None: 0.05}
 """As `CHOICES`, in half of the worlds with a dead-letter topic."""
 
 
-def draw_settings(plan: Plan, rng: random.Random, letters_rng: random.Random) -> None:
+def draw_settings(plan: Plan, rng: random.Random, letters_rng: random.Random, forgetful_rng: random.Random) -> None:
     """Choose the settings of the group."""
     plan.queue_settings = dict(SETTINGS)
     plan.queue_choices = CHOICES
@@ -55,6 +66,11 @@ def draw_settings(plan: Plan, rng: random.Random, letters_rng: random.Random) ->
         plan.history.backoffs_s = BACKOFFS_S
     if letters_rng.random() < LETTERS_SHARE:
         draw_letters(plan, letters_rng)
+    if forgetful_rng.random() < FORGETFUL_SHARE:
+        plan.queue_settings |= FORGETFUL_SETTINGS
+        plan.history.delivery_limit = FORGETFUL_LIMIT
+        plan.queue_choices = FORGETFUL_CHOICES
+        plan.history.is_ordered_by_key, plan.keys = True, KEYS
 
 
 def draw_letters(plan: Plan, rng: random.Random) -> None:

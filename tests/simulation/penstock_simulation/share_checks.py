@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
 from penstock_simulation.filter_checks import passes
@@ -86,7 +86,8 @@ def too_early(history: History) -> Iterator[Finding]:
 
 
 def overtaken(history: History) -> Iterator[Finding]:
-    """With order by key, a record is delivered only once the earlier ones of its key are done."""
+    """With order by key, a record is delivered only once the earlier ones of its key are done, and not after later ones
+    of its key."""
     if not history.is_ordered_by_key:
         return
     keys = {write.value: write.key for write in history.writes}
@@ -118,6 +119,29 @@ def overtaken(history: History) -> Iterator[Finding]:
                         f" acknowledgement of {before}, which has its key, was sent before {since_s:.3f} s",
                     )
             earlier[key] = max((done_s.get(at, inf), offset), (since_s, before))
+    yield from went_back(history, received)
+
+
+def went_back(history: History, received: Mapping[Position, list[ShareDelivery]]) -> Iterator[Finding]:
+    """Once a later record of its key was delivered, no request gets a record, however often it was delivered."""
+    keys = {write.value: write.key for write in history.writes}
+    is_selected = passes(history, history.queue_filter)
+    for content in history.contents:
+        later: dict[bytes, tuple[float, int]] = {}
+        for offset, value in reversed(content.records):
+            key, at = keys.get(value), (content.partition, offset)
+            if key is None or not is_selected(value):
+                continue
+            since_s, after = later.get(key, (inf, offset))
+            for delivery in received.get(at, ()):
+                if delivery.sent_s > since_s:
+                    yield Finding(
+                        "overtaken",
+                        f"{delivery.member} got delivery {delivery.count} of {place(*at)} by a request of"
+                        f" {delivery.sent_s:.3f} s; {after}, which has its key, was delivered at {since_s:.3f} s",
+                    )
+            first_s = min((delivery.received_s for delivery in received.get(at, ())), default=inf)
+            later[key] = min((first_s, offset), (since_s, after))
 
 
 # Dead letters
