@@ -121,9 +121,10 @@ class OffsetsApi:
         return ErrorCode.GROUP_ID_NOT_FOUND if is_missing and version >= NOT_FOUND_VERSION else error
 
     def commit_error(self, requested: OffsetCommitRequestPartition) -> ErrorCode:
-        """Return the error for an invalid offset or too much metadata, or NONE."""
-        if requested.committed_offset < NO_OFFSET:
-            return ErrorCode.INVALID_REQUEST
+        """Return the error for too much metadata, or NONE.
+
+        Kafka checks no offset either: kafkajs commits -2 and -1, its names of the earliest and the latest offset.
+        """
         metadata = requested.committed_metadata
         if metadata and len(metadata.encode()) > self.coordinator.config.offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE

@@ -213,11 +213,9 @@ class TransactionPartsApi:
         return answer
 
     def partition_error(self, requested: TxnOffsetCommitRequestPartition, count: int) -> ErrorCode:
-        """Return the error for an unknown partition, an invalid offset or too much metadata, or NONE."""
+        """Return the error for an unknown partition or too much metadata, or NONE."""
         if not 0 <= requested.partition_index < count:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if requested.committed_offset < 0:
-            return ErrorCode.INVALID_REQUEST
         metadata = requested.committed_metadata
         if metadata and len(metadata.encode()) > self.groups.config.offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE

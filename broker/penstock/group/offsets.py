@@ -174,11 +174,14 @@ class Offsets:
     # --- reading
 
     def committed(self) -> Iterator[CommittedOffset]:
-        """Iterate over all cached offsets of existing topics. Offsets may change meanwhile."""
+        """Iterate over all cached offsets of existing topics. Offsets may change meanwhile.
+
+        Negative ones are left out: to clients, the partition has no committed offset.
+        """
         for group_id in self.table.groups():
             for key, record in list(self.table.group_offsets(group_id)):
                 topic = self._view.topics_by_id.get(key.topic_id)
-                if topic is not None:
+                if topic is not None and record.offset >= 0:
                     yield CommittedOffset(group_id, topic.name, key.partition, record.offset, record.commit_ms)
 
     # --- internal

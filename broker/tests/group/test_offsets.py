@@ -217,6 +217,15 @@ def test_thousands_of_commits_share_few_transactions(run_world):
     run_world(scene)
 
 
+def test_a_negative_offset_is_no_committed_offset_for_the_metrics(run_world):
+    async def scene(world):
+        t = world.create_topic("t", 2)
+        await world.groups.commit("g", [OffsetCommit(t, 0, -2, -1, ""), OffsetCommit(t, 1, 0, -1, "")])
+        assert [(c.partition, c.offset) for c in world.groups.committed()] == [(1, 0)]
+
+    run_world(scene)
+
+
 def test_a_failed_commit_changes_nothing_in_memory(run_world):
     async def scene(world):
         t = world.create_topic("t")

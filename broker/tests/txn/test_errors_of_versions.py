@@ -67,12 +67,13 @@ async def committed(
     producer: ProducerIdentity,
     parts: list[tuple[str, int]],
     generation: int = -1,
+    offset: int = 1,
     **who: str,
 ) -> list[int]:
     """Return the errors of TxnOffsetCommit by partition."""
     topics = [
         TxnOffsetCommitRequestTopic(
-            name=name, partitions=[TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=1)]
+            name=name, partitions=[TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=offset)]
         )
         for name, index in parts
     ]
@@ -202,3 +203,10 @@ async def test_verifications_and_markers_leave_out_topics_without_partitions_as_
     )
     written = await brokers[1].ask(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, 1)
     assert [topic.name for topic in written.markers[0].topics] == ["t"]
+
+
+@pytest.mark.parametrize("offset", [-1, -2])
+async def test_a_transaction_commits_a_negative_offset(brokers: TxnCluster, offset: int) -> None:
+    client = await client_of(brokers)
+    assert await client.add_group("g") is E.NONE
+    assert await committed(brokers, 3, client.producer, [("t", 0)], offset=offset) == [E.NONE]

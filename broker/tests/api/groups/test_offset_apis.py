@@ -64,7 +64,6 @@ async def test_commits_that_cannot_be_taken_name_the_reason(broker, version):
     assert await broker.commit(version, "nowhere") == unknown
     assert await broker.commit(version, partition=3) == E.UNKNOWN_TOPIC_OR_PARTITION
     assert await broker.commit(version, partition=-1) == E.UNKNOWN_TOPIC_OR_PARTITION
-    assert await broker.commit(version, offset=-2) == E.INVALID_REQUEST
     assert await broker.commit(version, metadata="x" * 4097) == E.OFFSET_METADATA_TOO_LARGE
     assert await broker.commit(version, metadata="ä" * 2049) == E.OFFSET_METADATA_TOO_LARGE
     assert await broker.commit(version, metadata="x" * 4096) == 0
@@ -73,6 +72,13 @@ async def test_commits_that_cannot_be_taken_name_the_reason(broker, version):
         E.GROUP_ID_NOT_FOUND if version >= 9 else E.ILLEGAL_GENERATION
     )
     assert (await broker.fetch(8, {"t": [0]}))[0] == {"t": {0: (7, 3 if version >= 6 else -1, "", 0)}}
+
+
+@pytest.mark.parametrize("offset", [-1, -2, -(1 << 63)])
+async def test_a_negative_offset_is_committed_and_fetched_as_it_is(broker, offset):
+    assert await broker.commit(8, offset=offset) == 0
+    found, _ = await broker.fetch(8, {"t": [0]})
+    assert found == {"t": {0: (offset, 3, "note", 0)}}
 
 
 @pytest.mark.parametrize("version", range(2, 11))
