@@ -62,7 +62,7 @@ unit: packages ## run the tests that need no socket, process or Spark, in less t
 	$(BIN)/python tools/unit_tests.py $(ARGS)
 
 java: packages ## drive a broker, and a cluster, with Apache's Java client (needs a JDK and Maven)
-	$(BIN)/pytest tests/java --ignore tests/java/test_group_checks.py -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/pytest tests/java --ignore tests/java/test_group_checks.py -n 3 --dist loadgroup $(ARGS)
 
 java-groups: packages ## run the checks of groups with three releases of the Java client, also on Apache Kafka
 	$(BIN)/pytest tests/java/test_group_checks.py --all-group-checks $(ARGS)

@@ -169,4 +169,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         causes = [line for line in report.longreprtext.splitlines() if "Caused by" in line or line.startswith("E  ")]
         terminalreporter.write_line(f"{report.nodeid} was run again after {report.duration:.0f} s:")
         for line in causes[:20]:
-            terminalreporter.write_line(f"  {line[:200]}")
+            terminalreporter.write_line(f"  {line[:600]}")  # Spark names the reason behind its query's ids

@@ -21,13 +21,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SUITES = ("broker/tests", "operator/tests", "spark_jobs/tests")
 PARTS = (
-    ("operator/tests/clusters", "operator/tests/reconcile", "operator/tests/docs"),
-    ("broker/tests/group", "broker/tests/txn"),
+    ("broker/tests",),
     ("broker/tests/api", "broker/tests/client", "broker/tests/cli"),
+    ("operator/tests/clusters", "operator/tests/reconcile", "operator/tests/docs"),
     ("broker/tests/replica", "broker/tests/replication", "broker/tests/log"),
+    ("broker/tests/group", "broker/tests/txn"),
     ("spark_jobs/tests",),
     ("operator/tests",),
-    ("broker/tests",),
 )
 """Folders that share a process, the longest part first. What no other part names belongs to the part of its suite."""
 OUTCOME = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|deselected)\b")

@@ -107,7 +107,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
 
 @pytest.fixture(scope="session")
 def brokers_to_kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
-    """Three brokers. Their tests have `@pytest.mark.xdist_group("java-applications")`, so that they share them."""
+    """Three brokers. Their tests have `@pytest.mark.xdist_group("java-applications")` or `"java-queues"`, so that two
+    processes share them out and each starts them once."""
     with trio(tmp_path_factory.mktemp("trio")) as made:
         yield made
 

@@ -15,7 +15,7 @@ from penstock_e2e.trio import Trio
 from penstock_java.build import compile_scenarios, program
 from penstock_java.runner import FLAGS, Runner
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("java-applications")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("java-queues")]
 
 CLIENTS = ("4.3.1", "4.4.0")
 FOLDERS = ("src", "queues")

@@ -281,6 +281,19 @@ class TestContinuousIntegration:
         assert result.returncode == 0, result.stdout
         assert (tmp_path / "images").read_text() == "--images\n"
 
+    def test_the_cluster_starts_beside_the_frameworks_and_its_tests_run_after_them(self, tmp_path: Path) -> None:
+        """`make frameworks` ends only after `make chart` has, and `make e2e` passes only after `make frameworks`."""
+        recipes = {
+            "chart": ": > chart",
+            "frameworks": "until [ -e chart ]; do sleep 0.02; done; : > frameworks",
+            "e2e": "[ -e frameworks ]",
+        }
+        environment = self.prepared(tmp_path, recipes)
+        self.cluster(tmp_path, f"[ ! -e {tmp_path}/frameworks ]")
+        result = run("bash", tmp_path / ".ci" / "run", env=environment, timeout=60)
+        assert result.returncode == 0, result.stdout
+        assert "ok      make e2e" in result.stdout
+
     def test_a_step_that_hangs_is_ended_and_has_failed(self, tmp_path: Path) -> None:
         environment = self.prepared(tmp_path, {"simulate": "exec sleep 1000"}) | {"STEP_LIMIT": "6"}
         result = run("bash", tmp_path / ".ci" / "run", env=environment, timeout=60)

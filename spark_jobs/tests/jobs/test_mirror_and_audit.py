@@ -32,7 +32,7 @@ from penstock_spark.jobs.spec.specs import RestartSpec
 from penstock_spark.link.link import Link
 from penstock_spark.model.connection import ConnectionOptions
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("spark-mirrors"), pytest.mark.timeout(600)]
 COUNT = 3_000
 SHORT = "kafka.delivery.timeout.ms: 2000, kafka.request.timeout.ms: 2000"
 
