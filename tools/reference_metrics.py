@@ -17,6 +17,7 @@ from penstock.http.sources import PartitionName, RemoteOffsets, Sources
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.stats import Histogram, RequestStats
+from penstock.runtime.unhandled_errors import UnhandledErrors
 from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
 from penstock.security.sasl.exchange import FailureReason
 from penstock.server.stats import CloseReason, ServerStats
@@ -149,6 +150,7 @@ async def sample_metrics() -> list[Metric]:
         query_remote=nothing_remote,
         share=SampleShare(),
         denials=Counter({(AclOperation.READ, ResourceType.TOPIC): 0}),
+        unhandled_errors=UnhandledErrors(),
     )
     snapshot = await take_snapshot(sources, Heartbeat(asyncio.get_running_loop()))
     return list(SnapshotCollector(snapshot).collect())

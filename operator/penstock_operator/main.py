@@ -19,6 +19,8 @@ from kubernetes.config import ConfigException
 from penstock.runtime import assertions
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.logging import LEVELS, configure, get_logger
+from penstock.runtime.tasks import spawn
+from penstock.runtime.unhandled_errors import UnhandledErrors
 from penstock_operator import __version__
 from penstock_operator.brokers.connections import OVERRIDE, BrokerConnections, parse_override
 from penstock_operator.brokers.etcd_client import EtcdClient
@@ -159,6 +161,7 @@ async def operate(identity: OperatorIdentity, options: OperatorOptions) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    UnhandledErrors().install(loop)
     clock = SystemClock()
     clients: list[Requests] = []
     runtime = create_runtime(clock, lambda freshness: _connect(clock, identity.identity, freshness, clients))
@@ -171,9 +174,7 @@ async def operate(identity: OperatorIdentity, options: OperatorOptions) -> int:
     operator = build_operator(reached, runtime, build_controllers(runtime, connections, options))
     log.info("starting", version=__version__, identity=identity.identity, namespaces=reached.namespaces or "all")
     left_out = [name for name in identity.namespaces if name not in reached.namespaces]
-    watcher = (
-        asyncio.create_task(_stop_when_back(runtime.kube, left_out, stop), name="namespaces") if left_out else None
-    )
+    watcher = spawn(_stop_when_back(runtime.kube, left_out, stop), "namespaces") if left_out else None
     try:
         await operator.run(stop, options.host, options.port)
     except Exception as error:

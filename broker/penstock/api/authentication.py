@@ -16,6 +16,7 @@ from penstock.api.authentication_stats import UNKNOWN_MECHANISM, AuthenticationS
 from penstock.api.dispatch import Dispatcher, check_version, encode
 from penstock.api.exchange import FrameHandler, PeerConnection, PeerInfo, ProtocolViolation, RequestExchange
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report_failure
 from penstock.security.principal import Principal
 from penstock.security.sasl.exchange import (
     AuthenticationRejected,
@@ -117,6 +118,7 @@ class SaslAuthenticator:
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(report_failure)
 
     async def close(self) -> None:
         """Cancel the authentications in progress."""

@@ -13,6 +13,7 @@ from typing import Protocol
 from penstock.api.authorization.access import OUTDATED_RIGHTS, DataAccess
 from penstock.api.exchange import PeerInfo, RequestExchange, ResponsePart
 from penstock.api.fetch_sessions import FetchSession, FetchTarget
+from penstock.runtime.tasks import spawn
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
@@ -83,7 +84,7 @@ class FetchRights:
     def on_changes(self, changed: set[str]) -> None:
         """Check the waiting requests. Called by `ClusterView` after the authorizer has the changes."""
         if self.waiting and self.task is None:
-            self.task = asyncio.get_running_loop().create_task(self.check_waiting(), name="fetch rights")
+            self.task = spawn(self.check_waiting(), "fetch rights")
 
     async def check_waiting(self) -> None:
         """Complete the waiting requests that have lost a right, until the ACLs do not change meanwhile."""

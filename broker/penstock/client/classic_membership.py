@@ -15,6 +15,7 @@ from penstock.client.errors import BrokerError, ClientError, error_code
 from penstock.client.membership import LEAVE_TIMEOUT_MS, GroupMembership, GroupOptions, MembershipLost
 from penstock.client.offsets import COORDINATOR_MOVED
 from penstock.client.types import TopicPartition
+from penstock.runtime.tasks import spawn
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -61,7 +62,7 @@ class ClassicMembership(GroupMembership):
             self.rejoin_needed = False
             try:
                 assigned = await self._join_once(self._topics, owned)
-                self._heartbeats = self._loop.create_task(self._send_heartbeats(), name="penstock-heartbeat")
+                self._heartbeats = spawn(self._send_heartbeats(), "penstock-heartbeat")
                 return assigned
             except ClientError as e:
                 code = e.code if isinstance(e, BrokerError) else None

@@ -28,6 +28,7 @@ from penstock.client.metadata import MetadataCache, merge_metadata
 from penstock.client.security import Security
 from penstock.client.types import Node, TopicInfo
 from penstock.config.addresses import parse_bootstrap
+from penstock.runtime.tasks import spawn
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -97,7 +98,7 @@ class ClusterConnections:
     async def start(self) -> None:
         """Connect and fetch metadata. Raises `NoBrokerAvailable` if no bootstrap server responds."""
         await self.refresh()
-        self._refresher = asyncio.create_task(self._keep_fresh(), name="penstock-metadata")
+        self._refresher = spawn(self._keep_fresh(), "penstock-metadata")
 
     async def close(self) -> None:
         """Close all connections. Idempotent."""

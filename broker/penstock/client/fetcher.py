@@ -15,6 +15,7 @@ from penstock.client.offsets import EARLIEST, LATEST
 from penstock.client.positions import PartitionState, Positions
 from penstock.client.types import TopicPartition
 from penstock.filter import RecordFilter
+from penstock.runtime.tasks import spawn
 from penstock.wire.errors import RETRIABLE, ErrorCode
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock.wire.schema import MalformedMessage
@@ -92,7 +93,7 @@ class Fetcher:
 
     def _start(self, node_id: int) -> None:
         self._room[node_id] = asyncio.Event()
-        self._tasks[node_id] = self._loop.create_task(self._run(node_id), name=f"penstock-fetch-{node_id}")
+        self._tasks[node_id] = spawn(self._run(node_id), f"penstock-fetch-{node_id}")
 
     def _fetchable(self, state: PartitionState) -> bool:
         return (

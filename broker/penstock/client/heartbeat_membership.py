@@ -16,6 +16,7 @@ from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import BrokerError, ClientError, check
 from penstock.client.membership import LEAVE_TIMEOUT_MS, GroupMembership, GroupOptions
 from penstock.client.offsets import COORDINATOR_MOVED
+from penstock.runtime.tasks import spawn
 from penstock.wire.errors import ErrorCode
 from penstock.wire.schema import Payload
 
@@ -169,7 +170,7 @@ class HeartbeatMembership(GroupMembership):
                 self._handle_moved(code)
                 await asyncio.sleep(self.cluster.backoff.delay_s(attempt))
                 attempt += 1
-        self._heartbeats = self._loop.create_task(self._send_heartbeats(), name="penstock-heartbeat")
+        self._heartbeats = spawn(self._send_heartbeats(), "penstock-heartbeat")
 
     def reset(self) -> None:
         """Discard the membership: the next heartbeat joins."""

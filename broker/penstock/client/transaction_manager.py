@@ -16,6 +16,7 @@ from penstock.client.producer_transaction import ProducerTransaction, Transactio
 from penstock.client.sender import Sender
 from penstock.client.transaction_requests import NO_SESSION, TransactionRequests
 from penstock.client.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from penstock.runtime.tasks import spawn
 from penstock.wire.errors import ErrorCode
 
 
@@ -42,7 +43,7 @@ class TransactionManager:
     def request_partition(self, queue: PartitionQueue) -> None:
         """Add the queue's partition to the transaction; the sender gets the queue once that is confirmed."""
         if self.transaction.add_pending(queue.tp) and self._adding is None:
-            self._adding = asyncio.get_running_loop().create_task(self._add_pending())
+            self._adding = spawn(self._add_pending(), "penstock-transaction")
 
     async def _add_pending(self) -> None:
         """Add partitions, one request at a time, each with all that wait."""

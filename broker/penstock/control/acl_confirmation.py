@@ -12,6 +12,7 @@ import asyncio
 from penstock.control.keep_alive import RENEWALS_PER_LEASE, RETRIES_PER_LEASE, SAFETY_DIVISOR
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.store import Store, StoreError
 from penstock.state.watcher import Watcher
@@ -42,7 +43,7 @@ class AclConfirmation:
         """Confirm once, then at intervals. Does not fail: until the store responds, there is no confirmation."""
         assert self.task is None, "started once"
         pause_s = await self.confirm()
-        self.task = asyncio.get_running_loop().create_task(self.run(pause_s), name="acl confirmation")
+        self.task = spawn(self.run(pause_s), "acl confirmation")
 
     async def close(self) -> None:
         """Stop."""

@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.config.broker import BrokerConfig
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, decode, encode
 from penstock.state.store import Compare, PutOp, Store, StoreError
@@ -73,7 +74,7 @@ class BrokerReports:
 
     def _check_settings(self) -> None:
         if self._task is None and ReportedSettings.from_config(self._config) != self._last_reported:
-            self._task = asyncio.get_running_loop().create_task(self._work(), name="broker-reports")
+            self._task = spawn(self._work(), "broker-reports")
 
     async def _work(self) -> None:
         try:

@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
+from penstock.log.types import LogError
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
-from penstock.state.store import DeleteOp, Operation, Store
+from penstock.state.store import DeleteOp, Operation, Store, StoreError
 from penstock.state.view import ClusterView, TopicChange
 from penstock.state.watcher import Watcher
 
@@ -51,7 +53,7 @@ class TopicRemoval:
                 self._spawn(old.topic_id)
 
     def _spawn(self, topic_id: UUID) -> None:
-        task = asyncio.get_running_loop().create_task(self._remove(topic_id))
+        task = spawn(self._remove(topic_id), f"remove topic {topic_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -60,7 +62,7 @@ class TopicRemoval:
             for cleaner in self._cleaners:
                 await cleaner(topic_id)
             await self._remove_keys(topic_id)
-        except Exception as e:
+        except (StoreError, LogError, OSError) as e:
             log.warning(
                 "deleted topic not fully removed; retrying at the next start", topic=str(topic_id), reason=str(e)
             )

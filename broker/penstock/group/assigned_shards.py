@@ -13,6 +13,7 @@ from penstock.group.shard_revisions import ShardRevisions
 from penstock.group.shard_writer import ShardGuard
 from penstock.replica.membership import BrokerMembership
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.store import Store, StoreEntry, StoreError, StoreUnavailable
 from penstock.state.view import ClusterView
@@ -110,7 +111,7 @@ class AssignedShardOwnership(ShardOwnership):
         guard.is_fence_stale = self._acquired_revisions.get(number) == guard.revision
         self._acquired_revisions[number] = guard.revision
         shard = self._shards[number] = CoordinatorShard(number, guard)
-        shard.loading = asyncio.get_running_loop().create_task(self._load(shard), name=f"load shard {number}")
+        shard.loading = spawn(self._load(shard), f"load shard {number}")
 
     async def _load(self, shard: CoordinatorShard) -> None:
         """Read the shard's state. Previous owners cannot write: the record that their guards compare is gone."""

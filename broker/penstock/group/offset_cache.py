@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from penstock.group.directory import GroupDirectory
 from penstock.group.offset_table import OffsetKey, OffsetTable
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.records import OffsetRecord
 from penstock.state.store import Store, StoreEntry, StoreError, StoreUnavailable
@@ -95,7 +96,7 @@ class OffsetCache:
             if force or (group_id not in self._cached and group_id not in self._background):
                 self._background[group_id] = force or self._background.get(group_id, False)
         if self._background and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._read_background(), name="offsets of groups")
+            self._task = spawn(self._read_background(), "offsets of groups")
 
     def evict(self, group_id: str) -> None:
         """Remove a group's offsets from memory."""

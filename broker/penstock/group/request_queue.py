@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from penstock.group.shard_writer import KeyWrite, ShardGuard, ShardWriter
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys, records
 from penstock.state.records import ShardFenceRecord
 from penstock.state.store import MAX_TXN_OPERATIONS, Compare, CompareTarget, PutOp, Store, StoreError, StoreUnavailable
@@ -52,7 +53,7 @@ class RequestQueue(Generic[T]):
         """Schedule a shard that has pending writes."""
         self._waiting[writer] = None
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="coordinator writes")
+            self._task = spawn(self._run(), "coordinator writes")
 
     async def drain(self, writer: ShardWriter[T]) -> None:
         """Wait until a shard has no pending and no in-flight writes."""

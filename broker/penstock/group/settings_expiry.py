@@ -14,6 +14,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.group.ownership import ShardOwnership
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.records import BadRecord, GroupSettingsRecord, decode
 from penstock.state.store import Compare, DeleteOp, Store, StoreError
@@ -60,7 +61,7 @@ class SettingsExpiry:
         if owned and self._task is None and not self._is_paused():
             number = next((number for number in owned if number >= self._next), owned[0])
             self._next = number + 1
-            self._task = asyncio.get_running_loop().create_task(self._work(number), name="settings of absent groups")
+            self._task = spawn(self._work(number), "settings of absent groups")
 
     async def _work(self, number: int) -> None:
         try:

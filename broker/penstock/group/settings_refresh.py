@@ -13,6 +13,7 @@ from contextlib import suppress
 from penstock.config.definition import accept_stored
 from penstock.config.group import group_setting
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.records import BadRecord, GroupSettingsRecord, decode
 from penstock.state.store import Store, StoreEntry, StoreError
@@ -35,7 +36,7 @@ class GroupSettingsRefresh:
 
     def start(self) -> None:
         """Start to read."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="refresh group settings")
+        self._task = spawn(self._run(), "refresh group settings")
 
     def close(self) -> None:
         """Stop."""

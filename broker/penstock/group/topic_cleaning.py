@@ -17,6 +17,7 @@ from penstock.group.offsets import Offsets, OffsetWrite
 from penstock.group.ownership import ShardOwnership
 from penstock.group.shard_writer import ShardWriter
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys, records
 from penstock.state.records import BadRecord, ShardCleanedRecord
 from penstock.state.store import PutOp, Store, StoreError, StoreUnavailable
@@ -61,7 +62,7 @@ class TopicCleaning:
 
     def _start_task(self) -> None:
         if self._task is None and not self._closed:
-            self._task = asyncio.get_running_loop().create_task(self._work(), name="offsets of deleted topics")
+            self._task = spawn(self._work(), "offsets of deleted topics")
 
     async def _work(self) -> None:
         try:

@@ -133,6 +133,11 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
             ),
             ("penstock_flush_rounds", "Flush rounds (group commits).", single(flusher.rounds)),
             ("penstock_flushed_files", "Files synced to disk.", single(flusher.synced_files)),
+            (
+                "penstock_unhandled_errors",
+                "Exceptions in background tasks and callbacks that no code handled. Each is a bug.",
+                single(sources.unhandled_errors.count),
+            ),
             ("penstock_loop_stalls", "Event loop stalls of more than 50 ms.", single(heartbeat.stalls)),
             ("penstock_loop_stalled_seconds", "Total duration of event loop stalls.", single(heartbeat.stalled_s)),
         ],

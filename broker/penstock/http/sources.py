@@ -12,6 +12,7 @@ from penstock.replica.health import ReplicaHealth
 from penstock.replica.partition import PartitionDelivery, PartitionSchedule
 from penstock.runtime.clock import Clock
 from penstock.runtime.stats import Histogram, RequestStats
+from penstock.runtime.unhandled_errors import UnhandledErrors
 from penstock.security.audit import Denials
 from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.server.stats import ServerStats
@@ -185,3 +186,4 @@ class Sources:
     share: ShareSource
     denials: Denials
     """Operations that were denied."""
+    unhandled_errors: UnhandledErrors

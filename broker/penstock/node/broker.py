@@ -57,6 +57,8 @@ from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime import logging
 from penstock.runtime.stats import RequestStats
+from penstock.runtime.tasks import spawn
+from penstock.runtime.unhandled_errors import UnhandledErrors
 from penstock.security.audit import AuditLog
 from penstock.security.quotas.client_quotas import ClientQuotas
 from penstock.server.listener import ListenError, Server
@@ -115,6 +117,7 @@ class BrokerNode:
         self.view = ClusterView()
         self.files = environment.make_files(self.config.log_tail_cache_bytes)
         self.stats = RequestStats()
+        self.unhandled_errors = UnhandledErrors()
         self.reason: str | None = "starting"
         """Why the broker is not ready for clients; None if it is."""
         self.log_dir: LogDirectory | None = None
@@ -189,6 +192,7 @@ class BrokerNode:
 
     async def start_services(self) -> tuple[list[ListenerAddress], int | None]:
         """Run the steps of `start`."""
+        self.unhandled_errors.install(asyncio.get_running_loop())
         executor = self.environment.make_executor()
         asyncio.get_running_loop().set_default_executor(executor)
         http = self.prepare_http()
@@ -219,7 +223,7 @@ class BrokerNode:
         self.cleanup.callback(services.groups.dismiss)
         self.cleanup.callback(services.replicas.wake_readers)
         self.cleanup.push_async_callback(composition.leave)
-        opening = asyncio.create_task(services.replicas.open_idle_partitions())
+        opening = spawn(services.replicas.open_idle_partitions(), "open idle partitions")
         self.cleanup.callback(opening.cancel)
         http_port = None
         if http is not None:
@@ -409,6 +413,7 @@ class BrokerNode:
             committed=services.groups.committed,
             share=services.share,
             denials=services.audit.denials,
+            unhandled_errors=self.unhandled_errors,
             query_remote=RemoteLeaders(self.view, self.config.node_id, self.composition.peers),
         )
 

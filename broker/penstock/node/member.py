@@ -22,6 +22,7 @@ from penstock.control.topic_removal import TopicCleaner
 from penstock.log.log_dir import LogDirectory
 from penstock.node.environment import LeaseRenewal, NodeEnvironment
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, EndpointRecord
 from penstock.state.store import Store, StoreError
@@ -124,7 +125,7 @@ class ClusterMember:
             cleaners,
         )
         self.controller = ControllerTask(context)
-        self.controller_task = asyncio.get_running_loop().create_task(self.controller.run(), name="controller")
+        self.controller_task = spawn(self.controller.run(), "controller")
 
     def withdraw(self, error: Exception) -> None:
         """Leave the cluster because the log directory has failed, so that other brokers lead."""
@@ -217,6 +218,6 @@ class ClusterMember:
             registration.check_view(self.view.brokers.get(self.config.node_id))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = spawn(work, "membership")
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

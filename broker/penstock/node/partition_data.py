@@ -15,6 +15,7 @@ from penstock.log.log_dir import LogDirectory
 from penstock.log.types import LogError
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, decode
 from penstock.state.store import Store
@@ -106,7 +107,7 @@ class TopicDataDeleter:
     def _delete(self, topic_id: UUID) -> None:
         self.due.add(topic_id)
         if self.starting is None or self.starting.done():
-            self.starting = asyncio.get_running_loop().create_task(self._start_deletions())
+            self.starting = spawn(self._start_deletions(), "deletions")
 
     async def _start_deletions(self) -> None:
         """Start all due deletions once data may be deleted."""
@@ -114,7 +115,7 @@ class TopicDataDeleter:
             await asyncio.sleep(RETRY_S)
         due, self.due = self.due, set()
         for topic_id in due & self.view.deleting:
-            task = asyncio.get_running_loop().create_task(self._delete_data(topic_id))
+            task = spawn(self._delete_data(topic_id), f"delete topic {topic_id}")
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 

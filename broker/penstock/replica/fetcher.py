@@ -20,6 +20,7 @@ from penstock.replica.follower import Follower, FollowerPosition, FollowerStep
 from penstock.replica.membership import BrokerMembership
 from penstock.replica.throttle import Throttle
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.fetch import (
     FetchPartition,
@@ -124,7 +125,7 @@ class BrokerFetcher:
         self.partition_backoff_s = PARTITION_BACKOFF_S
         self.mark_dirty(key)
         if self.task is None:
-            self.task = asyncio.get_running_loop().create_task(self.run(), name=f"fetch-from-{self.leader_id}")
+            self.task = spawn(self.run(), f"fetch-from-{self.leader_id}")
 
     def remove(self, follower: Follower) -> None:
         """Stop fetching for a follower, unless another role has replaced it."""

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from penstock.replica.isr import IsrChange, Member
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.records import BadRecord, BrokerRecord, PartitionRecord, decode, encode
 from penstock.state.store import MAX_TXN_OPERATIONS, Compare, CompareTarget, Operation, PutOp, Store, StoreError
@@ -59,7 +60,7 @@ class IsrChanges:
         self.pending.pop((change.topic_id, change.index), None)
         self.pending[change.topic_id, change.index] = IsrProposal(change, on_refused)
         if self.task is None and not self.closed:
-            self.task = asyncio.get_running_loop().create_task(self.run(), name="isr-changes")
+            self.task = spawn(self.run(), "isr-changes")
 
     async def close(self) -> None:
         """Stop writing changes."""

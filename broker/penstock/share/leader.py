@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.share.acknowledgement import AckBatch
 from penstock.share.acquisition import AcquiredRange, AcquireRequest
 from penstock.share.partition import LogBatch, ShareLimits, SharePartition, ShareSnapshot
@@ -126,7 +127,7 @@ class SharePartitionLeader:
             self._armed_ms = deadline_ms
             self._timer = self._loop.call_at(deadline_ms / 1000, self._expire, deadline_ms)
         if self.partition.is_dirty and self._task is None:
-            self._task = self._loop.create_task(self._write_all(), name=f"state of share-partition {self.key}")
+            self._task = spawn(self._write_all(), f"state of share-partition {self.key}")
 
     def _expire(self, due_ms: float = 0.0) -> None:
         """End the locks and delays that are over at `due_ms`: a timer may fire a rounding error before its deadline."""

@@ -17,6 +17,7 @@ from penstock.config.modern_groups import ShareGroupConfig
 from penstock.replica.leader import Leader
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.share.dead_letter_writer import DeadLetterServices
 from penstock.share.group_settings import ShareGroupSettings
 from penstock.share.led_partition import LedSharePartition
@@ -128,7 +129,7 @@ class ShareLeaders:
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run work on a share-partition as a task."""
-        task = self.loop.create_task(work, name=name)
+        task = spawn(work, name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from penstock.group.coordinator import GroupCoordinator
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.share.coordinator import ShareStates
 from penstock.share.state import InvalidShareState, decode_head, decode_state
 from penstock.share.state_client import ClaimResult, SharePartitionKey, StateWrite
@@ -74,7 +75,7 @@ class BatchedRequests(Generic[Q, A]):
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(target, []).append((request, future))
         if target not in self._tasks:
-            self._tasks[target] = asyncio.ensure_future(self._drain(target))
+            self._tasks[target] = spawn(self._drain(target), f"states of {target}")
         return future
 
     async def close(self) -> None:

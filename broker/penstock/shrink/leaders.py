@@ -11,6 +11,7 @@ from uuid import UUID
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.shrink.driver import STABLE_S, ShrinkDriver
 from penstock.shrink.relay import RelayServices, TargetLogs
 from penstock.shrink.sealed_partition import SealedPartition, SealServices, needs_steps
@@ -107,17 +108,14 @@ class TopicShrinks:
             )
         else:
             work = SealedPartition(topic_id, index, self._seal_services)
-        task = asyncio.get_running_loop().create_task(work.run(), name="shrink")
+        task = spawn(work.run(), f"fewer partitions of {topic_id}, {index}")
         self._running[key] = work, task
         task.add_done_callback(lambda _: self._on_done(key))
 
     def _on_done(self, key: Key) -> None:
         """Forget a task that has ended, and start it again if the view has changed since."""
         _, task = self._running.pop(key)
-        if task.cancelled():
-            return
-        if (error := task.exception()) is not None:  # a bug: a restart at once would repeat it
-            log.error("the task of a topic with fewer partitions failed", key=key, error=repr(error))
+        if task.cancelled() or task.exception() is not None:  # a bug: a restart at once would repeat it
             return
         topic = self._replicas.view.topics_by_id.get(key[0])
         if topic is not None:

@@ -15,6 +15,7 @@ from uuid import UUID
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import RejectedSetting
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.store import Compacted, Store, StoreChanges, StoreError, StoreEvent, StoreUnavailable
 from penstock.state.tables import Tables
@@ -72,7 +73,7 @@ class Watcher:
         """Fill the view, then follow changes. Raises `StoreError`."""
         assert self._task is None, "a watcher is started once"
         await self._load()
-        self._task = asyncio.get_running_loop().create_task(self._follow(), name="watcher")
+        self._task = spawn(self._follow(), "watcher")
 
     async def stop(self) -> None:
         """Stop following; cancel waiters."""

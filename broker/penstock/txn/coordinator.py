@@ -16,6 +16,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.group.shard_writer import ShardGuard
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys, records
 from penstock.state.records import BadRecord, ClusterRecord, TransactionRecord, TxnState
 from penstock.state.store import Store, StoreEntry, StoreError
@@ -403,7 +404,7 @@ class TransactionCoordinator:
             self._wheel.schedule(transaction.transactional_id, (due_ms - now_ms) / 1000)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = spawn(work, "transaction")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

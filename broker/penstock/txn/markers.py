@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from penstock.replica.manager import ReplicaManager
+from penstock.runtime.tasks import spawn
 from penstock.txn.latest_transactions import LatestTransactions
 from penstock.txn.transaction_partitions import OFFSETS_TOPIC_ID, UNNUMBERED, MarkerTarget, TransactionEnding
 from penstock.wire.errors import ErrorCode
@@ -43,7 +44,7 @@ class LocalMarkers:
         if not self._latest.observe_ended(ending.marker.producer_id, ending.number):
             callback(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
         elif target.topic == OFFSETS_TOPIC_ID:
-            task = asyncio.get_running_loop().create_task(self._decide(ending, target.partition, callback))
+            task = spawn(self._decide(ending, target.partition, callback), "offsets of a transaction")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:

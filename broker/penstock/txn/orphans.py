@@ -10,6 +10,7 @@ import asyncio
 
 from penstock.group.offset_table import OffsetKey
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys, records
 from penstock.state.records import BadRecord, TransactionRecord, TxnOffsetRecord
 from penstock.state.store import Store, StoreError
@@ -34,7 +35,7 @@ class OrphanedOffsets:
         if self._offsets.pending_by_producer(number):
             self._shards[number] = None
             if self._task is None:
-                self._task = asyncio.get_running_loop().create_task(self._work(), name="offsets of no transaction")
+                self._task = spawn(self._work(), "offsets of no transaction")
 
     async def close(self) -> None:
         """Cancel the task."""

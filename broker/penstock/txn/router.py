@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.store import Store, StoreError
 from penstock.state.view import ClusterView
@@ -122,7 +123,7 @@ class MarkerRouter:
     def _enqueue(self, broker_id: int, pending: PendingMarker) -> None:
         self._queues.setdefault(broker_id, []).append(pending)
         if broker_id not in self._senders:
-            self._senders[broker_id] = asyncio.get_running_loop().create_task(self._drain(broker_id))
+            self._senders[broker_id] = spawn(self._drain(broker_id), f"markers for broker {broker_id}")
 
     async def _drain(self, broker_id: int) -> None:
         try:

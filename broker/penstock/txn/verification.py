@@ -18,6 +18,7 @@ from uuid import UUID
 from penstock.control.features import TRANSACTIONS_V2_LEVEL
 from penstock.replica.partition import Partition
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
@@ -176,7 +177,7 @@ class Verifier:
             future = self._pending[request] = asyncio.get_running_loop().create_future()
             self._queues.setdefault(target, []).append(request)
             if target not in self._tasks:
-                self._tasks[target] = asyncio.ensure_future(self._drain(target))
+                self._tasks[target] = spawn(self._drain(target), f"verify transactions at broker {target}")
         return future
 
     def _verify_locally(self, request: VerificationRequest) -> VerifiedTransaction:

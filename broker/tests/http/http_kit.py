@@ -19,6 +19,7 @@ from penstock.http.app import HttpServer
 from penstock.http.sources import PartitionName, RemoteOffsets, Sources
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.stats import Histogram, RequestStats
+from penstock.runtime.unhandled_errors import UnhandledErrors
 from penstock.security.audit import Denials
 from penstock.security.quotas.client_quotas import ClientQuotas, QuotaWindows
 from penstock.server.stats import ServerStats
@@ -141,6 +142,7 @@ class Broker:
         self.quotas = ClientQuotas(ClusterView(), QuotaWindows(), lambda: 0.0)
         self.tls: list[TlsOfListener] = []
         self.denials: Denials = Counter()
+        self.unhandled_errors = UnhandledErrors()
         self.share = LedShare()
         self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
         self.authentications = AuthenticationStats()
@@ -162,6 +164,7 @@ class Broker:
             query_remote=self.query_remote,
             share=self.share,
             denials=self.denials,
+            unhandled_errors=self.unhandled_errors,
         )
         self.http = HttpServer(lambda: self.reason)
         self.http.sources = self.sources

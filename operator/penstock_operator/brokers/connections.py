@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.config.addresses import InvalidAddress, parse_bootstrap
+from penstock.runtime.tasks import spawn
 from penstock_operator.brokers.admin_connection import AdminConnection
 from penstock_operator.brokers.gateway import Gateway
 from penstock_operator.ports.brokers import BrokerAccess, ClientCertificate
@@ -102,7 +103,7 @@ class BrokerConnections:
     def _drop(self, key: tuple[str, str]) -> None:
         known = self._gateways.pop(key, None)
         if known is not None:
-            task = asyncio.get_running_loop().create_task(known[1].close(), name=f"close brokers of {key[1]}")
+            task = spawn(known[1].close(), f"close brokers of {key[1]}")
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 

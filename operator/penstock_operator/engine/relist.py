@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock_operator.engine.metrics import OperatorMetrics
 from penstock_operator.engine.object_cache import Name, ObjectCache, name_of
 from penstock_operator.ports.kube import Kube, KubeError, KubeResource
@@ -107,7 +108,7 @@ class PeriodicRelist:
 
     def _start(self, resource: KubeResource) -> None:
         del self._soon[resource]
-        task = asyncio.create_task(self._list_with_retries(resource), name=f"sweep {resource.plural}")
+        task = spawn(self._list_with_retries(resource), f"sweep {resource.plural}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -115,6 +115,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     ) -> None:
         """Do nothing: the simulation has no signals; a clean stop calls the handler."""
 
+    def set_exception_handler(self, handler: Any) -> None:
+        """Do nothing: each exception is a problem of the world."""
+
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.process.alive and not self.world.stopped:
             error = context.get("exception")

@@ -19,6 +19,7 @@ from penstock.client.share.requests import ShareFetchOptions, ShareMemberKey, ac
 from penstock.client.share.session import FINAL_EPOCH, MemberSession
 from penstock.client.share.types import Acknowledgement, AcknowledgementResult, ShareRecord, TopicIdPartition
 from penstock.client.types import TopicPartition
+from penstock.runtime.tasks import spawn
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
 from penstock.wire.messages.share_fetch import PartitionData, ShareFetchResponse
@@ -90,7 +91,7 @@ class BrokerReader:
     def poke(self) -> None:
         """Start to work if something is due."""
         if self._task is None and not self._closed and self._is_due():
-            self._task = self._loop.create_task(self._run(), name=f"penstock-share-{self.node_id}")
+            self._task = spawn(self._run(), f"penstock-share-{self.node_id}")
 
     def flush(self) -> int:
         """Send pending acknowledgements now. Returns what `answered` reaches when all have been answered."""

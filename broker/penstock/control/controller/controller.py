@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
@@ -30,6 +31,7 @@ from penstock.control.membership import Registration
 from penstock.control.topic_removal import TopicCleaner
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state.records import encode
 from penstock.state.store import Compare, DeleteOp, Operation, PutOp, Store, StoreUnavailable
 from penstock.state.view import BrokerView, ClusterView, TopicChange
@@ -76,17 +78,27 @@ class ControllerTask:
         return self.context.view.brokers.get(broker_id)
 
     async def run(self) -> None:
-        """Run until cancelled or until the registration is lost."""
-        candidacy = asyncio.ensure_future(self.election.run())
+        """Run until cancelled or until the registration is lost.
+
+        A candidacy that fails is reported and starts again: without candidates, no broker replaces failed leaders.
+        """
         lost = asyncio.ensure_future(self.context.registration.lost.wait())
         try:
-            await asyncio.wait([candidacy, lost], return_when=asyncio.FIRST_COMPLETED)
-            if candidacy.done():
-                candidacy.result()
+            while not lost.done():
+                await self._run_candidacy(lost)
         finally:
-            for task in (candidacy, lost):
-                task.cancel()
-            await asyncio.gather(candidacy, lost, return_exceptions=True)
+            lost.cancel()
+            await asyncio.gather(lost, return_exceptions=True)
+
+    async def _run_candidacy(self, lost: asyncio.Future[Any]) -> None:
+        candidacy: asyncio.Future[Any] = spawn(self.election.run(), "candidate for controller")
+        try:
+            await asyncio.wait([candidacy, lost], return_when=asyncio.FIRST_COMPLETED)
+            if not lost.done():
+                await asyncio.wait([lost], timeout=RETRY_S)
+        finally:
+            candidacy.cancel()
+            await asyncio.gather(candidacy, return_exceptions=True)
 
     async def _lead(self, leadership: Leadership) -> None:
         await self.context.watcher.applied(leadership.revision)

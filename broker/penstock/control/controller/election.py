@@ -17,6 +17,7 @@ from penstock.control.controller.probes import Prober, watch_broker
 from penstock.control.elections import KEPT_ELECTIONS, RANDOM_DIGITS, ElectionRecord
 from penstock.control.membership import Registration, compare_created
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report_failure, spawn
 from penstock.state import keys
 from penstock.state.records import ControllerRecord, decode, encode
 from penstock.state.store import (
@@ -115,7 +116,7 @@ class Election:
             return
         changed = asyncio.ensure_future(self._next_change(entry.mod_revision))
         suspected = asyncio.ensure_future(self._suspicion.wait())
-        probing = asyncio.ensure_future(self._probe(decode(ControllerRecord, entry.key, entry.value)))
+        probing = spawn(self._probe(decode(ControllerRecord, entry.key, entry.value)), "probe the controller")
         try:
             await asyncio.wait([changed, suspected], return_when=asyncio.FIRST_COMPLETED)
             if changed.done():
@@ -193,6 +194,8 @@ class Election:
             await asyncio.wait([working, *over], return_when=asyncio.FIRST_COMPLETED)
             if working.done() and not working.cancelled() and (error := working.exception()) is not None:
                 log.error("controller task failed", reason=repr(error))
+                if not is_store_error(error):
+                    report_failure(working)
         finally:
             leadership.lost.set()
             self.leadership = None
@@ -207,3 +210,10 @@ class Election:
         if not self.registration.lost.is_set():
             await self.store.txn([leadership.condition], [DeleteOp(keys.CONTROLLER)])
             await asyncio.sleep(RETRY_S)
+
+
+def is_store_error(error: BaseException) -> bool:
+    """Return whether an exception, or each one of a group, is a StoreError."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(StoreError)[1] is None
+    return isinstance(error, StoreError)

@@ -18,6 +18,7 @@ from penstock.control.controller.leadership import Leadership
 from penstock.control.controller.registry import Registry
 from penstock.control.membership import compare_created
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.store import DeleteOp, Store, StoreUnavailable
 from penstock.state.view import BrokerView
@@ -119,10 +120,10 @@ class BrokerProbes:
         for key in self._tasks.keys() - registered.keys():
             self._tasks.pop(key).cancel()
             self._suspects.pop(key, None)
-        loop = asyncio.get_running_loop()
         for key in registered.keys() - self._tasks.keys():
             view = self.registry.view_of(key[0])
-            self._tasks[key] = loop.create_task(watch_broker(self.prober, view, partial(self._suspect, key)))
+            probing = watch_broker(self.prober, view, partial(self._suspect, key))
+            self._tasks[key] = spawn(probing, f"probe broker {key[0]}")
 
     def _suspect(self, key: tuple[int, int]) -> None:
         self._suspects[key] = asyncio.get_running_loop().time()

@@ -27,6 +27,7 @@ from penstock.control.restored.reports import BrokerReport, RestoredRecord, coll
 from penstock.log.log_dir import LogDirectory
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.state import keys
 from penstock.state.records import ClusterRecord, decode, encode
 from penstock.state.store import (
@@ -139,7 +140,7 @@ class RestoreGuard:
             await self._until_recovered()
             self.reason = self.store.refusal = None
             await self.check()
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="restored")
+        self._task = spawn(self._run(), "restored")
 
     async def close(self) -> None:
         """Persist the observed revision, so that the next start detects a lower one."""

@@ -21,6 +21,7 @@ from penstock.log.transient_errors import TRANSIENT_ERRORS, sync_directory
 from penstock.log.types import LogDirFailed, LogError, LogFull
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 
 MAX_KEYS_IN_MEMORY = 1_000_000
 """Keys in the worker's memory at once, about 200 bytes each; a log with more needs several passes."""
@@ -73,14 +74,12 @@ class Compactor:
     def start_task(self) -> None:
         """Start the task if logs are queued."""
         if self.started and self.queue and self.task is None:
-            self.task = asyncio.get_running_loop().create_task(self.process_queue())
+            self.task = spawn(self.process_queue(), "compaction")
             self.task.add_done_callback(self.on_task_done)
 
     def on_task_done(self, task: asyncio.Task[None]) -> None:
-        """Log the task's failure and start it again if logs are queued."""
+        """Start the task again if logs are queued."""
         self.task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("compaction task failed", error=repr(error))
         self.start_task()
 
     async def process_queue(self) -> None:

@@ -17,6 +17,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key
 
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.security.sasl.exchange import AuthenticationRejected, FailureReason
 
 log = get_logger("penstock.security")
@@ -95,7 +96,7 @@ class KeySetCache:
     def _start_fetch(self, now_s: float) -> asyncio.Task[None] | None:
         """Return the fetch in progress, or a new one; None during the backoff."""
         if self._fetching is None and now_s >= self._next_fetch_s:
-            self._fetching = asyncio.ensure_future(self._refresh())
+            self._fetching = spawn(self._refresh(), "keys of the token issuer")
         return self._fetching
 
     async def _refresh(self) -> None:

@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from penstock.config.definition import InvalidSetting
 from penstock.config.listener_security import TlsSettings
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import spawn
 from penstock.server.tls.contexts import TlsContexts, date_text
 from penstock.server.tls.listener_tls import ListenerTls
 from penstock.server.tls.stores import StoreSources, read_sources
@@ -40,7 +41,7 @@ class CertificateReloader:
 
     def start(self) -> None:
         """Start to poll."""
-        self.polling = asyncio.get_running_loop().create_task(self.poll(), name="certificate reloader")
+        self.polling = spawn(self.poll(), "certificate reloader")
 
     async def close(self) -> None:
         """Stop."""

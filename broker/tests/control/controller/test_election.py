@@ -6,10 +6,18 @@ import asyncio
 from contextlib import suppress
 
 from penstock.control.broker_reports import ReportedSettings
+from penstock.control.controller.leadership import Leadership
 from penstock.control.elections import ElectionPair, missing_reason, newest_election
 from penstock.state import keys
 from penstock.state.records import ControllerRecord, decode
 from penstock.state.store import DeleteOp, PutOp
+
+
+class BrokenStore:
+    """A store whose reads fail by a programming error."""
+
+    async def get(self, key: str) -> None:
+        raise AssertionError("the invariant")
 
 
 async def test_of_many_candidates_one_is_elected(world) -> None:
@@ -53,6 +61,43 @@ async def test_a_candidate_whose_registration_was_ended_loses_though_it_does_not
     await world.store.txn([], [DeleteOp(keys.broker(1)), DeleteOp(keys.CONTROLLER)])
     assert await world.finish(election.campaign(None)) is None
     assert await world.store.get(keys.CONTROLLER) is None
+
+
+async def test_a_candidacy_that_fails_is_reported_and_starts_again(world) -> None:
+    reported, loop = [], asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    await world.start(1)
+    await world.time.until(lambda: world.controllers() == [1])
+    await world.start(2)
+    election = world.brokers[2].controller.election
+    store, election.store = election.store, BrokenStore()
+    await world.store.txn([], [DeleteOp(keys.CONTROLLER)])
+    await world.time.until(lambda: len(reported) > 1)
+    election.store = store
+    await world.brokers[1].stop()
+    await world.store.txn([], [DeleteOp(keys.CONTROLLER)])
+    await world.time.until(lambda: world.controllers() == [2])
+    loop.set_exception_handler(None)
+    assert {str(error) for error in reported} == {"the invariant"}
+
+
+async def test_a_term_that_fails_by_a_bug_is_reported_and_ends(world) -> None:
+    reported, loop = [], asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+
+    async def fail(leadership: Leadership) -> None:
+        raise AssertionError("the invariant")
+
+    await world.start(1)
+    await world.time.until(lambda: world.controllers() == [1])
+    election = world.brokers[1].controller.election
+    work, election.work = election.work, fail
+    await world.store.txn([], [DeleteOp(keys.CONTROLLER)])
+    await world.time.until(lambda: len(reported) > 1)
+    election.work = work
+    await world.time.until(lambda: world.controllers() == [1])
+    loop.set_exception_handler(None)
+    assert {str(error) for error in reported} == {"the invariant"}
 
 
 async def test_a_broker_that_restarts_succeeds_itself(world) -> None:
