@@ -309,18 +309,20 @@ class Leader(Partition):
         return any(p.flushed_offset < offset and not (p.has_fetched and p.last_fetch_ms > time_ms) for p in members)
 
     def expand_isr(self) -> None:
-        """Propose to add followers that have reached the high watermark and this epoch's start."""
+        """Propose to add followers that have reached the high watermark and this epoch's start.
+
+        Those that may not join yet are checked again: an idle partition has no further fetches that would do it.
+        """
         isr = self.isr
         if isr is None or isr.pending is not None or self.ended:
             return
         reached = max(self.high_watermark, isr.epoch_start)
-        joined = [
-            (p.broker_id, p.epoch)
-            for p in isr.out_of_sync()
-            if p.flushed_offset >= reached and self.host.may_join(p.broker_id, p.epoch)
-        ]
+        caught_up = [p for p in isr.out_of_sync() if p.flushed_offset >= reached]
+        joined = [(p.broker_id, p.epoch) for p in caught_up if self.host.may_join(p.broker_id, p.epoch)]
         if joined:
             self.propose(set(), joined)
+        elif caught_up:
+            self.start_watching()
 
     def check_lagging(self, now_ms: int, max_lag_ms: int) -> bool:
         """Propose to remove followers that lag for longer than `max_lag_ms`. Returns whether to go on."""

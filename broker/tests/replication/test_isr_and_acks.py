@@ -117,6 +117,22 @@ async def test_a_restarted_leader_leads_only_in_a_new_epoch(cluster: Cluster) ->
     await cluster.acknowledged(1)
 
 
+async def test_a_follower_that_has_caught_up_joins_an_idle_partition_once_it_may(cluster: Cluster) -> None:
+    """An idle partition has no fetches after the follower has caught up."""
+    await cluster.create(replicas=(1, 2))
+    await cluster.acknowledged(1)
+    await cluster.kill(2)
+    await cluster.elect(1, [1])
+    cluster[1].membership.serves = False
+    await cluster.start(2)
+    await cluster.caught_up(1, 2)
+    await cluster.lag(1)
+    assert cluster[1].view.topics["t"].partitions[0].isr == [1]
+    cluster[1].membership.serves = True
+    await cluster.lag(1)
+    await cluster.in_sync(1, 2)
+
+
 async def test_a_draining_broker_does_not_come_into_the_isr(cluster: Cluster) -> None:
     await cluster.create(replicas=(1, 2))
     await shrunk_to_two(cluster)
