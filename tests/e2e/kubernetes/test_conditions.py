@@ -8,10 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 from penstock_kubernetes.kubectl import Object, eventually
-from penstock_kubernetes.release import CLUSTERS, TOPICS, Make, Release
+from penstock_kubernetes.release import CLUSTERS, SETTLED, TOPICS, Make, Release
 
 BROKERS = 3
-SETTLED = {"Progressing": "False", "Rolled": "True", "Ready": "True", "Healthy": "True"}
 
 
 @pytest.fixture(scope="module")
@@ -20,22 +19,8 @@ def release(make_release: Make) -> Release:
     release.install()
     release.kubectl.apply(release.topic("load", partitions=6, replicas=3))
     release.kubectl.wait(TOPICS, "load")
-    settle(release)
+    release.settle()
     return release
-
-
-def conditions(release: Release) -> dict[str, Object]:
-    found = release.kubectl.status(CLUSTERS, release.cluster).get("conditions") or ()
-    return {condition["type"]: condition for condition in found}
-
-
-def is_settled(release: Release) -> bool:
-    found = conditions(release)
-    return all(found.get(kind, {}).get("status") == status for kind, status in SETTLED.items())
-
-
-def settle(release: Release) -> None:
-    eventually("all conditions are true", lambda: is_settled(release), 300)
 
 
 def pods_not_ready(release: Release) -> list[str]:
@@ -78,16 +63,16 @@ def test_a_size_that_the_storage_class_does_not_permit_can_be_taken_back(release
     eventually("the status says why", lambda: storage(release).get("reason") == "NotExpandable", 60)
     assert "2Gi" in storage(release)["message"]
     patch_storage(release, "1Gi")
-    eventually("nothing is left of it", lambda: not storage(release) and is_settled(release), 60)
+    eventually("nothing is left of it", lambda: not storage(release) and release.is_settled(), 60)
 
 
 def test_a_helm_upgrade_with_a_larger_size_can_be_rolled_back_and_later_upgrades_work(release: Release) -> None:
     release.upgrade("cluster.brokers.storage.size=3Gi")
     eventually("the status says why", lambda: storage(release).get("reason") == "NotExpandable", 60)
     release.helm("rollback", "penstock", "--timeout", "3m")
-    eventually("nothing is left of it", lambda: not storage(release) and is_settled(release), 60)
+    eventually("nothing is left of it", lambda: not storage(release) and release.is_settled(), 60)
     release.upgrade("cluster.brokers.storage.size=1Gi")
-    settle(release)
+    release.settle()
 
 
 @contextmanager
@@ -107,24 +92,24 @@ def test_a_full_quota_is_named_in_the_condition(release: Release) -> None:
     pods = [pod for pod in release.kubectl.list("pods") if pod["status"]["phase"] in ("Pending", "Running")]
     with pod_quota(release, len(pods)):
         release.kubectl("scale", f"{CLUSTERS}/{release.cluster}", "--replicas=4")
-        message = lambda: conditions(release)["Ready"]["message"]  # noqa: E731
+        message = lambda: release.conditions()["Ready"]["message"]  # noqa: E731
         eventually("the condition has it", lambda: "exceeded quota: few-pods" in message(), 60)
         assert "penstock-broker-3" in message()
         release.kubectl("scale", f"{CLUSTERS}/{release.cluster}", f"--replicas={BROKERS}")
-        eventually("nothing is left of it", lambda: "quota" not in message() and is_settled(release), 120)
+        eventually("nothing is left of it", lambda: "quota" not in message() and release.is_settled(), 120)
 
 
 @pytest.mark.full
 def test_ready_is_false_while_all_brokers_are_killed_and_true_once_they_are_back(release: Release) -> None:
     release.kubectl("delete", "pod", *release.brokers(), "--grace-period=0", "--force", "--wait=false")
     ready = eventually(
-        "Ready is False", lambda: c if (c := conditions(release)["Ready"])["status"] == "False" else None, 30, 0.1
+        "Ready is False", lambda: c if (c := release.conditions()["Ready"])["status"] == "False" else None, 30, 0.1
     )
     assert ready["reason"] == "BrokersNotReady"
     assert pods_not_ready(release), "the status was written before the brokers were back"
-    eventually("Ready is True", lambda: conditions(release)["Ready"]["status"] == "True", 180, 0.1)
+    eventually("Ready is True", lambda: release.conditions()["Ready"]["status"] == "True", 180, 0.1)
     assert not pods_not_ready(release)
-    settle(release)
+    release.settle()
 
 
 @pytest.mark.full

@@ -14,8 +14,9 @@ from penstock_kubernetes.release import CHART, CLUSTERS, NAME, TOPICS, Make, Rel
 pytestmark = pytest.mark.full
 
 BROKERS, MEMBERS = 3, 3
-SETTLED = {"Progressing": "False", "Rolled": "True", "Ready": "True", "Healthy": "True"}
 MAX_LAG = 20
+OF_MACHINE = "PenstockDiskFilling"
+"""Alert on the disk that other programs fill, too: its copy without `for` extrapolates one minute of their writes."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def release(make_release: Make) -> Release:
     )
     for topic in ("load", "single"):
         release.kubectl.wait(TOPICS, topic)
-    settle(release)
+    release.settle()
     return release
 
 
@@ -39,14 +40,6 @@ def prometheus(release: Release, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("prometheus")
     with Prometheus(os.environ["E2E_EXEC_IN"], folder, documents, release.kubectl) as prometheus:
         yield prometheus
-
-
-def settle(release: Release) -> None:
-    def is_settled() -> bool:
-        found = release.kubectl.status(CLUSTERS, release.cluster).get("conditions") or ()
-        return SETTLED.items() <= {condition["type"]: condition["status"] for condition in found}.items()
-
-    eventually("all conditions are true", is_settled, 300)
 
 
 @contextmanager
@@ -89,21 +82,26 @@ def test_each_pod_is_one_target_and_has_the_labels_of_its_cluster(release: Relea
     assert found == {NAME}
 
 
+def firing(prometheus: Prometheus) -> set[str]:
+    """Return the alerts and immediate copies that fire, without those on the machine."""
+    return {labels["alertname"] for labels in prometheus.firing()} - {OF_MACHINE, OF_MACHINE + IMMEDIATE}
+
+
 def test_a_healthy_cluster_fires_no_alert(release: Release, prometheus: Prometheus) -> None:
-    settle(release)
-    eventually("no alert is immediate", lambda: not prometheus.firing(), 60)
+    release.settle()
+    eventually("no alert is immediate", lambda: not firing(prometheus), 60)
 
 
 def test_a_roll_and_a_scale_fire_no_alert(release: Release, prometheus: Prometheus) -> None:
     annotations = {"penstock.io/restart": "monitoring"}
     release.kubectl.patch(CLUSTERS, release.cluster, {"metadata": {"annotations": annotations}})
     release.kubectl.until(CLUSTERS, release.cluster, "Progressing", "True", timeout_s=60)
-    settle(release)
+    release.settle()
     release.scale(BROKERS + 1)
     release.scale(BROKERS)
-    settle(release)
+    release.settle()
     assert prometheus.query(f'count_over_time(ALERTS{{alertname=~".*{IMMEDIATE}"}}[1h])'), "replicas were out of sync"
-    assert prometheus.fired() == set()
+    assert prometheus.fired() <= {OF_MACHINE}
 
 
 def test_brokers_that_are_down_fire_the_alerts_on_replicas(release: Release, prometheus: Prometheus) -> None:
@@ -115,10 +113,10 @@ def test_brokers_that_are_down_fire_the_alerts_on_replicas(release: Release, pro
         labels = prometheus.fires("PenstockPartitionsOffline")
         assert labels["penstock_io_cluster"] == NAME
         prometheus.fires("PenstockClusterNotReady")
-    settle(release)
+    release.settle()
     with pods_down(release, broker(1), broker(2)):
         prometheus.fires("PenstockPartitionsUnderMinIsr")
-    settle(release)
+    release.settle()
     for alert in ("UnderReplicated", "UnderMinIsr", "Offline"):
         prometheus.ends(f"PenstockPartitions{alert}")
     prometheus.ends("PenstockClusterNotReady")
@@ -128,11 +126,11 @@ def test_members_of_etcd_that_are_down_fire_the_alerts_on_etcd(release: Release,
     with pods_down(release, f"{NAME}-etcd-1"):
         assert prometheus.fires("PenstockStateStoreUnhealthy")["cluster"] == NAME
         assert not prometheus.firing(f"PenstockStateStoreRejectsWrites{IMMEDIATE}")
-    settle(release)
+    release.settle()
     prometheus.ends("PenstockStateStoreUnhealthy")
     with pods_down(release, f"{NAME}-etcd-1", f"{NAME}-etcd-2"):
         prometheus.fires("PenstockStateStoreRejectsWrites")
-    settle(release)
+    release.settle()
     prometheus.ends("PenstockStateStoreRejectsWrites")
 
 
@@ -164,4 +162,4 @@ def test_an_operator_that_is_away_fires_the_alert_on_it(release: Release, promet
     assert prometheus.fires("PenstockOperatorAway")["namespace"] == release.namespace
     release.kubectl("scale", deployment, f"--replicas={replicas}")
     prometheus.ends("PenstockOperatorAway")
-    settle(release)
+    release.settle()

@@ -26,6 +26,8 @@ ALL_RIGHTS = [
     {"cluster": True, "operations": ["All"]},
 ]
 API = "penstock.io/v1beta1"
+SETTLED = {"Progressing": "False", "Rolled": "True", "Ready": "True", "Healthy": "True"}
+"""Conditions of a Cluster without an operation in progress, and without a fault."""
 
 
 def images() -> list[str]:
@@ -193,6 +195,19 @@ class Release:
 
         eventually(f"{self.cluster} has {brokers} brokers and no moves", query, timeout_s, 1)
         self.kubectl.until(CLUSTERS, self.cluster, "Ready", "True")
+
+    def conditions(self) -> dict[str, Object]:
+        """Return the Cluster's conditions by type."""
+        found = self.kubectl.status(CLUSTERS, self.cluster).get("conditions") or ()
+        return {condition["type"]: condition for condition in found}
+
+    def is_settled(self) -> bool:
+        found = self.conditions()
+        return all(found.get(kind, {}).get("status") == status for kind, status in SETTLED.items())
+
+    def settle(self, timeout_s: float = 300) -> None:
+        """Wait until the Cluster has the conditions `SETTLED`."""
+        eventually("all conditions are true", self.is_settled, timeout_s)
 
     def diagnostics(self) -> str:
         """Return objects, Events and logs for the report of a failure."""
