@@ -12,7 +12,11 @@ from penstock_operator.ports.brokers import ConfigPatch
 from penstock_operator.reconcile.cluster.moves import MAX_MOVING_PARTITIONS, next_moves, open_moves
 from penstock_operator.reconcile.cluster.observed import read_claim, read_pod
 from penstock_operator.reconcile.cluster.partitions import summary
+from penstock_operator.reconcile.cluster.roll import RollingRestart
+from penstock_operator.reconcile.cluster.scale import ScalePlan
 from penstock_operator.reconcile.cluster.settings import domain_changes, running_changes
+from penstock_operator.reconcile.cluster.status import Findings, broker_states
+from penstock_operator.reconcile.cluster.storage import StoragePlan
 from penstock_operator.specs.cluster_annotations import ClusterAnnotations
 from penstock_operator.specs.settings import DOMAIN, RACK, THROTTLE
 
@@ -157,3 +161,9 @@ def test_a_claim_is_read_by_its_name() -> None:
     assert (found.template, found.ordinal, found.requested) == ("etcd", 2, "1Gi")
     assert read_claim("c", body) is None
     assert read_claim("my-c", {"metadata": {"name": "logs-my-c-broker-2"}}) is None
+
+
+def test_a_broker_without_a_pod_is_not_ready_although_it_is_registered() -> None:
+    found = Findings(ScalePlan(3), RollingRestart(), StoragePlan({}))
+    states = broker_states(cluster(3), observed([pod(0)], reported([0, 1])), found)
+    assert [broker.state for broker in states] == ["Ready", "NotReady", "Missing"]

@@ -134,7 +134,7 @@ def broker_states(cluster: Cluster, observed: ObservedCluster, found: Findings) 
             state = "Removable" if broker.is_removable else "Draining"
         elif pod is None and broker is None:
             state = "Hibernated" if found.hibernation.is_active else "Missing"
-        elif (pod is None or pod.is_ready) and (broker is not None or observed.reported is None):
+        elif pod is not None and pod.is_ready and (broker is not None or observed.reported is None):
             state = "Ready"
         else:
             state = "NotReady"
