@@ -22,11 +22,13 @@ CGROUPS = Path(os.environ.get("LOCAL_CLUSTER_CGROUP", "/sys/fs/cgroup/pids/penst
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kind of harm. `loses_data`: a copy is lost, so that the step waits until all copies are complete."""
+    """One kind of harm. `loses_data`: a copy is lost, so that the step waits until all copies are complete.
+    `hides_pods`: the API server does not know meanwhile which pods are ready."""
 
     name: str
     act: Callable[[Release, random.Random], str]
     loses_data: bool = False
+    hides_pods: bool = False
 
 
 def hold(chance: random.Random, least_s: float, most_s: float) -> float:
@@ -187,8 +189,8 @@ STEPS = (
     Step("claim of a member of etcd deleted", delete_claim_of_member, loses_data=True),
     Step("quota full", fill_quota),
     Step("isolated by a NetworkPolicy", isolate),
-    Step("node killed", kill_node),
-    Step("node cut off", cut_node),
-    Step("kubelet stopped", stop_kubelet),
-    Step("API server stopped", stop_api_server),
+    Step("node killed", kill_node, hides_pods=True),
+    Step("node cut off", cut_node, hides_pods=True),
+    Step("kubelet stopped", stop_kubelet, hides_pods=True),
+    Step("API server stopped", stop_api_server, hides_pods=True),
 )

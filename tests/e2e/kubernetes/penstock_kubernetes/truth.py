@@ -6,7 +6,8 @@ import datetime
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from penstock_kubernetes.kubectl import CommandFailed, Object
 from penstock_kubernetes.release import CLUSTERS, Release
@@ -19,29 +20,35 @@ MAX_RENEWAL_AGE_S = 8.0
 REQUEST_TIMEOUT_S = 10
 
 
-def is_ready(pod: Mapping[str, Object]) -> bool:
-    if pod["metadata"].get("deletionTimestamp"):
-        return False
+def is_ready(pod: Object) -> bool:
+    """Whether the pod has condition Ready. A pod that is ending has it until its probe fails."""
     found = pod.get("status", {}).get("conditions") or ()
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in found)
 
 
-def ready_pods(pods: Sequence[Object], component: str) -> set[str]:
+def runs(pod: Object) -> bool:
+    """Whether the containers run, as far as the API server knows. While a kubelet is away, a pod that serves is not
+    ready."""
+    found = pod.get("status", {}).get("containerStatuses") or ()
+    return bool(found) and all("running" in container["state"] for container in found)
+
+
+def pods_of(pods: Sequence[Object], component: str, holds: Callable[[Object], bool]) -> set[str]:
     label = "app.kubernetes.io/component"
-    return {
-        pod["metadata"]["name"]
-        for pod in pods
-        if (pod["metadata"].get("labels") or {}).get(label) == component and is_ready(pod)
-    }
+    mine = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(label) == component]
+    return {pod["metadata"]["name"] for pod in mine if holds(pod)}
 
 
-def contradictions(cluster: Object, pods: Sequence[Object], brokers: int, members: int) -> Iterator[str]:
-    """Yield what the status says in contradiction to the pods. `brokers` and `members`: their numbers in the spec."""
+def contradictions(
+    cluster: Object, pods: Sequence[Object], brokers: int, members: int, *, is_current: bool = True
+) -> Iterator[str]:
+    """Yield what the status says in contradiction to the pods. `brokers` and `members`: their numbers in the spec.
+    `is_current`: pods that the API server has as ready are; it is false while a node or its kubelet is away."""
     status = cluster.get("status") or {}
     found = {condition["type"]: condition for condition in status.get("conditions") or ()}
     statuses = {kind: condition["status"] for kind, condition in found.items()}
     reasons = {kind: condition.get("reason") for kind, condition in found.items()}
-    ready, etcd = ready_pods(pods, "broker"), ready_pods(pods, "etcd")
+    ready, ready_members = pods_of(pods, "broker", is_ready), pods_of(pods, "etcd", is_ready)
     generation = cluster["metadata"]["generation"]
     for kind, condition in found.items():
         if condition.get("observedGeneration") != generation:
@@ -50,16 +57,21 @@ def contradictions(cluster: Object, pods: Sequence[Object], brokers: int, member
             yield f"{kind} is {condition['status']} without a reason or message"
     if not ready and statuses.get("Ready") == "True":
         yield "Ready is True, and no broker is ready"
-    if len(ready) < brokers and statuses.get("Healthy") == "True":
-        yield "Healthy is True, and a broker is not ready"
-    if len(ready) == brokers and statuses.get("Ready") == "False" and reasons["Ready"] == "BrokersNotReady":
+    if len(pods_of(pods, "broker", runs)) < brokers and statuses.get("Healthy") == "True":
+        yield "Healthy is True, and a broker does not run"
+    if (
+        is_current
+        and len(ready) == brokers
+        and statuses.get("Ready") == "False"
+        and reasons["Ready"] == "BrokersNotReady"
+    ):
         yield "Ready is False (BrokersNotReady), and all brokers are ready"
     for broker in status.get("brokers") or ():
         if broker.get("state") == "Ready" and f"{cluster['metadata']['name']}-broker-{broker['id']}" not in ready:
             yield f"status.brokers has broker {broker['id']} as Ready, and its pod is not"
-    if len(etcd) < members and "True" in (statuses.get("StateStore"), statuses.get("Healthy")):
-        yield "StateStore or Healthy is True, and a member of etcd is not ready"
-    if len(etcd) == members and reasons.get("StateStore") in ("MemberNotReady", "QuorumLost"):
+    if len(pods_of(pods, "etcd", runs)) < members and "True" in (statuses.get("StateStore"), statuses.get("Healthy")):
+        yield "StateStore or Healthy is True, and a member of etcd does not run"
+    if is_current and len(ready_members) == members and reasons.get("StateStore") in ("MemberNotReady", "QuorumLost"):
         yield f"StateStore is False ({reasons['StateStore']}), and all members of etcd are ready"
 
 
@@ -73,6 +85,7 @@ class StatusObserver:
         self._thread = threading.Thread(target=self._observe, name="conditions", daemon=True)
         self._since: dict[str, float] = {}
         self._recorded: set[str] = set()
+        self._hidden = threading.Event()
         self.findings: list[str] = []
         self.longest_s: dict[str, float] = {}
         self.observations = 0
@@ -84,7 +97,17 @@ class StatusObserver:
     def __exit__(self, *error: object) -> None:
         self._ended.set()
         self._thread.join(2 * REQUEST_TIMEOUT_S)
+        for finding in self.findings:
+            print(f"conditions: {finding}")
         print(f"conditions: {self.observations} observations, longest contradictions: {self.longest_s}")
+
+    @contextmanager
+    def hidden(self, is_hidden: bool) -> Iterator[None]:
+        """During the block, the API server may not know which pods are ready."""
+        if is_hidden:
+            self._hidden.set()
+        yield
+        self._hidden.clear()
 
     def _observe(self) -> None:
         while not self._ended.wait(EVERY_S):
@@ -106,7 +129,7 @@ class StatusObserver:
         if not leads(items, pods):
             self._since.clear()
             return
-        present = set(contradictions(cluster, pods, *self._numbers))
+        present = set(contradictions(cluster, pods, *self._numbers, is_current=not self._hidden.is_set()))
         self._since = {text: self._since.get(text, now) for text in present}
         self._recorded &= present
         for text, since in self._since.items():
@@ -122,7 +145,7 @@ class StatusObserver:
 
 def leads(items: Sequence[Object], pods: Sequence[Object]) -> bool:
     """Whether an operator holds the Lease, and renews it."""
-    operators = ready_pods(pods, "operator")
+    operators = pods_of(pods, "operator", is_ready)
     for lease in items:
         if lease["kind"] == "Lease" and (renewed := lease["spec"].get("renewTime")):
             age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(renewed)
