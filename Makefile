@@ -76,7 +76,7 @@ differential: packages ## compare answers with Apache Kafka's, field by field (n
 frameworks: $(VENV)/.frameworks ## run FastStream, Quix Streams and Bytewax on a cluster whose brokers are killed
 	$(BIN)/pytest tests/frameworks -n 3 $(ARGS)
 
-suites: packages ## run the suites of client authors on Penstock (ARGS="sarama --kafka"; needs Go, npm, a C compiler)
+suites: packages ## run the suites of client authors on Penstock (ARGS="sarama --kafka"; needs Go, npm, Rust, a C compiler)
 	$(BIN)/python -m tests.suites.run $(ARGS)
 
 equivalence: packages jre ## compare rows with Spark's own Kafka connector (needs a JDK and Maven)

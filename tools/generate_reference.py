@@ -254,6 +254,7 @@ tests that are excluded, also on Kafka, and each failing test with the reason. A
 | the same with consumer groups of KIP-848 | 3 | 121 of 122 | | |
 | kafka-go 0.4.51 | 1 | 520 of 525 | 522 of 525 | a deleted topic that a metadata request creates again is \
 visible at once, twice |
+| kafkit-client 0.1.9 (Rust), integration tests without TLS | 1 | 64 of 64 | 64 of 64 | |
 | aiokafka 0.14.0, tests that need a broker | 1 | 224 of 225 | 225 of 225 | the topic \
 `__consumer_offsets` does not exist |
 | the same, with several brokers | 3 | 216 to 219 of 225 | 220 of 225 | the same; tests that count fetches after they \
@@ -263,6 +264,24 @@ have awaited a committed offset |
 | kafka-python 3.0.11, integration tests | 1 | 66 of 66 | 66 of 66 | |
 | @platformatic/kafka 2.9.0, tests that need a broker | 3 | 634 of 646 | 643 of 646 | \
 tokens without a signature, a text of settings, a new topic that is visible at once |
+
+## Other software
+
+Programs with these libraries ran once on three brokers, of which the leader of their topic was killed and restarted
+meanwhile, or on a single broker. What they had produced was read completely.
+
+| software | brokers | used |
+|---|---|---|
+| kafkajs 2.2.4 | 1, 3 | administration, a group with rebalances, transactions; its producer sent three of 180 \
+messages again with new sequence numbers, in the same transaction, while leaders moved |
+| kafka-ts 1.5.0 | 1, 3 | dynamic and static members of classic and consumer groups |
+| rskafka 0.6.0 | 1, 3 | each codec, administration, a stream consumer |
+| Spring Kafka 4.1.2 | 1, 3 | listeners with both group protocols, retry and dead-letter topics, exactly-once copies \
+with rollbacks; share consumers on one broker |
+| Watermill Kafka 3.0.6 | 3 | a subscriber that rejects messages once |
+| Pekko Connectors Kafka 1.1.0 | 3 | a transactional copy |
+| Faust 0.15.3 | 3 | a table with a changelog topic, two workers, at least once |
+| Celery 5.7.0, Kombu 5.7.0 | 1 | tasks and queues over confluent-kafka |
 
 """
 

@@ -9,7 +9,7 @@ import pytest
 from penstock_suites import gotests
 from penstock_suites.lists import FAILED, PASSED, SKIPPED, Exceptions, ListError, Outcome, counted, problems, read
 from penstock_suites.registry import SUITES
-from penstock_suites.suites import platformatic
+from penstock_suites.suites import kafkit, platformatic
 
 GOOD = Outcome(PASSED)
 BAD = Outcome(FAILED, "got 2")
@@ -106,3 +106,36 @@ def test_only_node_tests_that_use_a_broker_and_no_other_service_are_selected(tmp
 def results(events: list[tuple[str, str]]) -> dict[str, str]:
     lines = [json.dumps({"Action": action, "Test": test}) for action, test in events]
     return {test: outcome.result for test, outcome in gotests.outcomes(["# a compiler's note", *lines]).items()}
+
+
+CARGO = """
+     Running tests/share_integration.rs (target/debug/deps/share_integration-1)
+
+running 3 tests
+test lists ... ok
+test empty ... ignored
+test releases ... FAILED
+
+failures:
+
+---- releases stdout ----
+Error: timed out
+
+failures:
+    releases
+
+test result: FAILED. 1 passed; 1 failed
+     Running tests/admin_integration.rs (target/debug/deps/admin_integration-1)
+test lists ... ok
+"""
+
+
+def test_outcomes_of_cargo_are_named_after_the_program_and_have_their_output() -> None:
+    found = kafkit.outcomes(CARGO.splitlines())
+    assert {test: outcome.result for test, outcome in found.items()} == {
+        "share_integration/lists": PASSED,
+        "share_integration/empty": SKIPPED,
+        "share_integration/releases": FAILED,
+        "admin_integration/lists": PASSED,
+    }
+    assert found["share_integration/releases"].detail.strip() == "Error: timed out"

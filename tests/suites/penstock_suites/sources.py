@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,6 +116,43 @@ class NpmTarball:
                     with tarfile.open(archive) as packed:
                         packed.extractall(home, filter="data")
             return home / "package"
+
+
+@dataclass(frozen=True)
+class CargoCrate:
+    """A crate of crates.io, with the SHA-256 of its archive, which cargo verifies."""
+
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.version}"
+
+    def fetch(self) -> Path:
+        with prepared(f"crate-{self.name}-{self.version}") as (home, complete):
+            if not complete:
+                with tempfile.TemporaryDirectory(dir=home) as folder:
+                    unpacked = self._download(Path(folder))
+                    shutil.rmtree(home / "package", ignore_errors=True)
+                    shutil.copytree(unpacked, home / "package")
+            return home / "package"
+
+    def _download(self, project: Path) -> Path:
+        """Let cargo download the crate as the dependency of a project; return the directory of its sources."""
+        (project / "src").mkdir()
+        (project / "src" / "lib.rs").touch()
+        (project / "Cargo.toml").write_text(
+            f'[package]\nname = "fetch"\nedition = "2021"\n[dependencies]\n{self.name} = "={self.version}"\n'
+        )
+        found = json.loads(call(["cargo", "metadata", "--quiet", "--format-version=1"], cwd=project))
+        locked = tomllib.loads((project / "Cargo.lock").read_text())["package"]
+        [checksum] = (package["checksum"] for package in locked if package["name"] == self.name)
+        if checksum != self.sha256:
+            raise SourceError(f"{self.label} has the hash {checksum}, expected {self.sha256}")
+        [manifest] = (package["manifest_path"] for package in found["packages"] if package["name"] == self.name)
+        return Path(manifest).parent
 
 
 @dataclass(frozen=True)
