@@ -191,8 +191,10 @@ class TransactionPartsApi:
         """
         if not request.member_id and request.generation_id == NO_GENERATION and request.group_instance_id is None:
             return self.group_id_error(request.group_id)
+        known = ((self.view.topics.get(topic.name), topic.partitions) for topic in request.topics)
+        partitions = ((topic.topic_id, p.partition_index) for topic, parts in known if topic for p in parts)
         error = self.groups.check_commit(
-            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id, partitions
         )
         return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
 

@@ -259,7 +259,7 @@ class GroupCoordinator:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        partitions: Iterable[tuple[UUID, int]] = (),
+        partitions: Iterable[tuple[UUID, int]],
     ) -> ErrorCode:
         """Return the error that fences a commit, or NONE. Extends the session of a member of a classic group.
 

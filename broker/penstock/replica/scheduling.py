@@ -13,13 +13,14 @@ from penstock.replica.acceptance import Appended, RejectedRecords
 from penstock.wire.batch import BatchHeader
 from penstock.wire.errors import ErrorCode
 from penstock.wire.primitives import Buffer
-from penstock.wire.record import Record
+from penstock.wire.record import Header, Record
 from penstock.wire.records import read_record
 from penstock.wire.scheduled_batch import (
     CANCEL,
     CANCELS,
     DELIVER_AFTER,
     DELIVER_AT,
+    ORIGIN,
     OWN_OFFSET,
     ScheduledRow,
     build_scheduled,
@@ -53,7 +54,7 @@ def schedule_records(
     if not any(mark in content for mark in MARKS):
         return None
     records = parse_records(content, header)
-    if not any(name in NAMES for record in records for name, _ in record.headers):
+    if not any(map(effective_headers, records)):
         return None
     if header.is_transactional:
         message = f'records of a transaction cannot be scheduled in topic "{topic}"; send them without a transaction'
@@ -89,9 +90,24 @@ def parse_records(content: bytes, header: BatchHeader) -> list[Record]:
     return records
 
 
+def effective_headers(record: Record) -> list[Header]:
+    """Return the headers by which a record is scheduled or cancels others.
+
+    Those before the header of a delivery have had their effect: the record is a copy of a delivered one, as in dead
+    letters, replays and mirrored topics.
+    """
+    found: list[Header] = []
+    for header in record.headers:
+        if header[0] in NAMES:
+            found.append(header)
+        elif header[0] == ORIGIN:
+            found.clear()
+    return found
+
+
 def schedule_record(record: Record, now_ms: int) -> ScheduledRow | str:
     """Return the row of a record, or why it is refused."""
-    given = [(name, value) for name, value in record.headers if name in NAMES]
+    given = effective_headers(record)
     if len(given) > 1:
         return f"the record has several of the headers {', '.join(NAMES)}; it may have one"
     key_hash = hash_key(record.key)

@@ -10,7 +10,7 @@ from typing import Protocol
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.topic import DEAD_LETTERS_ENABLED
+from penstock.config.topic import DEAD_LETTERS_ENABLED, DELIVERY_SCHEDULE
 from penstock.control.results import TopicOutcome, TopicRequest
 from penstock.share.dead_letters import DeadLetterTarget
 from penstock.state import keys
@@ -65,6 +65,9 @@ class DeadLetterTopics:
             raise UnusableTopic(f'"{name}" is the name of an internal topic; choose another name')
         if topic is not None and not topic.config.errors_deadletterqueue_group_enable:
             raise UnusableTopic(f'topic "{name}" does not accept dead letters; set {DEAD_LETTERS_ENABLED}=true on it')
+        if topic is not None and topic.config.delivery_schedule_enable:
+            why = "the headers of a record would delay its letter, or cancel others"
+            raise UnusableTopic(f'topic "{name}" schedules records: {why}; set {DELIVERY_SCHEDULE}=false on it')
         prefix = config.errors_deadletterqueue_topic_name_prefix
         if not name.startswith(prefix):
             raise UnusableTopic(f'"{name}" does not start with "{prefix}"; choose another name, or set {NAME_PREFIX}')

@@ -282,9 +282,13 @@ def end_and_bump(
 
 
 def retry_of_end(record: TransactionRecord, committed: bool) -> TxnTransition:
-    """Return the outcome of an EndTxn 5 whose transaction has ended already."""
+    """Return the outcome of an EndTxn 5 whose transaction has ended already.
+
+    A commit of an aborted transaction is no retry: the coordinator aborted it first, for example because it timed out.
+    PRODUCER_FENCED lets the client start again (KAFKA-20785); INVALID_TXN_STATE would be fatal.
+    """
     if (state_of(record) in COMMITTED) != committed:
-        return TxnTransition(ErrorCode.INVALID_TXN_STATE)
+        return TxnTransition(ErrorCode.PRODUCER_FENCED if committed else ErrorCode.INVALID_TXN_STATE)
     if identity_after(record).epoch > MAX_PRODUCER_EPOCH:
         return TxnTransition(ErrorCode.PRODUCER_FENCED)  # it timed out in its last epoch
     return TxnTransition(ErrorCode.CONCURRENT_TRANSACTIONS if state_of(record) in PREPARED else ErrorCode.NONE)

@@ -23,7 +23,7 @@ from share_kit import (
 from structlog.testing import capture_logs
 
 from penstock.config.modern_groups import COPY_DEAD_LETTERS, DEAD_LETTER_TOPIC
-from penstock.config.topic import DEAD_LETTERS_ENABLED
+from penstock.config.topic import DEAD_LETTERS_ENABLED, DELIVERY_SCHEDULE
 from penstock.replica.leader import Leader
 from penstock.share.dead_letter_logs import LetterResult
 from penstock.share.dead_letter_records import EXHAUSTED, REJECTED
@@ -241,8 +241,9 @@ async def test_letters_go_to_the_partition_of_their_source(broker):
         (LETTERS, {}),
         (LETTERS, {DEAD_LETTERS_ENABLED: "false"}),
         ("other", {DEAD_LETTERS_ENABLED: "true"}),
+        (LETTERS, {DELIVERY_SCHEDULE: "true"}),
     ],
-    ids=["missing", "without the flag", "without the prefix"],
+    ids=["missing", "without the flag", "without the prefix", "that schedules records"],
 )
 async def test_letters_wait_for_a_topic_that_accepts_them_and_nothing_else_waits(broker, name, settings):
     await configure(broker, name)

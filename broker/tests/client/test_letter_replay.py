@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.client import Admin, ConsumerRecord, NewTopic, Producer, ProducerFenced, TopicPartition, UnknownTopic
+from penstock.client import (
+    Admin,
+    ConsumerRecord,
+    NewTopic,
+    Producer,
+    ProducerFenced,
+    TopicPartition,
+    UnknownTopic,
+    deliver_after,
+)
 from penstock.client.consumer import Consumer
 from penstock.client.letter_replay import LetterReplay, ReplayCounts, ReplayOptions
 from penstock.client.letters import LetterFilter
@@ -92,6 +101,19 @@ async def test_another_topic_can_be_the_target(bootstrap: str, topic: str, lette
     await LetterReplay(bootstrap, letters, ReplayOptions(target=f"{name}-repaired")).run()
     assert len(await read_all(bootstrap, f"{name}-repaired", 20)) == 20
     assert await read_all(bootstrap, topic) == []
+
+
+async def test_a_record_that_was_scheduled_is_replayed_without_its_former_delay(
+    bootstrap: str, admin: Admin, name: str
+) -> None:
+    await admin.create_topics(
+        [NewTopic(name, 4, configs={"delivery.schedule.enable": "true"}), NewTopic(f"dlq.{name}")]
+    )
+    headers = [deliver_after(3_600_000), ("penstock-scheduled-offset", b"0"), ("__dlq.errors.topic", name.encode())]
+    async with Producer(bootstrap) as producer:
+        await producer.send(f"dlq.{name}", "late", headers=headers)
+    assert await LetterReplay(bootstrap, f"dlq.{name}").run() == ReplayCounts(replayed=1)
+    assert [record.value for record in await read_all(bootstrap, name, 1)] == [b"late"]
 
 
 async def test_a_letter_without_its_record_is_kept(bootstrap: str, topic: str, name: str) -> None:

@@ -113,7 +113,7 @@ class Broker:
 
     async def commit(self, group_id, topic_id, offset, index=0):
         """Return the error of a commit."""
-        error = self.groups.check_commit(group_id, "", None, -1)
+        error = self.groups.check_commit(group_id, "", None, -1, ())
         if not error and await self.groups.commit(group_id, [OffsetCommit(topic_id, index, offset, -1, "")]):
             error = self.groups.commit_failure(group_id)
         return error

@@ -78,7 +78,7 @@ def test_a_stable_group_goes_on_after_a_restart_without_a_rebalance(run_world):
         member = await world.stable("g", instance_id="i")
         await world.restart()
         assert world.groups.heartbeat("g", member.member_id, "i", 1) is E.NONE
-        assert world.groups.check_commit("g", member.member_id, "i", 1) is E.NONE
+        assert world.groups.check_commit("g", member.member_id, "i", 1, ()) is E.NONE
         synced = await world.groups.sync("g", SyncRequest(member.member_id, 1, "i"))
         assert synced.assignment == b"mine"
         back = await world.groups.join("g", world.request(instance_id="i"))
@@ -117,7 +117,7 @@ def test_generations_go_on_after_a_restart_of_an_empty_group(run_world):
         await asyncio.sleep(0.1)
         await world.restart()
         assert world.groups.idle("g").generation == 2, "only the record is kept until a member joins"
-        assert world.groups.check_commit("g", member.member_id, None, 1) is E.UNKNOWN_MEMBER_ID
+        assert world.groups.check_commit("g", member.member_id, None, 1, ()) is E.UNKNOWN_MEMBER_ID
         assert (await world.groups.join("g", world.request())).generation == 3
 
     run_world(scene)
@@ -171,7 +171,7 @@ def test_closing_answers_all_who_wait(run_world):
         assert sync.result().error is E.NOT_COORDINATOR
         assert world.groups.heartbeat("h", joined.member_id, None, 1) is E.NOT_COORDINATOR
         assert (await world.groups.join("g", world.request())).error is E.NOT_COORDINATOR
-        assert world.groups.check_commit("h", "", None, -1) is E.NOT_COORDINATOR
+        assert world.groups.check_commit("h", "", None, -1, ()) is E.NOT_COORDINATOR
 
     run_world(scene)
 
@@ -218,8 +218,8 @@ def test_calls_on_a_group_that_is_not_there(run_world):
         assert (await groups.sync("g", SyncRequest("m", 1))).error is E.UNKNOWN_MEMBER_ID
         assert groups.leave("g", [("m", None)]) == (E.NONE, [E.UNKNOWN_MEMBER_ID])
         assert groups.leave("", [("m", None)]) == (E.INVALID_GROUP_ID, [])
-        assert groups.check_commit("g", "m", None, 1) is E.ILLEGAL_GENERATION
-        assert groups.check_commit("g", "", None, -1) is E.NONE
+        assert groups.check_commit("g", "m", None, 1, ()) is E.ILLEGAL_GENERATION
+        assert groups.check_commit("g", "", None, -1, ()) is E.NONE
         assert await groups.delete("g") is E.GROUP_ID_NOT_FOUND
         assert admin.describe(groups, "g") is None
 

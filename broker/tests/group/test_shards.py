@@ -105,7 +105,7 @@ def test_a_group_survives_its_coordinators_kill_without_a_rebalance_or_a_lost_co
         for _ in range(10):  # longer than the session timeout
             assert new.groups.heartbeat("g", member.member_id, instance_id, member.generation) is E.NONE
             await asyncio.sleep(5)
-        assert new.groups.check_commit("g", member.member_id, instance_id, member.generation) is E.NONE
+        assert new.groups.check_commit("g", member.member_id, instance_id, member.generation, ()) is E.NONE
         synced = await new.groups.sync("g", SyncRequest(member.member_id, member.generation, instance_id))
         assert (synced.error, synced.assignment) == (E.NONE, b"mine")
         assert await new.offset("g", t) == 7

@@ -266,6 +266,37 @@ async def test_a_transaction_with_a_time_is_refused(path: DataPath) -> None:
     assert leader.log.end_offset == 0
 
 
+async def test_a_copy_of_a_delivered_record_is_delivered_at_once_unless_it_gets_a_new_time(
+    path: DataPath,
+) -> None:
+    leader = await path.partition(**SCHEDULED)
+    schedule = await is_loaded(leader)
+    appended(leader, record("original", after(1_000)))
+    await pass_time(path, leader, 1_000)
+    (original,) = read_all(leader)
+    end = leader.log.end_offset
+    appended(leader, record("copy", *original.headers))
+    assert (schedule.waiting, leader.log.end_offset) == (0, end + 1), "the copy is stored as it is"
+    appended(leader, record("again", *original.headers, after(1_000)))
+    appended(leader, record("refused once", (DELIVER_AFTER, b"x"), (ORIGIN, b"1")))
+    assert (schedule.waiting, values(leader)) == (1, ["original", "copy", "refused once"])
+    await pass_time(path, leader, 1_000)
+    assert values(leader) == ["original", "copy", "refused once", "again"]
+    assert [value for name, value in read_all(leader)[-1].headers if name == ORIGIN] == [b"0", b"%d" % (end + 1)]
+
+
+async def test_copies_of_delivered_records_may_be_in_a_transaction(path: DataPath) -> None:
+    leader = await path.partition(**SCHEDULED)
+    batch = build_batch(
+        [Record(key=b"k", headers=(after(60_000), (ORIGIN, b"0")), timestamp_ms=path.clock.wall_ms())],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        attributes=TRANSACTIONAL,
+    )
+    assert leader.append(memoryview(bytearray(batch)), all_in_sync=True, verified=True).error == ErrorCode.NONE
+
+
 async def test_a_batch_that_is_too_large_uncompressed_is_refused(path: DataPath) -> None:
     leader = await path.partition(**SCHEDULED)
     done = append(leader, record("x" * (1 << 20), after(1)), codec=1)

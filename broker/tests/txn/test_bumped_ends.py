@@ -76,8 +76,9 @@ def test_a_retry_of_the_end_gets_the_same_answer_once_the_markers_are_written(
         assert end(complete, ME, asks_commit) == (E.NONE, None, False)
         assert machine.identity_after(complete) == NEXT
     else:
-        assert end(pending, ME, asks_commit) == (E.INVALID_TXN_STATE, None, False)
-        assert end(complete, ME, asks_commit) == (E.INVALID_TXN_STATE, None, False)
+        refused = E.PRODUCER_FENCED if asks_commit else E.INVALID_TXN_STATE
+        assert end(pending, ME, asks_commit) == (refused, None, False)
+        assert end(complete, ME, asks_commit) == (refused, None, False)
 
 
 def test_the_epoch_before_is_fenced_once_the_next_transaction_has_started() -> None:
@@ -123,8 +124,15 @@ def test_a_producer_whose_transaction_timed_out_may_abort_it_and_continue() -> N
     complete = machine.complete(aborted, NOW)
     assert end(complete, ME, False) == (E.NONE, None, False)
     assert machine.identity_after(complete) == NEXT
-    assert end(complete, ME, True).error is E.INVALID_TXN_STATE
     assert machine.add_to_transaction(complete, NEXT, {T: [0]}, (), NOW).error is E.NONE
+
+
+@pytest.mark.parametrize("epoch", [ME.epoch, MAX_PRODUCER_EPOCH - 1, MAX_PRODUCER_EPOCH])
+def test_kafka_20785_a_commit_after_the_coordinator_aborted_is_fenced_which_clients_survive(epoch: int) -> None:
+    aborted = machine.abort_timed_out(ongoing(epoch), NOW).record
+    assert aborted is not None
+    for record in (aborted, machine.complete(aborted, NOW)):
+        assert end(record, ProducerIdentity(7, epoch), True) == (E.PRODUCER_FENCED, None, False)
 
 
 @pytest.mark.parametrize("committed", [True, False])

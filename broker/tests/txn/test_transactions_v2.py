@@ -242,7 +242,8 @@ async def test_a_retried_end_gets_the_same_identity_from_the_next_coordinator(
         answer = await resend_end(brokers, 2, before, committed)
         assert not answer.error_code
         assert ProducerIdentity(answer.producer_id, answer.producer_epoch) == raised(before)
-    assert (await resend_end(brokers, 2, before, not committed)).error_code == E.INVALID_TXN_STATE
+    refused = E.INVALID_TXN_STATE if committed else E.PRODUCER_FENCED
+    assert (await resend_end(brokers, 2, before, not committed)).error_code == refused
     client.coordinator = 2
     await work(client, 2)
     assert (await resend_end(brokers, 2, before, committed)).error_code == E.PRODUCER_FENCED

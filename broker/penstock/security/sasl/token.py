@@ -91,7 +91,7 @@ class TokenValidator:
         if rules.audiences and not set(rules.audiences) & texts_of(claims.get("aud")):
             raise rejected("the token is for another audience")
         scope = claims.get(rules.scope_claim)
-        if scope is not None and not texts_of(scope):
+        if scope is not None and scope != [] and not texts_of(scope):
             raise rejected(f'claim "{rules.scope_claim}" is not text')
         return Identity(self._principal(claims), int((expires_s + rules.clock_skew_s) * 1000))
 

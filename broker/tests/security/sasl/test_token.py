@@ -146,6 +146,7 @@ def test_a_token_whose_groups_are_unusable_is_rejected(groups: object) -> None:
 def test_scopes_are_texts() -> None:
     assert validate(token(scope="read write")).principal.name == "ana"
     assert validate(token(scope=["read"])).principal.name == "ana"
+    assert validate(token(scope=[])).principal.name == "ana", "a provider may grant no scope"
     assert "scope" in rejection(token(scope={"read": True}))
 
 
