@@ -23,7 +23,13 @@ from penstock.group.modern.member import (
     ModernMember,
     Subscription,
 )
-from penstock.group.modern.reconciliation import PartitionOwners, SharedPartitions, reconcile, record_epochs
+from penstock.group.modern.reconciliation import (
+    PartitionOwners,
+    SharedPartitions,
+    forget_epochs,
+    reconcile,
+    record_epochs,
+)
 from penstock.group.modern.topics import TopicCatalog
 
 MAX_INLINE_SIZE = 2000
@@ -234,6 +240,7 @@ class ModernGroup:
     def leave_for_restart(self, member: ModernMember, now_ms: float) -> None:
         """Keep a static member's partitions until its session ends or it comes back."""
         self.owners.remove(member.member_id, member.revoking)
+        forget_epochs(member, member.revoking)
         member.revoking, member.revocation_deadline_ms, member.state = NOTHING, None, MemberState.STABLE
         member.advance_epoch(STATIC_LEAVE_EPOCH)
         self.extend_session(member, now_ms)
@@ -386,7 +393,7 @@ class ModernGroup:
             self.owners.add(member.member_id, member.assigned)
             member.revoking = self.owners.free(member.revoking)
             self.owners.add(member.member_id, member.revoking)
-            record_epochs(member, member.assigned)
+            record_epochs(member, union(member.assigned, member.revoking))
             self.group_epoch = max(self.group_epoch, member.epoch)
             self.extend_session(member, now_ms)
             if member.revoking:

@@ -70,6 +70,7 @@ def reconcile(
         if owned is None or overlaps(owned, member.revoking):
             return False
         owners.remove(member.member_id, member.revoking)
+        forget_epochs(member, member.revoking)
         member.revoking, member.revocation_deadline_ms, member.state = NOTHING, None, MemberState.STABLE
     elif member.state is MemberState.STABLE and member.epoch == epoch and member.assigned == target:
         return False
@@ -78,6 +79,7 @@ def reconcile(
         member.assigned, member.revoking, member.state = kept, revoked, MemberState.UNREVOKED
     else:
         owners.remove(member.member_id, revoked)
+        forget_epochs(member, revoked)
         wanted = difference(target, kept)
         added = owners.free(wanted)
         owners.add(member.member_id, added)
@@ -85,7 +87,6 @@ def reconcile(
         member.state = MemberState.STABLE if added == wanted else MemberState.UNRELEASED
         member.advance_epoch(epoch)
         record_epochs(member, added)
-    forget_epochs(member, revoked)
     return before != (member.epoch, member.state, member.assigned, member.revoking)
 
 
@@ -96,7 +97,7 @@ def record_epochs(member: ModernMember, added: Assignment) -> None:
 
 
 def forget_epochs(member: ModernMember, revoked: Assignment) -> None:
-    """Drop the epochs of partitions that are no longer assigned to a member."""
+    """Drop the epochs of partitions that a member no longer uses."""
     for topic_id, indexes in revoked.items():
         epochs = member.assigned_epochs[topic_id]
         for index in indexes:

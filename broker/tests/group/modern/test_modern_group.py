@@ -282,6 +282,25 @@ def test_a_request_that_no_member_may_send_is_rejected(fields: dict[str, object]
     assert error_of(a, **{**first, **fields}) is E.INVALID_REQUEST
 
 
+def test_a_commit_with_an_older_epoch_is_accepted_until_the_member_has_stopped_using_the_partition() -> None:
+    g = GroupUnderTest()
+    a, _ = g.joined("a", "b")
+    before = set(a.indexes())
+    g.client("c").join()
+    a.beat()
+    (moved,) = before - set(a.indexes())
+    place = [(g.topics.ids["t"], moved)]
+    assert (a.epoch, commit_error(g.group, "a", 1, place)) == (2, E.NONE)
+    stored = {"a": encode_member(g.group.members["a"])}
+    a.beat()
+    assert (a.epoch, commit_error(g.group, "a", 2, place)) == (3, E.STALE_MEMBER_EPOCH)
+    reload(g, stored, 3)
+    assert commit_error(g.group, "a", 2, place) is E.NONE
+    a.epoch = 2
+    g.settle([a])
+    assert a.indexes() == list(range(6))
+
+
 def test_a_commit_with_an_older_epoch_is_accepted_for_partitions_that_the_member_has_had_since() -> None:
     g = GroupUnderTest()
     a, b = g.joined("a", "b")
