@@ -168,11 +168,18 @@ class Flusher:
     def sync(self, work: list[FlushWork]) -> None:
         """Make a round durable: first the files, then the directories that name them. Runs in the worker thread."""
         files = [file for one in work for file in one.files]
+        self.sync_all(files, list(dict.fromkeys(path for one in work for path in one.directories)))
+
+    def sync_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
+        """Make files durable, then directories. Runs in the worker thread, or in that of a recovery before the start.
+
+        Raises OSError.
+        """
         if len(files) > MAX_SERIAL_SYNCS:
             start_writeback(files)
         self.sync_each(sync_file, files)
         self.synced_files += len(files)
-        self.sync_each(self.sync_directory, list(dict.fromkeys(path for one in work for path in one.directories)))
+        self.sync_each(self.sync_directory, directories)
 
     def sync_directory(self, path: str) -> None:
         """Sync a directory. Runs in the worker thread or a helper."""

@@ -123,7 +123,7 @@ class LogDirectory:
         """
         opened = self.opened
         assert opened is not None, "the log directory was claimed"
-        opening.recover_all(self.files, self.path, opened, make_state, self.clock)
+        opening.recover_all(self.files, self.path, opened, make_state, self.clock, self.flusher.sync_all)
         self.new_state = make_state
         self.stored, self.corrupt, self.torn_bytes = opened.checkpoints, opened.corrupt, opened.torn_bytes
         for topic_id, partition in [*self.stored, *self.corrupt]:

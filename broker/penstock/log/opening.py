@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from penstock.log import checkpoint as checkpoints
 from penstock.log.checkpoint import DamagedCheckpoint, Key
+from penstock.log.deferred_syncs import DeferredSyncs, SyncAll
 from penstock.log.index import PendingEntries
 from penstock.log.index_files import write_indexes
 from penstock.log.meta import DirectoryMeta, claim
@@ -93,9 +94,14 @@ def inspect_directory(
 
 
 def recover_all(
-    files: Files, path: str, opened: OpenedDirectory, make_state: Callable[[], BatchState], clock: Clock
+    files: Files,
+    path: str,
+    opened: OpenedDirectory,
+    make_state: Callable[[], BatchState],
+    clock: Clock,
+    sync_all: SyncAll,
 ) -> None:
-    """Recover the partitions listed in `unrecovered`; a damaged partition does not stop the others.
+    """Recover the partitions listed in `unrecovered`, durably; a damaged partition does not stop the others.
 
     Removes the clean-shutdown marker: a crash from here on is an unclean shutdown. Raises OSError, RecoveryCancelled.
     """
@@ -104,20 +110,15 @@ def recover_all(
         files.sync_dir(path)
     read_bytes = 0
     keys, opened.unrecovered = opened.unrecovered, []
-    for key in keys:
-        if opened.cancelled:
-            raise RecoveryCancelled(f'recovery of "{path}" stopped: the broker is shutting down')
-        directory = f"{path}/{key[0]}-{key[1]}"
-        try:
-            recovered = recover(files, directory, make_state(), opened.table.get(key), clock.wall_ms())
-        except CorruptLog as e:
-            logger.error("partition is damaged and stays offline", reason=str(e))
-            opened.corrupt[key] = e
-            continue
-        opened.checkpoints[key] = checkpoints.encode(recovered.checkpoint)
-        read_bytes += recovered.read_bytes
-        if recovered.torn_bytes:
-            opened.torn_bytes[key] = recovered.torn_bytes
+    syncs = DeferredSyncs(sync_all)
+    try:
+        for key in keys:
+            if opened.cancelled:
+                raise RecoveryCancelled(f'recovery of "{path}" stopped: the broker is shutting down')
+            read_bytes += recover_partition(files, path, opened, key, make_state(), clock.wall_ms(), syncs)
+        syncs.run()
+    finally:
+        syncs.close()
     opened.table = {}
     if keys:
         # A second crash then does not have to read the same data again.
@@ -128,6 +129,22 @@ def recover_all(
                 raise
             logger.warning("no space for recovery checkpoints; a crash now repeats the recovery", path=path)
         logger.info("partitions recovered", path=path, partitions=len(keys), read_bytes=read_bytes)
+
+
+def recover_partition(
+    files: Files, path: str, opened: OpenedDirectory, key: Key, state: BatchState, now_ms: int, syncs: DeferredSyncs
+) -> int:
+    """Recover a partition, or list it as damaged; return the number of bytes read. Raises OSError."""
+    try:
+        recovered = recover(files, f"{path}/{key[0]}-{key[1]}", state, opened.table.get(key), now_ms, syncs)
+    except CorruptLog as e:
+        logger.error("partition is damaged and stays offline", reason=str(e))
+        opened.corrupt[key] = e
+        return 0
+    opened.checkpoints[key] = checkpoints.encode(recovered.checkpoint)
+    if recovered.torn_bytes:
+        opened.torn_bytes[key] = recovered.torn_bytes
+    return recovered.read_bytes
 
 
 def parse_partition(name: str) -> Key | None:

@@ -1,8 +1,8 @@
 """Recovers a partition's directory after a crash: reads everything after the last checkpoint and truncates torn writes.
 
 Called by `LogDirectory` before the broker serves, for each partition of a directory that was not shut down cleanly. All
-bytes after the checkpoint are read and their CRCs verified; nothing below it is read. Recovery syncs everything it
-keeps, so it counts as flushed.
+bytes after the checkpoint are read and their CRCs verified; nothing below it is read. Everything that recovery keeps is
+synced before the broker serves, so it counts as flushed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from penstock.log.checkpoint import FILE_NAME, Checkpoint, DamagedCheckpoint, select_newest
 from penstock.log.compaction.swap import finish_swaps
+from penstock.log.deferred_syncs import DeferredSyncs
 from penstock.log.epochs import EpochHistory
 from penstock.log.index import Indexes, PendingEntries
 from penstock.log.index_files import DEFAULT_INTERVAL_BYTES, load_indexes, write_indexes
@@ -35,19 +36,22 @@ class RecoveredLog(NamedTuple):
     """Bytes read by recovery."""
 
 
-def recover(files: Files, directory: str, state: BatchState, from_table: bytes | None, now_ms: int) -> RecoveredLog:
-    """Recover a partition's directory. Blocks; runs in any thread.
+def recover(
+    files: Files, directory: str, state: BatchState, from_table: bytes | None, now_ms: int, syncs: DeferredSyncs
+) -> RecoveredLog:
+    """Recover a partition's directory; it is durable after the next run of `syncs`. Blocks; runs in any thread.
 
     Raises CorruptLog if data that a checkpoint covers is missing, OSError.
     """
-    return Recovery(files, directory, state, now_ms).run(from_table)
+    return Recovery(files, directory, state, now_ms, syncs).run(from_table)
 
 
 class Recovery:
     """The state of one recovery."""
 
-    def __init__(self, files: Files, directory: str, state: BatchState, now_ms: int) -> None:
+    def __init__(self, files: Files, directory: str, state: BatchState, now_ms: int, syncs: DeferredSyncs) -> None:
         self.files, self.directory, self.state, self.now_ms = files, directory, state, now_ms
+        self.syncs = syncs
         self.torn_bytes = self.read_bytes = 0
         self.damaged: str | None = None
         """Why the checkpoint cannot be used; None if it can, or if there is none."""
@@ -148,14 +152,20 @@ class Recovery:
             torn = BadBatch(0, f"segment starts at offset {segment.base_offset}, expected {end_offset}")
             self.raise_if_acknowledged(segment, torn)
             return end_offset, torn
-        file = self.files.open(segment.path)
+        file, read_bytes = self.files.open(segment.path), self.read_bytes
         try:
-            return self.verify_file(segment, file, end_offset)
-        finally:
+            verified = self.verify_file(segment, file, end_offset)
+        except BaseException:
             file.close()
+            raise
+        if self.read_bytes == read_bytes:
+            file.close()
+        else:
+            self.syncs.add_file(file, self.read_bytes - read_bytes)
+        return verified
 
     def verify_file(self, segment: Segment, file: File, end_offset: int) -> tuple[int, BadBatch | None]:
-        """Verify an open segment file, rewrite and sync its valid bytes, and truncate the rest."""
+        """Verify an open segment file, rewrite its valid bytes, and truncate the rest. The caller syncs it."""
         size, checkpointed_bytes = file.size(), segment.size
         if size < checkpointed_bytes:
             raise CorruptLog(f'"{segment.path}" has {size} bytes, expected at least {checkpointed_bytes}; restore it')
@@ -192,7 +202,6 @@ class Recovery:
             self.torn_bytes += size - segment.size
             self.raise_if_acknowledged(segment, torn)
             file.truncate(segment.size)
-        file.sync()
         return max(end_offset, segment.end_offset), torn
 
     def replay_control(self, position: int, header: BatchHeader, batch: memoryview) -> None:
@@ -233,7 +242,7 @@ class Recovery:
                 raise
 
     def finish(self, checkpoint: Checkpoint, end_offset: int) -> Checkpoint:
-        """Write the indexes, make everything durable and return the checkpoint of the recovered log."""
+        """Write the indexes and return the checkpoint of the recovered log."""
         for number, segment in enumerate(self.segments):
             if segment is not self.segments[-1] and not segment.sealed:
                 if segment.indexes is None and segment.size:
@@ -247,7 +256,7 @@ class Recovery:
             assert number == 0 or self.segments[number - 1].end_offset <= segment.end_offset, "segments are in order"
         if self.read_bytes or self.torn_bytes or len(self.segments) > len(checkpoint.segments):
             # The last condition: the name of a new segment may not have reached the disk.
-            self.files.sync_dir(self.directory)
+            self.syncs.add_directory(self.directory)
         first = self.segments[0].base_offset if self.segments else 0
         start_offset = max(checkpoint.start_offset, min(first, end_offset))
         self.epochs.truncate(end_offset)

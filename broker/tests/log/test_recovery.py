@@ -23,11 +23,22 @@ from log_kit import (
 from memory_files import CrashImages, MemoryFiles
 
 from penstock.log.checkpoint import FILE_NAME, decode, encode
-from penstock.log.recovery import recover
+from penstock.log.deferred_syncs import DeferredSyncs
+from penstock.log.flusher import Flusher
+from penstock.log.recovery import RecoveredLog
+from penstock.log.recovery import recover as recover_deferred
 from penstock.log.segment import LOG
 from penstock.log.types import CorruptLog
 
 DIRECTORY = "/data/01234567-89ab-4def-8123-456789abcdef-0"
+
+
+def recover(files: MemoryFiles, directory: str, state: Digest, from_table: bytes | None, now_ms: int) -> RecoveredLog:
+    """Recover one partition durably."""
+    syncs = DeferredSyncs(Flusher(files, lambda error: None).sync_all)
+    recovered = recover_deferred(files, directory, state, from_table, now_ms, syncs)
+    syncs.run()
+    return recovered
 
 
 class Crashed:
