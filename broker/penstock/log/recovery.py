@@ -69,9 +69,8 @@ class Recovery:
         unchecked = self.load_checkpointed(checkpoint, bases)
         end_offset = checkpoint.end_offset
         for number, segment in enumerate(unchecked):
-            end_offset, torn = self.verify_segment(segment, end_offset)
+            end_offset, torn = self.verify_segment(segment, end_offset, unchecked[number + 1 :])
             if torn is not None:
-                self.remove_later(segment, torn, unchecked[number + (1 if segment.size else 0) :])
                 break
         return RecoveredLog(self.finish(checkpoint, end_offset), self.torn_bytes, self.read_bytes)
 
@@ -145,16 +144,22 @@ class Recovery:
         finally:
             file.close()
 
-    def verify_segment(self, segment: Segment, end_offset: int) -> tuple[int, BadBatch | None]:
-        """Verify the bytes of a segment after the checkpoint; return (end offset, first invalid batch or None)."""
+    def verify_segment(self, segment: Segment, end_offset: int, later: list[Segment]) -> tuple[int, BadBatch | None]:
+        """Verify the bytes of a segment after the checkpoint and remove what follows an invalid batch.
+
+        Returns (end offset, first invalid batch or None).
+        """
         gap = segment.base_offset - end_offset
         if segment.size == 0 and (gap < 0 or (gap > 0 and not self.gaps)):
             torn = BadBatch(0, f"segment starts at offset {segment.base_offset}, expected {end_offset}")
             self.raise_if_acknowledged(segment, torn)
+            self.remove_later(segment, torn, [segment, *later])
             return end_offset, torn
         file, read_bytes = self.files.open(segment.path), self.read_bytes
         try:
             verified = self.verify_file(segment, file, end_offset)
+            if verified[1] is not None:
+                self.truncate(segment, file, verified[1], later)
         except BaseException:
             file.close()
             raise
@@ -165,7 +170,7 @@ class Recovery:
         return verified
 
     def verify_file(self, segment: Segment, file: File, end_offset: int) -> tuple[int, BadBatch | None]:
-        """Verify an open segment file, rewrite its valid bytes, and truncate the rest. The caller syncs it."""
+        """Verify an open segment file and rewrite its valid bytes. The caller truncates the rest and syncs the file."""
         size, checkpointed_bytes = file.size(), segment.size
         if size < checkpointed_bytes:
             raise CorruptLog(f'"{segment.path}" has {size} bytes, expected at least {checkpointed_bytes}; restore it')
@@ -198,11 +203,20 @@ class Recovery:
         except BadBatch as e:
             torn = e
         self.read_bytes += size - checkpointed_bytes
-        if torn is not None:
-            self.torn_bytes += size - segment.size
-            self.raise_if_acknowledged(segment, torn)
-            file.truncate(segment.size)
         return max(end_offset, segment.end_offset), torn
+
+    def truncate(self, segment: Segment, file: File, torn: BadBatch, later: list[Segment]) -> None:
+        """Truncate a segment before its first invalid batch, and remove the later segments first.
+
+        A log that may have gaps would accept a later segment that a crash brings back, once the invalid batch is gone.
+        """
+        self.raise_if_acknowledged(segment, torn)
+        if segment.size == 0:
+            self.remove_later(segment, torn, [segment, *later])
+            return
+        self.torn_bytes += file.size() - segment.size
+        self.remove_later(segment, torn, later)
+        file.truncate(segment.size)
 
     def replay_control(self, position: int, header: BatchHeader, batch: memoryview) -> None:
         """Apply a control batch to the state. Raises CorruptLog if it cannot be parsed."""
@@ -224,13 +238,15 @@ class Recovery:
             )
 
     def remove_later(self, segment: Segment, torn: BadBatch, later: list[Segment]) -> None:
-        """Remove the segments after a torn batch."""
+        """Remove the segments after a torn batch, durably."""
         for one in later:
             self.torn_bytes += self.file_size(one)
             for path in (one.path, one.index_path, one.time_index_path):
                 if self.files.exists(path):
                     self.files.remove(path)
             self.segments.remove(one)
+        if later:
+            self.files.sync_dir(self.directory)
         logger.warning("torn end of log truncated", segment=segment.path, where=str(torn), bytes=self.torn_bytes)
 
     def write_indexes(self, segment: Segment, pending: PendingEntries) -> None:

@@ -100,8 +100,11 @@ class OsFile:
             self.tail.truncate(size)
 
     def sync(self) -> None:
-        """Return when the content and the size are on disk (fdatasync)."""
-        linux.datasync(self.fd)
+        """Return when the content and the size are on disk (fdatasync). The error names the file."""
+        try:
+            linux.datasync(self.fd)
+        except OSError as e:
+            raise OSError(e.errno, e.strerror, self.path) from e
 
     def start_writeback(self, offset: int, size: int) -> None:
         """Ask the kernel to write a range, without waiting."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from faulty import FaultyFiles
 from log_kit import (
     SMALL,
     START_MS,
@@ -22,7 +25,8 @@ from log_kit import (
 )
 from memory_files import CrashImages, MemoryFiles
 
-from penstock.log.checkpoint import FILE_NAME, decode, encode
+from penstock.config.topic import FOREVER
+from penstock.log.checkpoint import FILE_NAME, TABLE_NAME, decode, encode
 from penstock.log.deferred_syncs import DeferredSyncs
 from penstock.log.flusher import Flusher
 from penstock.log.recovery import RecoveredLog
@@ -331,3 +335,75 @@ async def test_the_name_of_a_new_segment_is_made_durable_though_nothing_is_in_it
         image = CrashImages(files.trace).image(steps, random.Random(seed))
         async with opened(image, "/data", clean=False) as directory:
             assert read_all(open_log(directory)) == written, f"seed {seed}"
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+async def test_a_crash_within_recovery_leaves_the_batches_before_the_invalid_one(gaps: bool) -> None:
+    """A segment after the invalid batch must not come back, also where a log may skip offsets."""
+    files = MemoryFiles()
+    async with opened(files, "/data", clean=False) as directory:
+        log = open_log(directory, replace(SMALL, flush_messages=FOREVER))
+        if gaps:
+            await log.permit_gaps()
+        batches = [append(log) for _ in range(60)]
+    names = sorted(f"{DIRECTORY}/{name}" for name in files.list(DIRECTORY) if name.endswith(LOG))
+    assert len(names) >= 4
+    torn = files.open(names[1])
+    torn.truncate(torn.size() - 10)
+    for path in files.list(DIRECTORY):
+        files.open(f"{DIRECTORY}/{path}").sync()
+    for path in (DIRECTORY, "/data", "/"):
+        files.sync_dir(path)
+    expected = [batch for batch in batches if headers_in(batch)[0].base_offset < torn_offset(files, names[1])]
+    start = len(files.trace)
+    async with opened(files, "/data", clean=False) as directory:
+        assert read_all(open_log(directory)) == b"".join(expected)
+    for steps in range(start, len(files.trace) + 1):
+        for seed in range(2):
+            image = CrashImages(files.trace).image(steps, random.Random(seed))
+            async with opened(image, "/data", clean=False) as directory:
+                assert read_all(open_log(directory)) == b"".join(expected), f"step {steps - start}, seed {seed}"
+
+
+def torn_offset(files: MemoryFiles, path: str) -> int:
+    """Return the base offset of the last, incomplete batch of a segment."""
+    content, position, offset = bytes(files.inodes[files.names[path]]), 0, 0
+    while position < len(content):
+        offset = int.from_bytes(content[position : position + 8], "big")
+        position += 12 + int.from_bytes(content[position + 8 : position + 12], "big")
+    assert position > len(content), "the last batch is incomplete"
+    return offset
+
+
+async def test_all_files_are_synced_before_the_recovered_checkpoints_are_written() -> None:
+    files = MemoryFiles()
+    async with opened(files, "/data", clean=False) as directory:
+        for partition in range(10):
+            append(open_log(directory, replace(SMALL, flush_messages=FOREVER), partition))
+    start = len(files.trace)
+    async with opened(files, "/data", clean=False):
+        pass
+    steps = files.trace[start:]
+    table = next(n for n, op in enumerate(steps) if op.kind == "rename" and op.new_path.endswith(TABLE_NAME))
+    written = {op.inode for op in steps[:table] if op.kind == "write" and op.path.endswith(LOG)}
+    assert len(written) == 10
+    assert {op.inode for op in steps[:table] if op.kind == "sync" and op.path.endswith(LOG)} == written
+    assert len({op.path for op in steps[:table] if op.kind == "sync_dir"} - {"/data"}) == 10
+
+
+async def test_after_a_failed_sync_nothing_is_served_and_the_next_start_recovers_everything(tmp_path: Path) -> None:
+    files, path = FaultyFiles(), str(tmp_path / "data")
+    async with opened(files, path, clean=False) as directory:
+        batches = [append(open_log(directory, partition=partition)) for partition in range(10)]
+        await directory.flusher.wait_idle()
+    files.fail("sync", errno.EIO, lambda synced: "-7/" in synced)
+    with pytest.raises(OSError, match="Input/output error"):
+        async with opened(files, path, clean=False):
+            pass
+    files.heal()
+    assert not files.exists(f"{path}/{TABLE_NAME}"), "no checkpoint covers what may not be on disk"
+    files.synced.clear()
+    async with opened(files, path, clean=False) as directory:
+        assert len([synced for synced in files.synced if synced.endswith(LOG)]) == 10
+        for partition in range(10):
+            assert read_all(open_log(directory, partition=partition)) == batches[partition]

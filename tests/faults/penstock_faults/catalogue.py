@@ -59,7 +59,7 @@ CORE = (
         name="torn-tail-kept",
         says="recovery does not truncate a torn batch at the end of a segment",
         file="log/recovery.py",
-        old="            file.truncate(segment.size)\n",
+        old="        file.truncate(segment.size)\n",
         new="",
         caught_by=(GUARDS + "test_what_is_torn_at_the_end_is_cut_off_and_the_log_goes_on_behind_it",),
     ),
