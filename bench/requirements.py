@@ -73,6 +73,12 @@ DELAYED_KINDS = ("delivery.delay.ms", "delivery.schedule.enable")
 DELAYED_WAITING, DELAYED_LATENESS = "1,000,000 waiting", "1,000 due a second"
 DELAYED_RESTARTS = {"restart": False, "restart after kill -9": True}
 """The cases of a restart, and whether the broker is killed."""
+RESTART_CASES = {
+    "100 partitions, 1 GB": (100, 10),
+    "1,000 partitions, 1 GB": (1000, 1),
+    "1,000 partitions, 10 GB": (1000, 10),
+}
+"""The cases of `restart`: numbers of partitions and of segments of 1 MiB in each."""
 MIXED_WARM, MIXED_COLD = "consumer behind, warm", "consumer behind, cold"
 CPU, RATE, MB = "cpu_s_per_million", "messages_per_s", "mb_per_s"
 AT_MOST, AT_LEAST = Bound.AT_MOST, Bound.AT_LEAST
@@ -192,6 +198,15 @@ def _scale() -> Iterator[Requirement]:
     group = "CPU per message, with against without"
     for suite, case in (("partitions", "10,000 idle partitions"), ("connections", "1,000 idle connections")):
         yield Requirement(group, suite, case, CPU, AT_MOST, 1.05, subject="with", base="without", paired=True)
+
+
+def _restart() -> Iterator[Requirement]:
+    group = "Restart after kill -9, until every partition accepts a message"
+    for case in RESTART_CASES:
+        yield Requirement(group, "restart", case, "seconds", AT_MOST, 0.25)
+    for case in RESTART_CASES:
+        label = f"{case}: acknowledged records lost"
+        yield Requirement(group, "restart", case, "lost", AT_MOST, 0, base=None, unit="", label=label)
 
 
 def _surge() -> Iterator[Requirement]:
@@ -378,7 +393,7 @@ def _spark() -> Iterator[Requirement]:
 
 ONE_BROKER = (
     *(*_cpu(), *_throughput(), *_catch_up(), *_mixed_one_broker(), *_durable(), *_latency()),
-    *(*_footprint(), *_scale(), *_surge(), *_share()),
+    *(*_footprint(), *_scale(), *_restart(), *_surge(), *_share()),
     *_rebalance(),
     *_delayed(),
     *_queues("queues", "Work queues, durable: messages a second"),

@@ -34,6 +34,7 @@ COLUMNS = {
     "lagging_mb_per_s": "MB/s behind",
     "batches_per_s": "batches/s",
     "seconds": "seconds",
+    "broker_cpu_s": "CPU s",
     "with_session_s": "with session",
     "joining_s": "s to join",
     "moved_partitions": "moved",
