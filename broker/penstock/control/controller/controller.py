@@ -102,7 +102,7 @@ class ControllerTask:
 
     async def _lead(self, leadership: Leadership) -> None:
         await self.context.watcher.applied(leadership.revision)
-        self.term = ControllerTerm(self.context, leadership)
+        self.term = ControllerTerm(self.context, leadership, self.election.suspected_broker)
         try:
             await self.term.run()
         finally:
@@ -116,7 +116,10 @@ class ControllerTask:
 class ControllerTerm:
     """All work of the controller between its election and its end."""
 
-    def __init__(self, context: ControllerContext, leadership: Leadership) -> None:
+    def __init__(
+        self, context: ControllerContext, leadership: Leadership, deposed: tuple[int, int] | None = None
+    ) -> None:
+        """`deposed` is the (broker, epoch) of the last controller if it was suspected."""
         self.context, self.leadership = context, leadership
         self.index = PartitionIndex(context.view)
         self.registry = Registry(context.store, self._on_brokers)
@@ -125,7 +128,7 @@ class ControllerTerm:
         self.index.on_change, self.index.on_removed = self.keeper.on_partition, self.keeper.on_removed
         lease_s = context.config.broker_session_timeout_ms / 1000
         own_id = context.registration.record.broker_id
-        self.probes = BrokerProbes(context.store, leadership, self.registry, context.prober, own_id, lease_s)
+        self.probes = BrokerProbes(context.store, leadership, self.registry, context.prober, own_id, lease_s, deposed)
         self.evacuation = BrokerEvacuation(
             context.view, self.index, self.registry, self.keeper, self.writer, context.clock, context.config
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from uuid import UUID
 
 from penstock.control.controller.leadership import Leadership
@@ -65,11 +66,14 @@ class Election:
         self.store, self.registration, self.work, self._new_id = store, registration, work, new_id
         self.prober, self.find_broker = prober, find_broker
         self.leadership: Leadership | None = None
+        self.suspected_broker: tuple[int, int] | None = None
+        """(broker, epoch) of the controller that was suspected last."""
         self._suspected = 0
         self._suspicion = asyncio.Event()
 
-    def _suspect(self, controller_epoch: int) -> None:
+    def _suspect(self, controller_epoch: int, broker: BrokerView) -> None:
         self._suspected = max(self._suspected, controller_epoch)
+        self.suspected_broker = broker.broker_id, broker.epoch
         self._suspicion.set()
 
     async def run(self) -> None:
@@ -127,9 +131,9 @@ class Election:
             await asyncio.gather(changed, suspected, probing, return_exceptions=True)
 
     async def _probe(self, controller: ControllerRecord) -> None:
-        while (broker := self.find_broker(controller.broker_id)) is None:  # noqa: ASYNC110 - the view has no event for brokers
+        while (found := self.find_broker(controller.broker_id)) is None:  # noqa: ASYNC110 - the view has no event for brokers
             await asyncio.sleep(RETRY_S)
-        await watch_broker(self.prober, broker, lambda: self._suspect(controller.epoch))
+        await watch_broker(self.prober, found, partial(self._suspect, controller.epoch, found))
 
     async def _next_change(self, revision: int) -> None:
         """Return once the key has changed since `revision`.

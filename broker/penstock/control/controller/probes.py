@@ -54,10 +54,14 @@ class Prober(Protocol):
         """Connect to a broker. Raises ConnectionRefusedError if no process listens, another OSError if unknown."""
 
 
-async def watch_broker(prober: Prober, broker: BrokerView, suspect: Callable[[], None]) -> None:
-    """Keep a connection to a broker until cancelled; call `suspect` each time it breaks and reconnecting is refused."""
+async def watch_broker(
+    prober: Prober, broker: BrokerView, suspect: Callable[[], None], refused_for_s: float = REFUSED_AT_START_S
+) -> None:
+    """Keep a connection to a broker until cancelled; call `suspect` each time it breaks and reconnecting is refused.
+
+    `refused_for_s` applies until the first connection.
+    """
     loop = asyncio.get_running_loop()
-    refused_for_s = REFUSED_AT_START_S
     while True:
         refused_s: float | None = None
         probe: Probe | None = None
@@ -94,7 +98,9 @@ class BrokerProbes:
         prober: Prober,
         own_id: int,
         lease_s: float,
+        deposed: tuple[int, int] | None = None,
     ) -> None:
+        """`deposed` is the (broker, epoch) of the last controller if its death was the reason for the election."""
         self.store, self.leadership, self.registry, self.prober, self.own_id = (
             store,
             leadership,
@@ -102,7 +108,7 @@ class BrokerProbes:
             prober,
             own_id,
         )
-        self.lease_s = lease_s
+        self.lease_s, self.deposed = lease_s, deposed
         self.fenced = 0
         self._tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._suspects: dict[tuple[int, int], float] = {}
@@ -122,7 +128,9 @@ class BrokerProbes:
             self._suspects.pop(key, None)
         for key in registered.keys() - self._tasks.keys():
             view = self.registry.view_of(key[0])
-            probing = watch_broker(self.prober, view, partial(self._suspect, key))
+            # The election has already observed that the connection to a deposed controller broke.
+            refused_for_s = REFUSED_AFTER_BREAK_S if key == self.deposed else REFUSED_AT_START_S
+            probing = watch_broker(self.prober, view, partial(self._suspect, key), refused_for_s)
             self._tasks[key] = spawn(probing, f"probe broker {key[0]}")
 
     def _suspect(self, key: tuple[int, int]) -> None:
