@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Iterable
 from uuid import UUID
 
 from penstock.api.known_brokers import KnownBrokers
+from penstock.api.pending_elections import PendingElections
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
 from penstock.config.internal_topics import INTERNAL_TOPICS
@@ -40,8 +41,11 @@ NULL_NAME_VERSION = 12
 class MetadataApi:
     """Serves Metadata 0 to 13."""
 
-    def __init__(self, view: ClusterView, admin: TopicService, config: BrokerConfig) -> None:
-        self.view, self.admin, self.config = view, admin, config
+    def __init__(
+        self, view: ClusterView, admin: TopicService, config: BrokerConfig, elections: PendingElections | None = None
+    ) -> None:
+        """`elections` is None for a single broker, whose partitions have no other leaders."""
+        self.view, self.admin, self.config, self.elections = view, admin, config, elections
         self._parts: dict[UUID, MetadataResponseTopic] = {}
         self._all: list[MetadataResponseTopic] | None = None
         self._brokers = view.brokers
@@ -61,7 +65,38 @@ class MetadataApi:
     def metadata(
         self, request: MetadataRequest, context: RequestContext
     ) -> MetadataResponse | Awaitable[MetadataResponse]:
-        """Return the requested topics, after creating missing ones if allowed."""
+        """Return the requested topics, after creating missing ones if allowed, and after pending elections."""
+        if self.elections is None or request.topics == []:
+            return self._answer(request, context)
+        return self._answer_after_elections(request, context, self.elections)
+
+    def _without_leaders(self, request: MetadataRequest, elections: PendingElections) -> list[TopicView]:
+        """Return the requested topics if leaders of some have just failed."""
+        if not elections.are_pending:
+            return []
+        view = self.view
+        if request.topics is None:
+            topics = list(view.topics.values())
+        else:
+            by_name = (view.topics.get(topic.name) for topic in request.topics if topic.name)
+            by_id = (view.topics_by_id.get(topic.topic_id) for topic in request.topics if has_topic_id(topic))
+            topics = [topic for topic in (*by_name, *by_id) if topic is not None]
+        return topics if elections.concern(topics) else []
+
+    async def _answer_after_elections(
+        self, request: MetadataRequest, context: RequestContext, elections: PendingElections
+    ) -> MetadataResponse:
+        # When a leader dies, the event loop often receives the request of its client together with the end of this
+        # broker's own connection, which becomes known one iteration later.
+        await asyncio.sleep(0)
+        if topics := self._without_leaders(request, elections):
+            await elections.wait(topics)
+        response = self._answer(request, context)
+        return response if isinstance(response, MetadataResponse) else await response
+
+    def _answer(
+        self, request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponse | Awaitable[MetadataResponse]:
         if request.topics is None:
             return self._response(request, context, self._all_topics())
         missing = self._missing(request) if request.allow_auto_topic_creation else []

@@ -12,7 +12,7 @@ import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from penstock.client.authentication import authenticate
@@ -83,6 +83,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._throttle_timer: asyncio.TimerHandle | None = None
         self._throttled_until = 0.0
         self._lost = asyncio.Event()
+        self.on_lost: Callable[[], None] | None = None
+        """Called when the broker or the network has ended the connection, before outstanding requests fail."""
 
     @classmethod
     async def open(
@@ -265,6 +267,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail outstanding requests."""
+        if self.on_lost is not None and self._failure is None:
+            self.on_lost()
         self._fail(self._lost_reason(exc))
         self._lost.set()
 

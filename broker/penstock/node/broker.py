@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from penstock import __version__
 from penstock.api.authentication_stats import AuthenticationStats
 from penstock.api.dispatch import Dispatcher
+from penstock.api.pending_elections import PendingElections
 from penstock.config.definition import InvalidSetting
 from penstock.config.listener_sasl import BrokerCredentials
 from penstock.config.listeners import ListenerAddress, advertised_listeners
@@ -53,6 +54,7 @@ from penstock.node.settings import (
 from penstock.node.single import SingleBrokerComposition
 from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.isr_keeper import IsrKeeper
+from penstock.replica.lost_leaders import LostLeaders
 from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime import logging
@@ -115,6 +117,7 @@ class BrokerNode:
         self.bootstrap_user = bootstrap_user_of(options)
         self.authentications = AuthenticationStats()
         self.view = ClusterView()
+        self.lost_leaders = LostLeaders(self.view)
         self.files = environment.make_files(self.config.log_tail_cache_bytes)
         self.stats = RequestStats()
         self.unhandled_errors = UnhandledErrors()
@@ -332,7 +335,7 @@ class BrokerNode:
             LatestOffsets(replicas, RemoteLeaders(view, config.node_id, peers)), share, ids, transactions, shrinks,
             ClientQuotas(view, quota_windows(config), asyncio.get_running_loop().time),
             make_authorizer(config, view, composition.has_confirmed_acls), AuditLog(asyncio.get_running_loop().time),
-            self.all_tls
+            self.all_tls, PendingElections(view, self.lost_leaders) if self.environment.is_clustered else None
         )  # fmt: skip
 
     async def start_authentication(self, dispatcher: Dispatcher) -> dict[str, Accept]:
@@ -349,7 +352,7 @@ class BrokerNode:
         """Create this broker's replicas and schedule their close."""
         config, store, member = self.config, self.composition.store, self.composition.member
         keeper = IsrKeeper(store, self.view, self.clock, config, member)
-        fetchers = ReplicaFetchers(self.composition.peers.fetch_from, config, member)
+        fetchers = ReplicaFetchers(self.composition.peers.fetch_from, config, member, self.lost_leaders)
         assigned = ReplicaAssignments(store, config.node_id)
         for close in (self.composition.peers.close, fetchers.close, keeper.close):
             self.cleanup.push_async_callback(close)

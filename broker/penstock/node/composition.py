@@ -38,8 +38,8 @@ from penstock.txn.verification import VerificationChannel
 class PeerChannels(MarkerChannel, VerificationChannel, EndsChannel, ShareStateChannel, LetterChannel, Protocol):
     """Connections to the other brokers. All calls raise OSError if a broker cannot be reached."""
 
-    def fetch_from(self, broker_id: int) -> FetchChannel:
-        """Return a channel for replica fetches from a broker."""
+    def fetch_from(self, broker_id: int, on_lost: Callable[[], None]) -> FetchChannel:
+        """Return a channel for replica fetches from a broker; `on_lost` is called when a connection of it breaks."""
 
     async def close(self) -> None:
         """Close the connections."""

@@ -27,6 +27,7 @@ from penstock.api.log_dirs import LogDirsApi
 from penstock.api.log_queries import LogQueriesApi
 from penstock.api.metadata import MetadataApi
 from penstock.api.offsets import OffsetsApi
+from penstock.api.pending_elections import PendingElections
 from penstock.api.produce import ProduceApi
 from penstock.api.producer_ids import ProducerIdsApi
 from penstock.api.quorum import QuorumApi
@@ -109,6 +110,8 @@ class BrokerServices:
     authorizer: Authorizer
     audit: AuditLog
     certificates: Sequence[ListenerCertificate]
+    elections: PendingElections | None
+    """None for a single broker."""
 
 
 def make_dispatcher(services: BrokerServices, now_s: Callable[[], float]) -> Dispatcher:
@@ -147,7 +150,7 @@ def make_apis(services: BrokerServices) -> list[ApiHandler]:
     store, view, watcher, config = services.store, services.view, services.watcher, services.config
     groups, txns = services.groups, services.transactions
     return [
-        MetadataApi(view, services.topics, config),
+        MetadataApi(view, services.topics, config, services.elections),
         TopicsApi(view, services.topics, config),
         ConfigsApi(
             view,

@@ -63,10 +63,12 @@ class PeerClient:
         sasl: Callable[[], Sasl | None],
         client_id: str,
         wait_ms: float = 0.0,
+        on_lost: Callable[[], None] | None = None,
     ) -> None:
         self.view, self.broker_id, self.listener, self.client_id = view, broker_id, listener, client_id
         self.tls, self.sasl = tls, sasl
         self.timeout_ms = REQUEST_TIMEOUT_MS + wait_ms
+        self.on_lost = on_lost
         self.connection: ClientConnection | None = None
         self.connected_to: BrokerEndpoint | None = None
         self.opening = asyncio.Lock()
@@ -102,6 +104,7 @@ class PeerClient:
             tls=self.tls(),
             sasl=self.sasl(),
         )
+        self.connection.on_lost = self.on_lost
         self.connected_to = endpoint
         return self.connection
 
@@ -162,13 +165,15 @@ class Peers:
         found = self.credentials()
         return None if found is None else Sasl(found.mechanism, found.username, found.password)
 
-    def fetch_from(self, broker_id: int) -> FetchChannel:
-        """Return a channel for replica fetches from a broker."""
-        return FetchPeer(self._peer(broker_id, "fetch", max_wait_ms(self.config)))
+    def fetch_from(self, broker_id: int, on_lost: Callable[[], None]) -> FetchChannel:
+        """Return a channel for replica fetches from a broker; `on_lost` is called when a connection of it breaks."""
+        return FetchPeer(self._peer(broker_id, "fetch", max_wait_ms(self.config), on_lost))
 
-    def _peer(self, broker_id: int, purpose: str, wait_ms: float = 0.0) -> PeerClient:
+    def _peer(
+        self, broker_id: int, purpose: str, wait_ms: float = 0.0, on_lost: Callable[[], None] | None = None
+    ) -> PeerClient:
         name = f"penstock-{purpose}-{self.config.node_id}"
-        return PeerClient(self.view, broker_id, self.listener, self.tls, self.sasl, name, wait_ms)
+        return PeerClient(self.view, broker_id, self.listener, self.tls, self.sasl, name, wait_ms, on_lost)
 
     async def _call(self, broker_id: int, request: Payload, response: type[R], purpose: str = "broker") -> R:
         peer = self.others.get((broker_id, purpose))

@@ -39,7 +39,7 @@ class SingleMember:
 class NoPeers:
     """The connections of a single broker: there is no other. Implements `composition.PeerChannels`."""
 
-    def fetch_from(self, broker_id: int) -> FetchChannel:
+    def fetch_from(self, broker_id: int, on_lost: Callable[[], None]) -> FetchChannel:
         """Return a channel that refuses."""
         return self
 

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.replica.follower import Follower, FollowerPosition, FollowerStep
+from penstock.replica.lost_leaders import LostLeaders
 from penstock.replica.membership import BrokerMembership
 from penstock.replica.throttle import Throttle
 from penstock.runtime.logging import get_logger
@@ -87,9 +88,14 @@ class BrokerFetcher:
     """The fetch session with one leader broker. Implements `follower.LeaderSource`."""
 
     def __init__(
-        self, leader_id: int, channel: FetchChannel, config: BrokerConfig, membership: BrokerMembership
+        self,
+        leader_id: int,
+        channel: FetchChannel,
+        config: BrokerConfig,
+        membership: BrokerMembership,
+        lost: LostLeaders,
     ) -> None:
-        self.leader_id, self.channel = leader_id, channel
+        self.leader_id, self.channel, self.lost = leader_id, channel, lost
         self.config, self.membership = config, membership
         self.followers: dict[Key, Follower] = {}
         self.dirty: dict[Key, None] = {}
@@ -249,7 +255,12 @@ class BrokerFetcher:
                 self.send()
             await self.wait_for_response(first)
         sent = self.in_flight.popleft()
-        response = sent.response.result()
+        try:
+            response = sent.response.result()
+        except OSError:
+            self.lost.on_lost(self.leader_id)
+            raise
+        self.lost.on_response(self.leader_id)
         making = self.prepare_logs(response)
         if making:
             await asyncio.wait(making)

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from penstock.config.broker import BrokerConfig
 from penstock.replica.fetcher import BrokerFetcher, FetchChannel
 from penstock.replica.follower import Follower
+from penstock.replica.lost_leaders import LostLeaders
 from penstock.replica.membership import BrokerMembership
 
 
 class ReplicaFetchers:
-    """`connect` returns the channel to a broker. Nothing is sent before there is something to fetch."""
+    """`connect` returns the channel to a broker, which calls its second argument when a connection breaks. Nothing is
+    sent before there is something to fetch."""
 
     def __init__(
-        self, connect: Callable[[int], FetchChannel], config: BrokerConfig, membership: BrokerMembership
+        self,
+        connect: Callable[[int, Callable[[], None]], FetchChannel],
+        config: BrokerConfig,
+        membership: BrokerMembership,
+        lost: LostLeaders,
     ) -> None:
-        self.connect, self.config, self.membership = connect, config, membership
+        self.connect, self.config, self.membership, self.lost = connect, config, membership, lost
         self.by_leader: dict[int, BrokerFetcher] = {}
         self.closed = False
 
@@ -27,9 +34,9 @@ class ReplicaFetchers:
             return
         fetcher = self.by_leader.get(follower.leader_id)
         if fetcher is None:
-            channel = self.connect(follower.leader_id)
+            channel = self.connect(follower.leader_id, partial(self.lost.on_lost, follower.leader_id))
             fetcher = self.by_leader[follower.leader_id] = BrokerFetcher(
-                follower.leader_id, channel, self.config, self.membership
+                follower.leader_id, channel, self.config, self.membership, self.lost
             )
         fetcher.add(follower)
 

@@ -226,3 +226,18 @@ async def test_a_throttled_producer_loses_nothing_and_waits_before_its_next_requ
     await producer.close(flush=False)
     with pytest.raises(ClientError):
         await blocked
+
+
+async def test_the_end_of_a_connection_is_reported_before_its_requests_fail_and_only_if_the_broker_ended_it() -> None:
+    reports: list[bool] = []
+    async with ScriptedBroker() as broker:
+        own, cut = await open_to(broker), await open_to(broker)
+        own.on_lost = lambda: reports.append(own.closed)
+        cut.on_lost = lambda: reports.append(cut.closed)
+        await own.close()
+        assert reports == []
+        await broker.stop()
+        with pytest.raises(ConnectionFailed):
+            await cut.call(MetadataRequest(topics=None), MetadataResponse)
+        await cut.close()
+    assert reports == [False]

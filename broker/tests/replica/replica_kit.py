@@ -32,6 +32,7 @@ from penstock.replica.acceptance import Appended
 from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.isr_keeper import IsrKeeper
 from penstock.replica.leader import Leader
+from penstock.replica.lost_leaders import LostLeaders
 from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
 from penstock.state.embedded import EmbeddedStore
@@ -140,7 +141,8 @@ async def opened_data_path(
     log_dir.recover(ProducerState)
     log_dir.start()
     member, peers = SingleMember(), NoPeers()
-    keeper, fetchers = IsrKeeper(store, view, clock, config, member), ReplicaFetchers(peers.fetch_from, config, member)
+    keeper = IsrKeeper(store, view, clock, config, member)
+    fetchers = ReplicaFetchers(peers.fetch_from, config, member, LostLeaders(view))
     is_unassigned = ReplicaAssignments(store, 0).is_unassigned
     replicas = ReplicaManager(view, log_dir, clock, config, member, keeper, fetchers, is_unassigned)
     topics = TopicService(store, view, watcher, clock, config, uuid4, OnlyBroker())

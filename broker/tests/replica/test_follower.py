@@ -14,6 +14,7 @@ from replica_kit import DataPath, batch_of, until
 from penstock.config.broker import BrokerConfig
 from penstock.replica.fetcher import BrokerFetcher
 from penstock.replica.follower import Follower, FollowerStep
+from penstock.replica.lost_leaders import LostLeaders
 from penstock.replica.producer_state import ProducerState
 from penstock.replica.throttle import Throttles
 from penstock.state.view import ClusterView
@@ -255,7 +256,8 @@ class Scripted:
 
 
 def fetcher_of(channel: Scripted) -> BrokerFetcher:
-    return BrokerFetcher(1, channel, BrokerConfig.from_texts({"replica.fetch.backoff.ms": "1"}), Host())
+    config = BrokerConfig.from_texts({"replica.fetch.backoff.ms": "1"})
+    return BrokerFetcher(1, channel, config, Host(), LostLeaders(ClusterView()))
 
 
 def named(request: FetchRequest) -> list[tuple[int, int, int, int]]:
@@ -309,6 +311,25 @@ async def test_a_request_that_hangs_does_not_keep_news_back_and_its_answer_is_no
     assert found is not None
     assert [h.base_offset for h in headers_in(found.file.read_at(found.position, found.size))] == [5]
     found.release()
+    await fetcher.close()
+
+
+async def test_a_leader_counts_as_lost_from_a_failed_fetch_to_its_next_response_and_not_when_it_refuses(
+    path: DataPath,
+) -> None:
+    channel = Scripted()
+    fetcher = fetcher_of(channel)
+    fetcher.add(following(path))
+    await channel.request(0)
+    channel.asked[0][1].set_exception(ConnectionResetError("gone"))
+    await channel.request(1)
+    assert fetcher.lost.is_pending(1)
+    channel.reply(1)
+    await channel.request(2)
+    assert not fetcher.lost.is_pending(1)
+    channel.reply(2, error=ErrorCode.STALE_BROKER_EPOCH)
+    await channel.request(3)
+    assert not fetcher.lost.is_pending(1)
     await fetcher.close()
 
 

@@ -7,7 +7,7 @@ are killed without flushing and restart as another incarnation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -33,6 +33,7 @@ from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.follower import Follower
 from penstock.replica.isr_keeper import IsrKeeper
 from penstock.replica.leader import Leader
+from penstock.replica.lost_leaders import LostLeaders
 from penstock.replica.manager import ReplicaManager
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState
@@ -169,7 +170,7 @@ class Broker:
         self.membership.epoch = revision
         await self.watcher.applied(revision)
         self.keeper = IsrKeeper(self.cluster.store, self.view, self.clock, self.config, self.membership)
-        self.fetchers = ReplicaFetchers(self.connect, self.config, self.membership)
+        self.fetchers = ReplicaFetchers(self.connect, self.config, self.membership, LostLeaders(self.view))
         self.replicas = ReplicaManager(
             self.view,
             self.log_dir,
@@ -188,7 +189,7 @@ class Broker:
         )
         self.replicas.start()
 
-    def connect(self, leader: int) -> Link:
+    def connect(self, leader: int, on_lost: Callable[[], None]) -> Link:
         self.links[leader] = Link(self.cluster, self.broker_id, leader)
         return self.links[leader]
 
