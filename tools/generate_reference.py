@@ -143,6 +143,9 @@ Only ApiVersions responds to an unknown version, in version 0 with error 35.
 A Metadata request that creates a topic (`auto.create.topics.enable`) returns when the topic exists, with its
 partitions. Apache Kafka returns UNKNOWN_TOPIC_OR_PARTITION at once, and the client repeats the request.
 
+After the death of a broker, a Metadata request for partitions that it leads waits for their new leaders, for at most
+1.5 s after the failure. Apache Kafka returns the dead leader until it has been replaced.
+
 DeleteRecords returns when every in-sync replica has durably moved its log start offset. If a replica has not done so
 within `timeout_ms` (at most 5 minutes), it returns REQUEST_TIMED_OUT. The leader's deletion is not undone, and the
 replicas follow when they can; a repeated request waits for them again.
