@@ -40,7 +40,7 @@ class AclsApi:
         """Serve DescribeAcls 1 to 3."""
         if not self.authorizer.is_enabled:
             return failed_describe(request, ErrorCode.SECURITY_DISABLED, DISABLED)
-        wanted = described_filter(request)
+        wanted = requested_filter(request)
         try:
             wanted.check()
         except InvalidAcl as e:
@@ -82,28 +82,15 @@ class AclsApi:
             message = f"{len(request.filters)} filters exceed the limit of {MAX_FILTERS} per request; split the request"
             return failed_delete(request, ErrorCode.INVALID_REQUEST, message)
         results = []
-        for outcome, deleted in await self.service.delete([deleted_filter(each) for each in request.filters]):
+        for outcome, deleted in await self.service.delete([requested_filter(each) for each in request.filters]):
             result = deletion.DeleteAclsFilterResult(error_code=outcome.error, error_message=outcome.message)
             result.matching_acls = [deleted_acl(acl, of_acl) for acl, of_acl in deleted]
             results.append(result)
         return deletion.DeleteAclsResponse(filter_results=results)
 
 
-def described_filter(request: description.DescribeAclsRequest) -> StoredAclFilter:
-    """Return the filter of a DescribeAcls request."""
-    return StoredAclFilter(
-        request.resource_type_filter,
-        request.resource_name_filter,
-        request.pattern_type_filter,
-        request.principal_filter,
-        request.host_filter,
-        request.operation,
-        request.permission_type,
-    )
-
-
-def deleted_filter(requested: deletion.DeleteAclsFilter) -> StoredAclFilter:
-    """Return a filter of a DeleteAcls request."""
+def requested_filter(requested: description.DescribeAclsRequest | deletion.DeleteAclsFilter) -> StoredAclFilter:
+    """Return the filter of a DescribeAcls or DeleteAcls request."""
     return StoredAclFilter(
         requested.resource_type_filter,
         requested.resource_name_filter,

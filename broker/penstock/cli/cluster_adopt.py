@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, run
+from penstock.cli.etcd_options import EtcdCa, EtcdCert, EtcdKey, EtcdPasswordFile, EtcdUrls, EtcdUser
 from penstock.cli.output import print_json, print_table, size_text
 from penstock.cli.progress import ProgressDisplay
 from penstock.config.options import DEFAULT_DATA_DIR, UpOptions
@@ -19,28 +20,15 @@ if TYPE_CHECKING:
 
 
 def adopt(
-    etcd: Annotated[
-        list[str],
-        typer.Option(
-            envvar="PENSTOCK_ETCD",
-            metavar="URL",
-            help="etcd endpoint, http(s)://HOST:PORT; may be repeated.",
-        ),
-    ],
+    etcd: EtcdUrls,
     data: Annotated[
         str, typer.Option("--data", metavar="DIR", help="Data directory of the single-node broker.")
     ] = DEFAULT_DATA_DIR,
-    etcd_user: Annotated[str | None, typer.Option(metavar="NAME", help="User name for etcd.")] = None,
-    etcd_password_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="File that contains the etcd user's password.")
-    ] = None,
-    etcd_ca: Annotated[
-        str | None, typer.Option(metavar="FILE", help="CA certificate of the etcd servers (PEM).")
-    ] = None,
-    etcd_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Client certificate for etcd (PEM).")] = None,
-    etcd_key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Private key of the client certificate (PEM).")
-    ] = None,
+    etcd_user: EtcdUser = None,
+    etcd_password_file: EtcdPasswordFile = None,
+    etcd_ca: EtcdCa = None,
+    etcd_cert: EtcdCert = None,
+    etcd_key: EtcdKey = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only; move nothing.")] = False,
     yes: Yes = False,
     output: Output = "text",

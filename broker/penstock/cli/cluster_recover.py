@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, run
+from penstock.cli.etcd_options import EtcdCa, EtcdCert, EtcdKey, EtcdPasswordFile, EtcdUrls, EtcdUser
 from penstock.cli.output import print_json, print_table
 from penstock.cli.parameters import MAX_INT32
 from penstock.config.options import UpOptions
@@ -21,30 +22,19 @@ MAX_SHOWN_PARTITIONS = 50
 
 
 def recover(
-    etcd: Annotated[
-        list[str],
-        typer.Option(
-            "--etcd", envvar="PENSTOCK_ETCD", metavar="URL", help="etcd endpoint, http(s)://HOST:PORT; may be repeated."
-        ),
-    ],
-    etcd_user: Annotated[str | None, typer.Option(metavar="NAME", help="User name for etcd.")] = None,
-    etcd_password_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="File that contains the etcd user's password.")
-    ] = None,
-    etcd_ca: Annotated[
-        str | None, typer.Option(metavar="FILE", help="CA certificate of the etcd servers (PEM).")
-    ] = None,
-    etcd_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Client certificate for etcd (PEM).")] = None,
-    etcd_key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Private key of the client certificate (PEM).")
-    ] = None,
+    etcd: EtcdUrls,
+    etcd_user: EtcdUser = None,
+    etcd_password_file: EtcdPasswordFile = None,
+    etcd_ca: EtcdCa = None,
+    etcd_cert: EtcdCert = None,
+    etcd_key: EtcdKey = None,
     without: Annotated[
         list[int] | None,
         typer.Option(
             metavar="BROKER",
             min=0,
             max=MAX_INT32,
-            help="Id of a permanently lost broker; recovery does not wait for it. May be repeated.",
+            help="Id of a permanently lost broker, which the recovery does not wait for; may be repeated.",
         ),
     ] = None,
     require: Annotated[
@@ -53,7 +43,7 @@ def recover(
             metavar="BROKER",
             min=0,
             max=MAX_INT32,
-            help="Id of a broker without whose report nothing is recovered. May be repeated.",
+            help="Id of a broker whose report the recovery must wait for; may be repeated.",
         ),
     ] = None,
     wait: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from enum import IntEnum
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -127,14 +127,14 @@ def confirm(question: str, yes: bool) -> None:
         raise CommandError("not confirmed; nothing was changed", ExitCode.REFUSED)
 
 
-def parse_configs(pairs: list[str], option: str) -> dict[str, str]:
-    """Return `name=value` pairs as a dict. Raises `typer.BadParameter`."""
+def parse_settings(pairs: Iterable[str], option: str, example: str = "retention.ms=3600000") -> dict[str, str]:
+    """Return `name=value` pairs as a dict; a repeated name keeps its last value. Raises `typer.BadParameter`."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise typer.BadParameter(
-                f"{quoted(pair)} is not a setting; use NAME=VALUE, for example retention.ms=3600000", param_hint=option
+                f"{quoted(pair)} is not a setting; use NAME=VALUE, for example {example}", param_hint=option
             )
         found[name.strip()] = value
     return found

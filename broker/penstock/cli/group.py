@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, parse_configs, run
+from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, parse_settings, run
 from penstock.cli.connection import Connection, with_connection
 from penstock.cli.group_reset import OffsetResetTarget, parse_topic_partitions, reset_offsets
 from penstock.cli.output import print_json, print_table
@@ -223,7 +223,7 @@ def alter(
     - `penstock group alter workers --config "share.filter=type = 'order' and priority >= 5"`
     - `penstock group alter workers --unset share.filter`
     """
-    changes = [AlterConfig(n, v) for n, v in parse_configs(config or [], "--config").items()]
+    changes = [AlterConfig(n, v) for n, v in parse_settings(config or [], "--config").items()]
     changes += [AlterConfig(name, None, "delete") for name in unset or []]
     if not changes:
         raise typer.BadParameter("nothing to change; set --config or --unset")
@@ -271,9 +271,8 @@ def reset(
 ) -> None:
     """Reset a group's offsets. Shows the plan; `--yes` executes it. Refused while the group has members.
 
-    These are the committed offsets, or the start offsets of a share group.
-
-    Offsets are limited to the range between a partition's start and end offset.
+    Resets the committed offsets of a consumer group, or the start offsets of a share group. An offset outside a
+    partition's log is set to the nearest end of the log.
 
     Examples:
 

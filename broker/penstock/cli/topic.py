@@ -13,7 +13,7 @@ from penstock.cli.common import (
     Output,
     Yes,
     confirm,
-    parse_configs,
+    parse_settings,
     run,
 )
 from penstock.cli.connection import Connection, with_connection
@@ -86,7 +86,7 @@ def create(
     run(
         create_topic(
             connection,
-            NewTopic(topic, partitions or -1, replication_factor or -1, parse_configs(config or [], "--config")),
+            NewTopic(topic, partitions or -1, replication_factor or -1, parse_settings(config or [], "--config")),
             if_not_exists,
             validate_only,
         )
@@ -303,7 +303,7 @@ def alter(
     - `penstock topic alter flights --unset retention.ms --partitions 12`
     - `penstock topic alter flights --partitions 3 --yes`
     """
-    changes = [AlterConfig(n, v) for n, v in parse_configs(config or [], "--config").items()]
+    changes = [AlterConfig(n, v) for n, v in parse_settings(config or [], "--config").items()]
     changes += [AlterConfig(name, None, "delete") for name in unset or []]
     if not changes and partitions is None:
         raise typer.BadParameter("nothing to change; set --config, --unset or --partitions")

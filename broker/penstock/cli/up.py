@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from penstock.cli import up_checks
+from penstock.cli.common import parse_settings
 from penstock.cli.root import make_app
 from penstock.config.addresses import InvalidAddress, parse_host, quoted
 from penstock.config.options import DEFAULT_DATA_DIR, DEFAULT_HOST, DEFAULT_HTTP_PORT, DEFAULT_PORT, UpOptions
@@ -25,19 +26,6 @@ CLUSTER: Any = {"rich_help_panel": "Cluster broker"}
 LOCAL: Any = {"rich_help_panel": "Local cluster"}
 MAX_BROKERS = 32
 MAX_ID = (1 << 31) - 1
-
-
-def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """Return `name=value` pairs as a dict; a repeated name keeps its last value. Raises `typer.BadParameter`."""
-    settings = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise typer.BadParameter(
-                f"{quoted(pair)} is not a setting; use NAME=VALUE, for example num.partitions=6", param_hint="--set"
-            )
-        settings[name.strip()] = value
-    return settings
 
 
 def check_host_option(host: str) -> str:
@@ -91,7 +79,7 @@ def up(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="First administrator: created with SCRAM credentials when the cluster starts first.",
+            help="Name of the first administrator, created with SCRAM credentials when the cluster first starts.",
         ),
     ] = None,
     bootstrap_password_file: Annotated[
@@ -166,7 +154,7 @@ def up(
     - `penstock up --etcd http://10.0.0.1:2379 --id 1 --data /var/lib/penstock --host 10.0.0.11`
     - `penstock up --brokers 3 --data /tmp/cluster`
     """
-    settings = parse_settings(set_ or [])
+    settings = parse_settings(set_ or [], "--set", "num.partitions=6")
     if id_ is not None:
         up_checks.set_id(settings, id_)
     options = UpOptions(

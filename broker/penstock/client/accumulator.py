@@ -221,11 +221,6 @@ class MemoryBudget:
         self.used_bytes = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    @property
-    def has_waiters(self) -> bool:
-        """Return whether a task waits for memory."""
-        return bool(self._waiters)
-
     def try_acquire(self, size_bytes: int) -> bool:
         """Acquire memory if it is available and no task waits. Returns whether it was acquired."""
         if self._waiters or self.used_bytes + size_bytes > self.size_bytes:

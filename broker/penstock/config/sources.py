@@ -6,10 +6,9 @@ Called by `node` at startup. Errors name the source.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from penstock.config.addresses import quoted
 from penstock.config.broker import BROKER_SETTINGS, BrokerConfig, broker_setting
 from penstock.config.definition import InvalidSetting, unknown_setting
 from penstock.config.security_settings import name_from_variable
@@ -36,19 +35,6 @@ def load(
     texts.update(check_texts(from_environment(environment or {}), "in the environment"))
     texts.update(check_texts(options or {}, "given with --set"))
     return BrokerConfig.from_texts(texts)
-
-
-def parse_options(options: Iterable[str]) -> dict[str, str]:
-    """Return `name=value` pairs as a dict. Raises `InvalidSetting` if there is no `=`."""
-    found: dict[str, str] = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not equals or not name.strip():
-            raise InvalidSetting(
-                f"invalid --set {quoted(option)}: it is not NAME=VALUE; use for example --set num.partitions=3"
-            )
-        found[name.strip()] = value
-    return found
 
 
 def check_texts(texts: Mapping[str, str], source: str) -> Mapping[str, str]:

@@ -258,11 +258,6 @@ def parse_transaction(key: str) -> tuple[int, str]:
     return int(parts[0]), unquote(parts[1])
 
 
-def txn_offsets(number: int) -> str:
-    """Return the prefix of transactional offsets for the groups of a shard."""
-    return f"{TXN_OFFSETS}{number}/"
-
-
 def txn_offset(group_id: str, producer_id: int, topic_id: UUID, index: int) -> str:
     """Return the key of an offset in a transaction."""
     return f"{TXN_OFFSETS}{_group_part(group_id)}/{producer_id}/{topic_id}/{index}"

@@ -12,13 +12,12 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli.common import CommandError
+from penstock.cli.common import CommandError, parse_settings
 from penstock.cli.group_reset import OffsetResetStep, OffsetResetTarget, parse_topic_partitions, plan_reset
 from penstock.cli.lines import read_lines
 from penstock.cli.output import print_table, printable, size_text
 from penstock.cli.produce import InputMessage, ProduceOptions, parse_line
 from penstock.cli.times import format_time, parse_time_ms
-from penstock.cli.up import parse_settings
 from penstock.client import TopicPartition
 
 NOW_MS = 1_000_000_000
@@ -106,7 +105,13 @@ def test_an_option_key_is_for_lines_that_bring_none() -> None:
 
 
 def test_settings_may_hold_equal_signs_and_the_last_wins() -> None:
-    assert parse_settings(["a=1", "b=x=y", "a=2"]) == {"a": "2", "b": "x=y"}
+    assert parse_settings(["a=1", "b=x=y", "a=2"], "--config") == {"a": "2", "b": "x=y"}
+
+
+@pytest.mark.parametrize("pair", ["num.partitions", "=3", " =3"])
+def test_a_setting_without_name_or_value_is_refused_with_an_example(pair: str) -> None:
+    with pytest.raises(typer.BadParameter, match=r"use NAME=VALUE, for example num\.partitions=6"):
+        parse_settings([pair], "--set", "num.partitions=6")
 
 
 def test_a_plan_keeps_offsets_within_the_log() -> None:

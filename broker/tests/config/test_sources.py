@@ -8,7 +8,7 @@ import pytest
 
 from penstock.config.definition import InvalidSetting
 from penstock.config.listeners import ListenerAddress, advertised_listeners, parse_listeners
-from penstock.config.sources import load, parse_options
+from penstock.config.sources import load
 
 
 def write(path: Path, text: str) -> str:
@@ -28,7 +28,7 @@ def test_what_is_said_later_wins(tmp_path: Path) -> None:
         "PENSTOCK_SET_FETCH_MAX_BYTES": "3000",
         "PENSTOCK_PORT": "tcp://x",
     }
-    config = load(file, environment, parse_options(["num.partitions=4"]))
+    config = load(file, environment, {"num.partitions": "4"})
     assert (config.num_partitions, config.fetch_max_bytes, config.max_connections) == (4, 3000, 2)
 
 
@@ -86,16 +86,6 @@ def test_hostile_files_are_refused(tmp_path: Path, content: bytes) -> None:
     file.write_bytes(content)
     with pytest.raises(InvalidSetting, match=r"penstock\.toml"):
         load(str(file))
-
-
-@pytest.mark.parametrize("option", ["num.partitions", "=3", " =3"])
-def test_an_option_without_name_or_value_is_refused(option: str) -> None:
-    with pytest.raises(InvalidSetting, match="NAME=VALUE"):
-        parse_options([option])
-
-
-def test_an_options_value_may_hold_equals_signs() -> None:
-    assert parse_options(["broker.rack=a=b"]) == {"broker.rack": "a=b"}
 
 
 def test_listeners_have_names_hosts_and_ports() -> None:

@@ -8,8 +8,6 @@ from typing import Protocol
 
 SECURITY_DISABLED = "SECURITY_DISABLED"
 """Error code of ACL requests to brokers without an authorizer."""
-USER_QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
-"""Quotas that a user can have."""
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -5,22 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from penstock.security.principal import USER, Principal
-
-T = TypeVar("T")
 
 MAX_MESSAGE_BYTES = 16 * 1024
 """Maximum size of a message of PLAIN and SCRAM, above what names and passwords need."""
 MAX_NAME_CHARS = 255
 """Maximum length of an authenticated name, in characters."""
-
-RunInThread = Callable[[Callable[[], T]], Awaitable[T]]
-"""Runs a function in a thread and returns its result."""
 
 
 class FailureReason(StrEnum):

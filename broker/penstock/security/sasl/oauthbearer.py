@@ -19,7 +19,6 @@ from penstock.security.sasl.exchange import (
 from penstock.security.sasl.token import MAX_TOKEN_BYTES, TokenValidator
 
 SEPARATOR = "\x01"
-ACKNOWLEDGEMENT = SEPARATOR.encode()
 INVALID_TOKEN = b'{"status":"invalid_token"}'
 AUTH_SCHEME = re.compile(r"bearer +([A-Za-z0-9._~+/=-]+)", re.IGNORECASE)
 MAX_INITIAL_BYTES = MAX_TOKEN_BYTES + 16 * 1024

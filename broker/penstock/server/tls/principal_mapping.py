@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 SETTING = "ssl.principal.mapping.rules"
 MAX_RULES = 100
-DEFAULT_RULE = "DEFAULT"
 RULE = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)\s*(?:,|\Z)")
 DEFAULT = re.compile(r"DEFAULT\s*(?:,|\Z)")
 MARK = re.compile(r"\\(.)|\$(\d)")
