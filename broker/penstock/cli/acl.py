@@ -64,7 +64,7 @@ def add(
     *,
     connection: Connection,
 ) -> None:
-    """Allow a principal to do something, or deny it. ACLs that exist already are left as they are.
+    """Allow or deny operations to a principal. Existing ACLs are not changed.
 
     Examples:
 
@@ -255,7 +255,7 @@ def explain(
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option("--host", metavar="ADDRESS", help="Address of the client (default: one that no ACL names)."),
+        typer.Option("--host", metavar="ADDRESS", help="Client address (default: an address that no ACL names)."),
     ] = None,
     member_of: Annotated[
         list[str] | None,
@@ -265,7 +265,7 @@ def explain(
     *,
     connection: Connection,
 ) -> None:
-    """Tell whether a principal may do something, and which ACL decides. The exit code is 4 if it is denied.
+    """Show whether a principal may perform an operation, and which ACL decides. The exit code is 4 if it is denied.
 
     Example: `penstock acl explain User:ana --topic orders --operation read --host 10.0.0.7`
     """

@@ -48,7 +48,10 @@ TransactionalIds = Annotated[
     list[str] | None,
     typer.Option("--transactional-id", metavar="ID", help="Transactional id, or * for all; may be repeated."),
 ]
-Prefix = Annotated[bool, typer.Option("--prefix", help="Names are prefixes of names.")]
+Prefix = Annotated[
+    bool,
+    typer.Option("--prefix", help="Treat each name as a prefix: apply to all resources whose name starts with it."),
+]
 Operations = Annotated[
     list[str] | None,
     typer.Option(

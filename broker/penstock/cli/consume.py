@@ -79,7 +79,9 @@ def consume(
     ] = None,
     group_protocol: Annotated[
         GroupProtocol,
-        typer.Option(help="Protocol of the group: members assign partitions (classic), or the coordinator (consumer)."),
+        typer.Option(
+            help="Group protocol: the members assign partitions (classic), or the coordinator does (consumer)."
+        ),
     ] = "classic",
     share_group: Annotated[
         str | None,
@@ -88,7 +90,10 @@ def consume(
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after N messages.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new messages until Ctrl-C.")] = False,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="Print KEY, this separator, VALUE.")
+        str | None,
+        typer.Option(
+            "--key-separator", "-K", metavar="TEXT", help="Print the key and this separator before each value."
+        ),
     ] = None,
     details: Annotated[
         bool, typer.Option("--details", help="Print topic, partition, offset and time before each message.")
@@ -96,7 +101,9 @@ def consume(
     filter: Annotated[
         str | None,
         typer.Option(
-            "--filter", metavar="CONDITION", help="Only messages with such headers, key and time: \"type = 'order'\"."
+            "--filter",
+            metavar="CONDITION",
+            help="Print only messages that match this filter on headers, key and time: \"type = 'order'\".",
         ),
     ] = None,
     isolation: Annotated[Isolation, typer.Option(help="read_committed skips aborted transactions.")] = (
@@ -104,7 +111,7 @@ def consume(
     ),
     on_damaged_batch: Annotated[
         OnDamagedBatch,
-        typer.Option(help="On a batch that cannot be read: stop, or report it on stderr and skip it."),
+        typer.Option(help="Action on a batch that cannot be decoded: stop, or report it on stderr and skip it."),
     ] = "error",
     output: Output = "text",
     *,

@@ -25,13 +25,13 @@ MAX_BATCH_RECORDS = 500
 
 app = make_app(
     no_args_is_help=True,
-    help="List, show, replay and purge dead letters: records that a group has given up.",
+    help="List, show, replay and purge dead letters: records that a share group gave up.",
 )
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
-FromTopic = Annotated[str, typer.Option("--topic", help="Only letters of records of this topic.")]
-FromGroup = Annotated[str, typer.Option("--group", "-g", help="Only letters of this group.")]
-Reason = Annotated[str, typer.Option("--reason", help="Only letters whose reason has this text.")]
+FromTopic = Annotated[str, typer.Option("--topic", help="Only letters whose record comes from this topic.")]
+FromGroup = Annotated[str, typer.Option("--group", "-g", help="Only letters that this group gave up.")]
+Reason = Annotated[str, typer.Option("--reason", help="Only letters whose reason contains this text.")]
 Since = Annotated[
     str | None,
     typer.Option("--since", metavar="TIME", help="Only letters written at or after a time, such as -2h."),
@@ -55,9 +55,9 @@ def time_option(text: str | None, option: str) -> int | None:
 @app.command("list")
 @with_connection()
 def list_(output: Output = "text", *, connection: Connection) -> None:
-    """List the topics for dead letters of share groups, with their letters.
+    """List dead-letter topics with the number of letters in each.
 
-    These topics have `errors.deadletterqueue.group.enable=true`.
+    A dead-letter topic is a topic with `errors.deadletterqueue.group.enable=true`.
 
     Example: `penstock dlq list`
     """
@@ -177,7 +177,9 @@ def replay(
     rate: Annotated[float | None, typer.Option("--rate", min=0.1, help="Maximum letters per second.")] = None,
     progress_group: Annotated[
         str,
-        typer.Option("--progress-group", help="Group that has the progress (default: penstock-dlq-replay-TOPIC)."),
+        typer.Option(
+            "--progress-group", help="Consumer group that stores the progress (default: penstock-dlq-replay-TOPIC)."
+        ),
     ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count only; send nothing.")] = False,
     output: Output = "text",

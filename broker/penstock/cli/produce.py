@@ -81,13 +81,13 @@ def produce(
         str | None,
         typer.Option("--key-separator", "-K", metavar="TEXT", help="Separator between key and value in a line."),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of messages without one.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key for messages that have none.")] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, max=MAX_INT32, help="Send all messages to this partition.")
     ] = None,
     ignore_partition: Annotated[
         bool,
-        typer.Option("--ignore-partition", help="With --format json: ignore `partition`, choose by key."),
+        typer.Option("--ignore-partition", help="With --format json: ignore `partition` and partition by key."),
     ] = False,
     header: Annotated[
         list[str] | None,

@@ -41,7 +41,8 @@ Mechanisms = Annotated[
     ),
 ]
 Iterations = Annotated[
-    int, typer.Option(min=MIN_ITERATIONS, max=MAX_ITERATIONS, help="Iterations with which the password is hashed.")
+    int,
+    typer.Option(min=MIN_ITERATIONS, max=MAX_ITERATIONS, help="Number of PBKDF2 iterations of the password hash."),
 ]
 
 

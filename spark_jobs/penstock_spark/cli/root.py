@@ -46,7 +46,7 @@ def run(
         typer.Option(
             "--options-file",
             metavar="FILE",
-            help="Options of all connections, such as `spark.options` of a User's Secret. Options of the job win.",
+            help="Connection options, such as `spark.options` of a User's Secret; the job file takes precedence.",
             show_default=False,
         ),
     ] = None,

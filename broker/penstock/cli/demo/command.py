@@ -55,7 +55,7 @@ def demo(
 
 @app.command()
 def queue() -> None:
-    """Let three workers of a share group do 300 jobs, one of which fails once, and one for good.
+    """Process 300 jobs with three workers of a share group. One job fails once, and another always fails.
 
     The workers share one partition of a broker in a temporary directory, and acknowledge each job. The job that fails
     is released and done with its second delivery; the one that cannot be done is rejected, and its dead letter is read.
