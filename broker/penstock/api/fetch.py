@@ -486,7 +486,7 @@ class PendingFetch:
                 self.exchange.throttle(throttle_ms)
         if throttle_ms:
             set_throttle_time(parts, self.version, throttle_ms)
-        self.exchange.reply(parts_with_filtered(parts) if self.request.filter else parts)  # type: ignore[arg-type]  # LogSlices are Sized
+        self.exchange.reply(parts_with_filtered(parts) if self.request.filter else parts)  # type: ignore[arg-type]  # LogSlices are StoredRecords
 
     def changed_partitions(
         self, found: list[tuple[FetchTarget, FetchedPartition]]

@@ -15,7 +15,7 @@ from penstock.log.types import LogSlice
 from penstock.wire.batch import BatchHeader
 from penstock.wire.batch_filter import filter_batch, rebuild_batch
 from penstock.wire.compression import DecompressedTooLarge
-from penstock.wire.fetch_frame import Sized
+from penstock.wire.fetch_frame import StoredRecords
 from penstock.wire.primitives import Buffer
 from penstock.wire.records import iterate_batches
 from penstock.wire.schema import MalformedMessage
@@ -114,6 +114,6 @@ class FilterWork:
         return found.data if found.record_count else None
 
 
-def parts_with_filtered(parts: Sequence[Sized | bytearray]) -> list[Buffer | Sized]:
+def parts_with_filtered(parts: Sequence[StoredRecords | bytearray]) -> list[Buffer | StoredRecords]:
     """Return the parts of a response with the bytes of filtered records."""
     return [part.data if isinstance(part, FilteredRecords) else part for part in parts]

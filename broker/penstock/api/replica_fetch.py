@@ -382,7 +382,7 @@ class PendingReplicaFetch:
         parts = encode_fetch_response(
             self.correlation_id, self.version, 0, self.session.session_id, list(topics.items())
         )
-        self.exchange.reply(parts)  # type: ignore[arg-type]  # the Sized parts are the LogSlices read above
+        self.exchange.reply(parts)  # type: ignore[arg-type]  # the StoredRecords parts are the LogSlices read above
 
 
 def is_urgent(answer: FetchedPartition) -> bool:

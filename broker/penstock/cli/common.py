@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from enum import IntEnum
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -18,7 +18,6 @@ from penstock.client.errors import (
     NoBrokerAvailable,
     UnknownTopic,
 )
-from penstock.config.addresses import quoted
 from penstock.wire.errors import ErrorCode
 
 Format = Literal["text", "json"]
@@ -125,16 +124,3 @@ def confirm(question: str, yes: bool) -> None:
         )
     if not typer.confirm(question, err=True):
         raise CommandError("not confirmed; nothing was changed", ExitCode.REFUSED)
-
-
-def parse_settings(pairs: Iterable[str], option: str, example: str = "retention.ms=3600000") -> dict[str, str]:
-    """Return `name=value` pairs as a dict; a repeated name keeps its last value. Raises `typer.BadParameter`."""
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise typer.BadParameter(
-                f"{quoted(pair)} is not a setting; use NAME=VALUE, for example {example}", param_hint=option
-            )
-        found[name.strip()] = value
-    return found

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, parse_settings, run
+from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, run
 from penstock.cli.connection import Connection, with_connection
 from penstock.cli.group_reset import OffsetResetTarget, parse_topic_partitions, reset_offsets
 from penstock.cli.output import print_json, print_table
+from penstock.cli.parameters import parse_settings
 from penstock.cli.root import make_app
 from penstock.cli.times import parse_time_ms
 from penstock.client import (

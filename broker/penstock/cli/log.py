@@ -62,13 +62,13 @@ def cut(
     - `penstock log cut penstock-data/flights-0/00000000000000000000.log --offset 1234`
     """
     from penstock.log.opening import DirectoryInUse
-    from penstock.log.repair import CutError, cut_batch
+    from penstock.log.repair import RepairError, cut_batch
 
     directory = os.path.basename(os.path.dirname(os.path.abspath(segment)))
     saved = save or f"{directory}-{offset}.batch"
     try:
         header = cut_batch(segment, offset, saved)
-    except (CutError, DirectoryInUse) as e:
+    except (RepairError, DirectoryInUse) as e:
         fail(str(e), ExitCode.FAILED)
     except OSError as e:
         fail(f'cannot remove offset {offset} from "{segment}": {e}', ExitCode.FAILED)

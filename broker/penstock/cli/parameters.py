@@ -1,4 +1,4 @@
-"""Validation of all options and arguments: text must be valid UTF-8, numbers within bounds.
+"""Validation of all options and arguments: text must be valid UTF-8, numbers within bounds, settings NAME=VALUE.
 
 Applied by `root` to each command when it is loaded, and by `penstock-spark` to its commands.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import typer
@@ -63,3 +63,16 @@ def check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise typer.BadParameter(f"{quoted(text)} is not valid UTF-8; encode it as UTF-8") from None
+
+
+def parse_settings(pairs: Iterable[str], option: str, example: str = "retention.ms=3600000") -> dict[str, str]:
+    """Return `name=value` pairs as a dict; a repeated name keeps its last value. Raises `typer.BadParameter`."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(
+                f"{quoted(pair)} is not a setting; use NAME=VALUE, for example {example}", param_hint=option
+            )
+        found[name.strip()] = value
+    return found

@@ -7,18 +7,10 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.common import (
-    CommandError,
-    ExitCode,
-    Output,
-    Yes,
-    confirm,
-    parse_settings,
-    run,
-)
+from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, run
 from penstock.cli.connection import Connection, with_connection
 from penstock.cli.output import print_json, print_table, size_text
-from penstock.cli.parameters import MAX_INT16, MAX_INT32
+from penstock.cli.parameters import MAX_INT16, MAX_INT32, parse_settings
 from penstock.cli.root import make_app
 from penstock.cli.times import format_time
 from penstock.cli.topic_shrink import show_shrink, shrink_document

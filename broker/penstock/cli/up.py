@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from penstock.cli import up_checks
-from penstock.cli.common import parse_settings
+from penstock.cli.parameters import parse_settings
 from penstock.cli.root import make_app
 from penstock.config.addresses import InvalidAddress, parse_host, quoted
 from penstock.config.options import DEFAULT_DATA_DIR, DEFAULT_HOST, DEFAULT_HTTP_PORT, DEFAULT_PORT, UpOptions

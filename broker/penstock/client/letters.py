@@ -123,7 +123,7 @@ class RunTally(NamedTuple):
     replayed: int = 0
 
 
-class TooManyKept(ClientError):
+class ReplayProgressTooLarge(ClientError):
     """The letters that were left out do not fit into the metadata of the committed offset."""
 
 
@@ -178,11 +178,13 @@ class ReplayProgress:
         self.tally = RunTally(run, self.replayed(run) + letters)
 
     def commit(self, position: int) -> OffsetAndMetadata:
-        """Return what to commit once all letters below `position` were visited. Raises `TooManyKept`."""
+        """Return what to commit once all letters below `position` were visited. Raises `ReplayProgressTooLarge`."""
         rest = [KeptRange(max(each.first, position), each.last) for each in self._earlier if each.last >= position]
         metadata = encode_progress([*self._kept, *rest], self.tally)
         if len(metadata) > MAX_METADATA_CHARS:
-            raise TooManyKept("too many letters are left out in between; replay with a wider filter, or purge some")
+            raise ReplayProgressTooLarge(
+                "too many letters are left out in between; replay with a wider filter, or purge some"
+            )
         return OffsetAndMetadata(max(self.next_offset, position), metadata)
 
 

@@ -52,7 +52,7 @@ class AttachedData(Protocol):
         """Delete a shard's data of deleted topics. Raises StoreUnavailable."""
 
 
-class NothingPending:
+class NoPendingOffsets:
     """`PendingOffsets` of a broker without transactions."""
 
     def pending(self, group_id: str) -> Container[OffsetKey]:

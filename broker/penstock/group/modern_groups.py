@@ -36,7 +36,7 @@ from penstock.group.modern.group import GroupChanges, GroupType, ModernGroup
 from penstock.group.modern.member import JOIN_EPOCH, GroupError
 from penstock.group.modern.persistence import encode_member, restored_member
 from penstock.group.modern.protocols import MODERN_PROTOCOLS
-from penstock.group.modern.topics import ViewTopics
+from penstock.group.modern.topics import ViewTopicCatalog
 from penstock.group.offsets import Offsets, OffsetWrite
 from penstock.group.ownership import ShardOwnership
 from penstock.group.persistence import encode_rebalancing_group
@@ -78,7 +78,7 @@ class ModernGroups:
         self._clock, self._config, self._groups, self._offsets = clock, config, groups, offsets
         self._ownership, self._error, self._new_id = ownership, error, new_id
         self._apply_effects = apply_effects
-        self.topics = ViewTopics(view)
+        self.topics = ViewTopicCatalog(view)
         self._settings = GroupSettingsRefresh(store, self._shards_with_groups, self._apply_settings)
         self._refresh: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop

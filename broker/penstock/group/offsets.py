@@ -10,7 +10,7 @@ from uuid import UUID
 from penstock.config.broker import BrokerConfig
 from penstock.group.directory import GroupDirectory
 from penstock.group.expiry import NEVER, ExpiryQueue
-from penstock.group.listeners import AttachedData, NothingPending, PendingOffsets
+from penstock.group.listeners import AttachedData, NoPendingOffsets, PendingOffsets
 from penstock.group.offset_cache import OffsetCache
 from penstock.group.offset_table import OffsetKey, OffsetTable
 from penstock.group.shard_writers import ShardWriters
@@ -73,7 +73,7 @@ class Offsets:
     ) -> None:
         self.table = OffsetTable()
         self.expiry = ExpiryQueue()
-        self.pending: PendingOffsets = NothingPending()
+        self.pending: PendingOffsets = NoPendingOffsets()
         """Offsets of ongoing transactions. Set by `txn.service`."""
         self.writers: ShardWriters[OffsetWrite | None] = ShardWriters(store, self._applied, self._uncertain, on_lost)
         self.cache = OffsetCache(

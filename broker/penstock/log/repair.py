@@ -23,7 +23,7 @@ CONTROL_KEY = b"\x00\x01\x00\x64"
 SHORT_CONTROL_KEY = CONTROL_KEY[:2]
 
 
-class CutError(Exception):
+class RepairError(Exception):
     """The batch was not removed; the message names the file and the fix."""
 
 
@@ -43,14 +43,14 @@ def find_damage(found: ScannedBatch) -> str | None:
 def cut_batch(path: str, offset: int, saved_path: str) -> BatchHeader:
     """Overwrite the damaged batch that contains `offset`, after saving its bytes to `saved_path`. Return its header.
 
-    Raises CutError, DirectoryInUse while a broker uses the directory, OSError.
+    Raises RepairError, DirectoryInUse while a broker uses the directory, OSError.
     """
     files, directory = OsFiles(), os.path.dirname(os.path.dirname(os.path.abspath(path)))
     lock_directory(files, directory)
     try:
         found = find_batch(files, path, offset)
         if find_damage(found) is None:
-            raise CutError(f'cannot cut offset {offset} out of "{path}": its batch is valid')
+            raise RepairError(f'cannot cut offset {offset} out of "{path}": its batch is valid')
         blank = blank_batch(found.header)
         with open(saved_path, "xb") as saved:
             saved.write(found.batch)
@@ -73,19 +73,19 @@ def overwrite(path: str, data: bytes, position: int) -> None:
 
 
 def find_batch(files: OsFiles, path: str, offset: int) -> ScannedBatch:
-    """Return the batch that contains `offset`, with a copy of its bytes. Raises CutError."""
+    """Return the batch that contains `offset`, with a copy of its bytes. Raises RepairError."""
     if not path.endswith(LOG):
-        raise CutError(f'cannot cut offset {offset} out of "{path}": not a segment file ("*{LOG}")')
+        raise RepairError(f'cannot cut offset {offset} out of "{path}": not a segment file ("*{LOG}")')
     file = files.open(path, read_only=True)
     try:
         for found in scan_verified(file, 0, file.size()):
             if found.header.base_offset <= offset <= found.header.last_offset:
                 return found._replace(batch=memoryview(bytes(found.batch)))
     except BadBatch as e:
-        raise CutError(f'cannot cut offset {offset} out of "{path}": {e}') from None
+        raise RepairError(f'cannot cut offset {offset} out of "{path}": {e}') from None
     finally:
         file.close()
-    raise CutError(
+    raise RepairError(
         f'cannot cut offset {offset} out of "{path}": no batch contains it; list the batches with `penstock log dump`'
     )
 
@@ -93,8 +93,8 @@ def find_batch(files: OsFiles, path: str, offset: int) -> ScannedBatch:
 def blank_batch(header: BatchHeader) -> bytes:
     """Return a control batch with the size, offsets, epoch and timestamps of `header`, without a producer.
 
-    A batch too small for a control record (below 70 bytes) gets a record without key and value. Raises CutError below
-    68 bytes.
+    A batch too small for a control record (below 70 bytes) gets a record without key and value. Raises RepairError
+    below 68 bytes.
     """
     body, attributes = blank_record(header.size_bytes - HEADER_SIZE, header.last_offset_delta)
     blank = header._replace(
@@ -112,7 +112,7 @@ def blank_batch(header: BatchHeader) -> bytes:
 
 
 def blank_record(size: int, offset_delta: int) -> tuple[bytes, int]:
-    """Return (a record of `size` bytes at `offset_delta`, the attributes of its batch). Raises CutError."""
+    """Return (a record of `size` bytes at `offset_delta`, the attributes of its batch). Raises RepairError."""
     for key, attributes in ((CONTROL_KEY, CONTROL), (SHORT_CONTROL_KEY, CONTROL), (None, 0)):
         for value_bytes in range(size, max(size - 40, -1), -1):
             record = zero_record(key, value_bytes, offset_delta, size)
@@ -120,7 +120,7 @@ def blank_record(size: int, offset_delta: int) -> tuple[bytes, int]:
                 return record, attributes
             if len(record) < size:
                 break
-    raise CutError(
+    raise RepairError(
         f"cannot cut a batch with {size} bytes of records: too small for a replacement record;"
         " skip it in the consumers or delete the records up to it"
     )

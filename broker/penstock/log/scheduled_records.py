@@ -51,7 +51,7 @@ class FoundBody(NamedTuple):
     body: bytes | None
 
 
-class BodyPlace(NamedTuple):
+class BodyPosition(NamedTuple):
     """Where a file has a body."""
 
     file: File
@@ -139,9 +139,9 @@ def bodies_at(view: SearchView, locations: Sequence[int], max_bytes: int) -> lis
     return found
 
 
-def find_places(view: SearchView, locations: list[int], files: ExitStack) -> dict[int, BodyPlace]:
+def find_places(view: SearchView, locations: list[int], files: ExitStack) -> dict[int, BodyPosition]:
     """Return where the bodies at sorted locations are."""
-    places: dict[int, BodyPlace] = {}
+    places: dict[int, BodyPosition] = {}
     at = 0
     for searched in segments_from(view, locations[0]):
         stop = bisect_left(locations, searched.end_offset, at)
@@ -161,7 +161,12 @@ def find_places(view: SearchView, locations: list[int], files: ExitStack) -> dic
 
 
 def add_places(
-    places: dict[int, BodyPlace], file: File, searched: SearchedSegment, position: int, locations: list[int], first: int
+    places: dict[int, BodyPosition],
+    file: File,
+    searched: SearchedSegment,
+    position: int,
+    locations: list[int],
+    first: int,
 ) -> None:
     """Add the places of all locations in the batch with the offset `first`."""
     path = searched.segment.path
@@ -175,7 +180,7 @@ def add_places(
         try:
             table = file.read_at(found, table_size(header))
             for location, (at, size_bytes) in zip(in_batch, parse_places(table, header, rows), strict=True):
-                places[location] = BodyPlace(file, found + at, size_bytes, path)
+                places[location] = BodyPosition(file, found + at, size_bytes, path)
         except MalformedMessage as e:
             raise CorruptLog(f'"{path}": {e}') from e
         return

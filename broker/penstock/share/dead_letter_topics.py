@@ -30,7 +30,7 @@ class TopicCreator(Protocol):
         """Create topics; the results are in the order of the topics."""
 
 
-class UnusableTopic(Exception):
+class DeadLetterTopicUnavailable(Exception):
     """Letters cannot be written to the group's dead-letter topic now; the message has the reason and what to do."""
 
 
@@ -41,7 +41,7 @@ class DeadLetterTopics:
         self._view, self._config, self._creator, self._store = view, config, creator, store
 
     async def find(self, name: str, source_partition: int) -> DeadLetterTarget:
-        """Return the partition for the letters of a source partition. Raises UnusableTopic, StoreError."""
+        """Return the partition for the letters of a source partition. Raises DeadLetterTopicUnavailable, StoreError."""
         topic = self._check(name) or await self._create(name)
         return DeadLetterTarget(topic.topic_id, source_partition % topic.shown_count)
 
@@ -59,26 +59,37 @@ class DeadLetterTopics:
         return topic_id in self._view.deleting or await self._store.get(keys.topic(topic_id)) is None
 
     def _check(self, name: str) -> TopicView | None:
-        """Return the topic, None if it may be created. The checks have Kafka's order. Raises UnusableTopic."""
+        """Return the topic, None if it may be created. The checks have Kafka's order.
+
+        Raises DeadLetterTopicUnavailable.
+        """
         topic, config = self._view.topics.get(name), self._config
         if name.startswith(INTERNAL_PREFIX):
-            raise UnusableTopic(f'"{name}" is the name of an internal topic; choose another name')
+            raise DeadLetterTopicUnavailable(f'"{name}" is the name of an internal topic; choose another name')
         if topic is not None and not topic.config.errors_deadletterqueue_group_enable:
-            raise UnusableTopic(f'topic "{name}" does not accept dead letters; set {DEAD_LETTERS_ENABLED}=true on it')
+            raise DeadLetterTopicUnavailable(
+                f'topic "{name}" does not accept dead letters; set {DEAD_LETTERS_ENABLED}=true on it'
+            )
         if topic is not None and topic.config.delivery_schedule_enable:
             why = "the headers of a record would delay its letter, or cancel others"
-            raise UnusableTopic(f'topic "{name}" schedules records: {why}; set {DELIVERY_SCHEDULE}=false on it')
+            raise DeadLetterTopicUnavailable(
+                f'topic "{name}" schedules records: {why}; set {DELIVERY_SCHEDULE}=false on it'
+            )
         prefix = config.errors_deadletterqueue_topic_name_prefix
         if not name.startswith(prefix):
-            raise UnusableTopic(f'"{name}" does not start with "{prefix}"; choose another name, or set {NAME_PREFIX}')
+            raise DeadLetterTopicUnavailable(
+                f'"{name}" does not start with "{prefix}"; choose another name, or set {NAME_PREFIX}'
+            )
         if topic is None and not config.errors_deadletterqueue_auto_create_topics_enable:
             how = f"create it with {DEAD_LETTERS_ENABLED}=true, or set {AUTO_CREATE}=true"
-            raise UnusableTopic(f'topic "{name}" does not exist; {how}')
+            raise DeadLetterTopicUnavailable(f'topic "{name}" does not exist; {how}')
         return topic
 
     async def _create(self, name: str) -> TopicView:
         (outcome,) = await self._creator.create([TopicRequest(name, settings={DEAD_LETTERS_ENABLED: "true"})])
         created = self._view.topics.get(name)
         if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) or created is None:
-            raise UnusableTopic(f'topic "{name}" cannot be created: {outcome.message or outcome.error.name}')
+            raise DeadLetterTopicUnavailable(
+                f'topic "{name}" cannot be created: {outcome.message or outcome.error.name}'
+            )
         return created

@@ -28,7 +28,7 @@ from penstock.share.dead_letter_records import (
     letter_of,
     plan_letters,
 )
-from penstock.share.dead_letter_topics import DeadLetterTopics, UnusableTopic
+from penstock.share.dead_letter_topics import DeadLetterTopics, DeadLetterTopicUnavailable
 from penstock.share.dead_letters import DeadLetterState, DeadLetterTarget
 from penstock.share.leader import SharePartitionLeader
 from penstock.share.stats import ShareStats
@@ -76,7 +76,7 @@ class DeadLetterServices:
     retry: RetryDelays = field(default_factory=RetryDelays)
 
 
-class LettersHeldUp(Exception):
+class DeadLetterWriteFailed(Exception):
     """A step failed and is to be repeated; the message has the reason."""
 
 
@@ -112,7 +112,7 @@ class DeadLetterWriter:
             try:
                 await self._write_batch()
                 retry_s = delays.min_s
-            except (LettersHeldUp, UnusableTopic, StoreError, BadRecord) as e:
+            except (DeadLetterWriteFailed, DeadLetterTopicUnavailable, StoreError, BadRecord) as e:
                 log.warning(
                     "cannot write dead letters",
                     partition=self._leader.key,
@@ -190,7 +190,7 @@ class DeadLetterWriter:
     # --- reading
 
     async def _read_source(self, first: int, last: int) -> SourceRecords:
-        """Read records of the partition. Raises LettersHeldUp."""
+        """Read records of the partition. Raises DeadLetterWriteFailed."""
         unread = SourceRecords({}, last + 1, is_readable=False)
         if not self._config().copies_dead_letters:
             return unread
@@ -200,7 +200,9 @@ class DeadLetterWriter:
         try:
             read = self._role.read(first, MAX_READ_BYTES, at_least_one=True)
             if read is None and self._role.high_watermark < self._role.log.end_offset:
-                raise LettersHeldUp(f"offset {first} is not committed yet; a new leader waits for its followers")
+                raise DeadLetterWriteFailed(
+                    f"offset {first} is not committed yet; a new leader waits for its followers"
+                )
             if read is None:
                 return unread  # an unclean election has lost it
             try:
@@ -210,7 +212,7 @@ class DeadLetterWriter:
         except OffsetOutOfRange:
             return unread  # retention was faster
         except (LogError, OSError) as e:
-            raise LettersHeldUp(f"cannot read the records: {e}") from e
+            raise DeadLetterWriteFailed(f"cannot read the records: {e}") from e
         except MalformedMessage as e:
             log.error("dead letters lack their damaged records", partition=self._leader.key, error=str(e))
             return unread
@@ -255,7 +257,7 @@ class DeadLetterWriter:
         return SourceRecords(records, batch.last + 1)
 
     async def _handle(self, batch: DeadLetterState, result: LetterResult) -> None:
-        """Archive the records of a batch that is written. Raises LettersHeldUp if it is not."""
+        """Archive the records of a batch that is written. Raises DeadLetterWriteFailed if it is not."""
         error, message = result
         if error in WRITTEN:
             self._read = None
@@ -269,7 +271,7 @@ class DeadLetterWriter:
             self._letters.restart()
         elif error in TOO_LARGE:
             self._has_content = False
-        raise LettersHeldUp(f"{error.name}{': ' if message else ''}{message}")
+        raise DeadLetterWriteFailed(f"{error.name}{': ' if message else ''}{message}")
 
 
 def record_size(record: Record) -> int:

@@ -32,7 +32,7 @@ EPOCH_END = struct.Struct(">iq")
 LEADER = struct.Struct(">ii")
 
 
-class Sized(Protocol):
+class StoredRecords(Protocol):
     """Records that are stored elsewhere."""
 
     size: int
@@ -46,7 +46,7 @@ class FetchedPartition(NamedTuple):
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    records: Sized | None = None
+    records: StoredRecords | None = None
     aborted: Sequence[tuple[int, int]] | None = None
     """Pairs of (producer id, first offset) of aborted transactions; None for read_uncommitted."""
     diverging: tuple[int, int] | None = None
@@ -62,7 +62,7 @@ def encode_fetch_response(
     error: int,
     session_id: int,
     topics: Sequence[tuple[str | UUID, Sequence[FetchedPartition]]],
-) -> list[bytearray | Sized]:
+) -> list[bytearray | StoredRecords]:
     """Return the parts of the response frame, including the size field."""
     flexible = version >= FLEXIBLE_FROM
     if flexible:
@@ -71,7 +71,7 @@ def encode_fetch_response(
         current = bytearray(HEAD.pack(0, correlation_id, 0, error, session_id))
     else:
         current = bytearray(OLD_HEAD.pack(0, correlation_id, 0))
-    parts: list[bytearray | Sized] = [current]
+    parts: list[bytearray | StoredRecords] = [current]
     array_length(current, len(topics), flexible)
     inside = outside = 0
     for topic, partitions in topics:
@@ -106,7 +106,7 @@ def encode_fetch_response(
     return parts
 
 
-def set_throttle_time(parts: Sequence[bytearray | Sized], version: int, throttle_ms: int) -> None:
+def set_throttle_time(parts: Sequence[bytearray | StoredRecords], version: int, throttle_ms: int) -> None:
     """Write the throttle time into a response of `encode_fetch_response`."""
     first = parts[0]
     assert isinstance(first, bytearray), "a response starts with its head"

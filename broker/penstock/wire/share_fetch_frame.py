@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.wire.errors import ErrorCode
-from penstock.wire.fetch_frame import Sized
+from penstock.wire.fetch_frame import StoredRecords
 from penstock.wire.varint import write_uvarint
 
 HEAD = struct.Struct(">iiBihBi")
@@ -35,7 +35,7 @@ class SharedPartition(NamedTuple):
     acknowledge_message: str | None = None
     leader: tuple[int, int] = NO_LEADER
     """(broker id, leader epoch) of the current leader, if an error sends the member there."""
-    records: Sized | None = None
+    records: StoredRecords | None = None
     acquired: Sequence[tuple[int, int, int]] = ()
     """(first offset, last offset, delivery count) of adjacent records that the member holds."""
 
@@ -50,10 +50,10 @@ class ShareFetchHead(NamedTuple):
 
 def encode_share_fetch_response(
     head: ShareFetchHead, topics: Sequence[tuple[UUID, Sequence[SharedPartition]]] = ()
-) -> list[bytearray | Sized]:
+) -> list[bytearray | StoredRecords]:
     """Return the parts of the response frame, including the size field."""
     first = current = bytearray(HEAD.pack(0, head.correlation_id, 0, 0, head.error, 0, head.lock_timeout_ms))
-    parts: list[bytearray | Sized] = [current]
+    parts: list[bytearray | StoredRecords] = [current]
     size = 0
     write_uvarint(current, len(topics) + 1)
     for topic_id, partitions in topics:
@@ -80,7 +80,7 @@ def encode_share_fetch_response(
     return parts
 
 
-def set_share_throttle_time(parts: Sequence[bytearray | Sized], throttle_ms: int) -> None:
+def set_share_throttle_time(parts: Sequence[bytearray | StoredRecords], throttle_ms: int) -> None:
     """Write the throttle time into a response of `encode_share_fetch_response`."""
     first = parts[0]
     assert isinstance(first, bytearray), "a response starts with its head"

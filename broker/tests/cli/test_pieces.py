@@ -12,7 +12,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli.common import CommandError, parse_settings
+from penstock.cli.common import CommandError
 from penstock.cli.group_reset import OffsetResetStep, OffsetResetTarget, parse_topic_partitions, plan_reset
 from penstock.cli.lines import read_lines
 from penstock.cli.output import print_table, printable, size_text
@@ -102,16 +102,6 @@ def test_lines_are_the_same_however_the_bytes_come(chunks: list[bytes]) -> None:
 def test_an_option_key_is_for_lines_that_bring_none() -> None:
     options = ProduceOptions("lines", ":", "default", None, [])
     assert [parse_line(line, options).key for line in (b"a:b", b"c", b":d")] == [b"a", b"default", b""]
-
-
-def test_settings_may_hold_equal_signs_and_the_last_wins() -> None:
-    assert parse_settings(["a=1", "b=x=y", "a=2"], "--config") == {"a": "2", "b": "x=y"}
-
-
-@pytest.mark.parametrize("pair", ["num.partitions", "=3", " =3"])
-def test_a_setting_without_name_or_value_is_refused_with_an_example(pair: str) -> None:
-    with pytest.raises(typer.BadParameter, match=r"use NAME=VALUE, for example num\.partitions=6"):
-        parse_settings([pair], "--set", "num.partitions=6")
 
 
 def test_a_plan_keeps_offsets_within_the_log() -> None:

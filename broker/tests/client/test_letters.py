@@ -11,8 +11,8 @@ from penstock.client.letters import (
     KeptRange,
     LetterFilter,
     ReplayProgress,
+    ReplayProgressTooLarge,
     RunTally,
-    TooManyKept,
     decode_progress,
     encode_progress,
     parse_letter,
@@ -94,7 +94,7 @@ def test_kept_letters_that_do_not_fit_into_the_metadata_are_an_error() -> None:
         assert progress.visit(offset)
         if offset % 2:
             progress.keep(offset)
-    with pytest.raises(TooManyKept, match="wider filter"):
+    with pytest.raises(ReplayProgressTooLarge, match="wider filter"):
         progress.commit(10_000)
 
 

@@ -12,7 +12,7 @@ from penstock.client.positions import PartitionState
 from penstock.client.types import TopicPartition
 from penstock.log.dump import dump
 from penstock.log.opening import DirectoryInUse
-from penstock.log.repair import CutError, blank_batch, cut_batch
+from penstock.log.repair import RepairError, blank_batch, cut_batch
 from penstock.runtime.disk import OsFiles
 from penstock.wire.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, checksum, read_header
 from penstock.wire.compression import Codec
@@ -86,7 +86,7 @@ def test_a_blank_batch_has_the_size_of_the_old_one_and_is_sound(last_offset_delt
         assert record.offset == made.last_offset
         assert made.is_control == (size >= smallest + 2)
         assert not made.is_control or parse_marker(made, blank) is None
-    with pytest.raises(CutError, match="too small"):
+    with pytest.raises(RepairError, match="too small"):
         blank_batch(read_header(garbage(smallest - 1, 3))._replace(last_offset_delta=last_offset_delta))
 
 
@@ -95,9 +95,9 @@ async def test_what_is_sound_small_or_not_there_is_not_cut(tmp_path: Path) -> No
     before = path.read_bytes()
     saved = str(tmp_path / "saved")
     for offset, why in ((0, "is valid"), (99, "no batch contains it"), (3, "too small")):
-        with pytest.raises(CutError, match=why):
+        with pytest.raises(RepairError, match=why):
             cut_batch(str(path), offset, saved)
-    with pytest.raises(CutError, match="not a segment file"):
+    with pytest.raises(RepairError, match="not a segment file"):
         cut_batch(str(path.with_suffix(".index")), 3, saved)
     assert path.read_bytes() == before
     assert not Path(saved).exists()

@@ -9,7 +9,7 @@ from penstock.client import Admin, ClientError, OffsetAndMetadata, TopicPartitio
 from penstock.client.admin.types import ConfigEntry, GroupLag
 from penstock.client.letter_replay import LetterReplay, ReplayOptions
 from penstock.client.letter_topics import letter_depths
-from penstock.client.letters import LetterFilter, TooManyKept
+from penstock.client.letters import LetterFilter, ReplayProgressTooLarge
 from penstock.client.many import all_or_raise
 from penstock_operator.brokers.errors import from_client, outcomes
 from penstock_operator.brokers.gateway_access import AccessClient
@@ -88,7 +88,7 @@ class GroupGateway(AccessClient):
         except ClientError as e:
             error = from_client(e)
             # A plain ClientError: the progress group has offsets of another kind.
-            is_passing = error.is_passing and not isinstance(e, TooManyKept) and type(e) is not ClientError
+            is_passing = error.is_passing and not isinstance(e, ReplayProgressTooLarge) and type(e) is not ClientError
             raise BrokersError(f"{what}: {error}", code=error.code, is_passing=is_passing) from e
         return replay_count(replay)
 

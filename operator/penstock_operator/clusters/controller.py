@@ -34,7 +34,7 @@ from penstock_operator.reconcile.cluster.actions import (
     ScaleStore,
 )
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
-from penstock_operator.reconcile.cluster.reconcile import Reconciled, reconcile
+from penstock_operator.reconcile.cluster.reconcile import ReconcileOutcome, reconcile
 from penstock_operator.reconcile.plan import ReconcilePlan
 
 NEED_FRESH_DATA = (
@@ -133,13 +133,13 @@ class ClusterController:
             return ReconcileResult(error=problem)
         return ReconcileResult(0.0 if is_new_problem else plan.requeue_after_s)
 
-    async def _decide(self, cluster: Cluster, memory: ClusterMemory, *, fresh: bool) -> Reconciled:
+    async def _decide(self, cluster: Cluster, memory: ClusterMemory, *, fresh: bool) -> ReconcileOutcome:
         observed = await self._observer.observe(cluster, memory, self._stamp(), self._now(), fresh=fresh)
         if observed.reported is not None and len(observed.reported.topics) > LARGE_TOPIC_COUNT:
             return await asyncio.to_thread(self._plan, cluster, observed, memory)
         return self._plan(cluster, observed, memory)
 
-    def _plan(self, cluster: Cluster, observed: ObservedCluster, memory: ClusterMemory) -> Reconciled:
+    def _plan(self, cluster: Cluster, observed: ObservedCluster, memory: ClusterMemory) -> ReconcileOutcome:
         return reconcile(
             cluster, observed, image=self._image, operator_image=self._operator_image, planned=memory.planned
         )

@@ -12,7 +12,7 @@ from penstock_operator.engine.freshness import Freshness
 from penstock_operator.engine.lease import LeaderLease
 from penstock_operator.engine.metrics import OperatorMetrics
 from penstock_operator.engine.object_cache import CLUSTER_LABEL, ObjectCache
-from penstock_operator.engine.operator import OURS, OWNED, Operator, OperatorParts
+from penstock_operator.engine.operator import OURS, OWNED, Operator, OperatorComponents
 from penstock_operator.engine.ports import ResourceController
 from penstock_operator.engine.queue import WorkQueue
 from penstock_operator.engine.relist import PeriodicRelist
@@ -104,7 +104,7 @@ def build_operator(
         for kind, one in controller_set.controllers.items()
     ]
     return Operator(
-        OperatorParts(
+        OperatorComponents(
             kube=runtime.kube,
             queue=runtime.queue,
             routing=Routing(runtime.cache, runtime.queue),

@@ -51,7 +51,7 @@ log = get_logger("operator")
 
 
 @dataclass(slots=True)
-class OperatorParts:
+class OperatorComponents:
     """Components of the operator. `make_lease` receives the callback for leadership changes."""
 
     kube: Kube
@@ -71,7 +71,7 @@ class OperatorParts:
 class Operator:
     """One process of the operator."""
 
-    def __init__(self, parts: OperatorParts) -> None:
+    def __init__(self, parts: OperatorComponents) -> None:
         self._parts = parts
         parts.routing.is_active = False
         self._lease = parts.make_lease(self._leadership_changed)

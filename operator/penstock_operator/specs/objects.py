@@ -1,4 +1,4 @@
-"""Renders all objects of a cluster from its resource and `ClusterFacts`."""
+"""Renders all objects of a cluster from its resource and `RenderContext`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock_operator.specs.routes import tls_routes
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterFacts:
+class RenderContext:
     """Inputs of the objects other than the resource, decided by `reconcile`."""
 
     image: str
@@ -54,7 +54,7 @@ class ClusterFacts:
     """Whether a node drain may evict brokers that are not ready."""
 
 
-def render(cluster: Cluster, facts: ClusterFacts) -> list[tuple[KubeResource, Object]]:
+def render(cluster: Cluster, facts: RenderContext) -> list[tuple[KubeResource, Object]]:
     """Return the objects in the order in which they must be applied; the StatefulSet is last."""
     found = [
         (SERVICES, headless_service(cluster, facts)),
@@ -75,12 +75,12 @@ def render(cluster: Cluster, facts: ClusterFacts) -> list[tuple[KubeResource, Ob
     return [(resource, compare.rendered(body)) for resource, body in found]
 
 
-def service_ordinals(facts: ClusterFacts) -> range:
+def service_ordinals(facts: RenderContext) -> range:
     """Return the ordinals of the brokers with Services."""
     return range(max(facts.replicas, facts.services))
 
 
-def headless_service(cluster: Cluster, facts: ClusterFacts) -> Object:
+def headless_service(cluster: Cluster, facts: RenderContext) -> Object:
     """Render the headless Service. It publishes pods that are not ready: brokers connect to each other at startup."""
     first, *others = internal_ports(cluster, facts)
     ports = [first, port("http", names.HTTP_PORT), *others]
@@ -97,7 +97,7 @@ def headless_service(cluster: Cluster, facts: ClusterFacts) -> Object:
     }
 
 
-def bootstrap_service(cluster: Cluster, facts: ClusterFacts) -> Object:
+def bootstrap_service(cluster: Cluster, facts: RenderContext) -> Object:
     """Render the bootstrap Service."""
     name, ports = cluster.metadata.name, internal_ports(cluster, facts)
     return names.owned(cluster, "v1", "Service", name) | {
@@ -105,7 +105,7 @@ def bootstrap_service(cluster: Cluster, facts: ClusterFacts) -> Object:
     }
 
 
-def broker_service(cluster: Cluster, facts: ClusterFacts, ordinal: int) -> Object:
+def broker_service(cluster: Cluster, facts: RenderContext, ordinal: int) -> Object:
     """Render the Service whose name a broker advertises to brokers and to clients inside the Kubernetes cluster. It
     publishes a pod that is not ready, like the headless Service. Until the pod restarts, it has the ports of the pod's
     former listeners, too."""
@@ -131,7 +131,7 @@ def pod_selector(cluster: str, ordinal: int) -> dict[str, str]:
     return names.selector(cluster) | {"statefulset.kubernetes.io/pod-name": names.pod(cluster, ordinal)}
 
 
-def internal_ports(cluster: Cluster, facts: ClusterFacts) -> list[Object]:
+def internal_ports(cluster: Cluster, facts: RenderContext) -> list[Object]:
     """Return the Service ports of the listeners that have no external Service of their own."""
     return [
         port(listener.port_name, listener.port)
@@ -161,7 +161,7 @@ def port(name: str, number: int) -> Object:
     return {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}
 
 
-def budget(cluster: Cluster, facts: ClusterFacts) -> Object:
+def budget(cluster: Cluster, facts: RenderContext) -> Object:
     """Render the PodDisruptionBudget. `facts.may_evict` blocks evictions until replicas are in sync: readiness, on
     which Kubernetes bases evictions, only requires the broker's lease."""
     name = cluster.metadata.name
@@ -174,7 +174,7 @@ def budget(cluster: Cluster, facts: ClusterFacts) -> Object:
     }
 
 
-def config_map(cluster: Cluster, facts: ClusterFacts) -> Object:
+def config_map(cluster: Cluster, facts: RenderContext) -> Object:
     """Render the ConfigMap: settings, external addresses, and the operator's annotations."""
     made = names.owned(cluster, "v1", "ConfigMap", names.config_map(cluster.metadata.name))
     made["metadata"]["annotations"] = cluster_annotations.written(facts.annotations)
@@ -187,7 +187,7 @@ def config_map(cluster: Cluster, facts: ClusterFacts) -> Object:
     return made
 
 
-def stateful_set(cluster: Cluster, facts: ClusterFacts) -> Object:
+def stateful_set(cluster: Cluster, facts: RenderContext) -> Object:
     """Render the StatefulSet. Its update strategy is OnDelete, because the operator restarts pods only if it is
     safe."""
     name, spec = cluster.metadata.name, cluster.spec

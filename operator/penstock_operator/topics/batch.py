@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock_operator.engine.absence import KeptOwners, is_being_torn_down
+from penstock_operator.engine.outages import ClusterKey, ClusterOutages
 from penstock_operator.engine.ports import Objects
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.topic import Topic, TopicStatus
@@ -24,7 +25,6 @@ from penstock_operator.reconcile.topic.types import CreateTopic, ObservedTopic, 
 from penstock_operator.topics.action_runner import ActionOutcome, carry_out
 from penstock_operator.topics.draining import DrainingTopics, Readers
 from penstock_operator.topics.observation import DesiredTopics, final_policy, may_move, owner_absence
-from penstock_operator.topics.problems import ClusterKey, TopicProblems
 
 ROUNDS = 3
 """Maximum number of observe-plan-execute rounds; deleting and recreating a topic takes three."""
@@ -69,7 +69,7 @@ class TopicBatch:
         kube: Kube,
         objects: Objects,
         known: DesiredTopics,
-        problems: TopicProblems,
+        outages: ClusterOutages,
         absences: Mapping[str, int],
         loads: Mapping[int, int] | None,
         moving: int,
@@ -77,7 +77,7 @@ class TopicBatch:
         draining: DrainingTopics,
     ) -> None:
         self._cluster, self._brokers, self._kube, self._objects = cluster, brokers, kube, objects
-        self._known, self._problems, self._absences, self._kept_owners = known, problems, absences, kept_owners
+        self._known, self._outages, self._absences, self._kept_owners = known, outages, absences, kept_owners
         self._draining = draining
         self._readers: Readers = {}
         self._loads = Counter(loads) if loads is not None else None
@@ -102,7 +102,7 @@ class TopicBatch:
             if e.is_hibernated:
                 self._plan_hibernated(observations, str(e))
                 return
-            self._problems.failed(self._cluster, str(e))
+            self._outages.record_failure(self._cluster, str(e))
             self._plan_unreachable(observations)
 
     async def _check_deletions(self, observations: list[TopicObservation]) -> None:
@@ -117,7 +117,7 @@ class TopicBatch:
             observation.error = self._deletion_check_error
 
     def _plan_unreachable(self, observations: list[TopicObservation]) -> None:
-        lasting = self._problems.is_lasting(self._cluster)
+        lasting = self._outages.is_lasting(self._cluster)
         message = f'no broker of Cluster "{self._cluster[1]}" reports its topics; the status shows the last known state'
         for observation in observations:
             self._plan_one(observation, None, message)
@@ -133,7 +133,7 @@ class TopicBatch:
             observation.requeue_after_s = UNREACHABLE_RETRY_S if observation.desired is None else None
 
     async def _rounds(self, brokers: BrokerGateway, observations: list[TopicObservation]) -> None:
-        recent = self._problems.message(self._cluster)
+        recent = self._outages.message(self._cluster)
         if recent is not None:
             self._plan_unreachable(observations)
             return
@@ -142,7 +142,7 @@ class TopicBatch:
         for number in range(ROUNDS):
             there = await self._describe_topics(brokers, left)
             # Only now: brokers without a controller report themselves but no topics.
-            self._problems.answered(self._cluster)
+            self._outages.record_answer(self._cluster)
             await self._plan_all(brokers, left, there)
             acting = {
                 observation.name: observation

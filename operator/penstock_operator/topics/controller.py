@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from penstock_operator.engine.absence import KeptOwners, are_lists_conclusive
 from penstock_operator.engine.invalid_objects import report_invalid
+from penstock_operator.engine.outages import ClusterKey, ClusterOutages
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue, ReconcileResult
 from penstock_operator.engine.rotation import Rotation
 from penstock_operator.model.common import ObjectKey
@@ -28,7 +29,6 @@ from penstock_operator.topics.observation import (
     topic_name_of,
 )
 from penstock_operator.topics.orphans import OrphanedTopics
-from penstock_operator.topics.problems import ClusterKey, TopicProblems
 from penstock_operator.topics.status_writer import TopicStatusWriter
 
 BATCH = 500
@@ -53,13 +53,13 @@ class TopicController:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._kube, self._objects, self._connections, self._queue = kube, objects, connections, queue
-        self._problems = TopicProblems(now)
+        self._outages = ClusterOutages(now)
         self._absences: dict[str, int] = {}
         """By owner UID: number of consecutive complete lists without it."""
         self._kept_owners = KeptOwners()
         self._draining = DrainingTopics(now)
         self._status_writer = TopicStatusWriter(kube, now, lambda: _rfc3339(wall()))
-        self.health = TopicHealth(objects, connections, self._problems, self._put)
+        self.health = TopicHealth(objects, connections, self._outages, self._put)
         self._orphans = OrphanedTopics(kube, objects, connections, self._absences, self._put, wall, self._kept_owners)
         self._wall = wall
         self._rotation = Rotation(RESYNC_TOPICS)
@@ -132,7 +132,7 @@ class TopicController:
             self._kube,
             self._objects,
             known,
-            self._problems,
+            self._outages,
             self._absences if are_lists_conclusive(self._objects.get(CLUSTERS, *cluster), self._wall()) else {},
             self.health.loads(cluster),
             self.health.moving(cluster),

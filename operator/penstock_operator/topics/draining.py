@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
+from penstock_operator.engine.outages import ClusterKey
 from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ObservedReader
-from penstock_operator.topics.problems import ClusterKey
 
 INTERVAL_S = 8.0
 """Minimum time between two queries of the same topics."""

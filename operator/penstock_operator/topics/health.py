@@ -15,6 +15,7 @@ from uuid import UUID
 
 import structlog
 
+from penstock_operator.engine.outages import ClusterKey, ClusterOutages
 from penstock_operator.engine.ports import ConnectionPool, Objects
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ObservedShrink, ObservedTopicState
@@ -23,7 +24,6 @@ from penstock_operator.reconcile.topic.placement import present_replicas
 from penstock_operator.reconcile.topic.status import is_in_sync
 from penstock_operator.topics.batch import loads_of
 from penstock_operator.topics.observation import cluster_of, name_of, topic_name_of
-from penstock_operator.topics.problems import ClusterKey, TopicProblems
 
 EVERY_S = 5.0
 SHARE = 50
@@ -46,9 +46,9 @@ class TopicHealth:
     """Polls topic health. `put` queues a key."""
 
     def __init__(
-        self, objects: Objects, connections: ConnectionPool, problems: TopicProblems, put: Callable[[ObjectKey], None]
+        self, objects: Objects, connections: ConnectionPool, outages: ClusterOutages, put: Callable[[ObjectKey], None]
     ) -> None:
-        self._objects, self._connections, self._problems, self._put = objects, connections, problems, put
+        self._objects, self._connections, self._outages, self._put = objects, connections, outages, put
         self._history: dict[ClusterKey, _HealthHistory] = {}
 
     def loads(self, cluster: ClusterKey) -> Mapping[int, int] | None:
@@ -88,7 +88,7 @@ class TopicHealth:
 
     async def _check_cluster(self, cluster: ClusterKey) -> None:
         brokers = self._connections.gateway_for(*cluster)
-        if brokers is None or self._problems.message(cluster) is not None:
+        if brokers is None or self._outages.message(cluster) is not None:
             return
         topics = await self._topics(cluster, brokers)
         if topics is None:
@@ -96,7 +96,7 @@ class TopicHealth:
         before = self._history.get(cluster)
         now = {name: summary(topic) for name, topic in topics.items()}
         self._history[cluster] = _HealthHistory(now, loads_of(topics.values()), sum(s[5] for s in now.values()))
-        recovered = self._problems.answered(cluster)
+        recovered = self._outages.record_answer(cluster)
         if before is None and not recovered:
             return
         known = before.summaries if before is not None else {}
@@ -110,7 +110,7 @@ class TopicHealth:
             return await brokers.topics(settings=False)
         except BrokersError as e:
             if not e.is_hibernated:
-                self._problems.failed(cluster, str(e))
+                self._outages.record_failure(cluster, str(e))
             return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock_operator.engine.outages import ClusterKey
 from penstock_operator.engine.ports import Objects
 from penstock_operator.model.common import DeletionPolicy
 from penstock_operator.model.parse import InvalidResource, parse
@@ -14,7 +15,6 @@ from penstock_operator.model.topic import Topic
 from penstock_operator.ports.brokers import OWNER, ObservedTopicState
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, Object
 from penstock_operator.reconcile.topic.types import OwnerAbsence
-from penstock_operator.topics.problems import ClusterKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from penstock_operator.engine.absence import (
     is_being_torn_down,
     is_list_conclusive,
 )
+from penstock_operator.engine.outages import ClusterKey
 from penstock_operator.engine.ports import ConnectionPool, Objects
 from penstock_operator.model.common import LISTS_WITHOUT, ObjectKey
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, BrokerGateway, BrokersError, ObservedTopicState
@@ -36,7 +37,6 @@ from penstock_operator.topics.observation import (
     owner_absence,
     topic_name_of,
 )
-from penstock_operator.topics.problems import ClusterKey
 
 log = structlog.get_logger("penstock.operator.topics")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from penstock_operator.engine.absence import KeptOwners, is_being_torn_down
+from penstock_operator.engine.outages import ClusterOutages
 from penstock_operator.engine.ports import Objects
 from penstock_operator.ports.access import SECURITY_DISABLED, AclEntry
 from penstock_operator.ports.brokers import BrokerGateway, BrokersError
@@ -37,7 +38,6 @@ from penstock_operator.users.observation import (
     owner_absence,
     read_secret,
 )
-from penstock_operator.users.problems import UserOutages
 from penstock_operator.users.records import OwnerRecords
 
 ROUNDS = 3
@@ -57,7 +57,7 @@ class UserContext:
 
     kube: Kube
     objects: Objects
-    outages: UserOutages
+    outages: ClusterOutages
     kept_owners: KeptOwners
     timestamp: Callable[[], str]
 
@@ -127,7 +127,9 @@ class UserBatch:
 
     def _plan_unreachable(self, observations: list[UserObservation], error: BrokersError) -> None:
         is_hibernated = error.is_hibernated
-        is_lasting = is_hibernated or self._context.outages.record_failure(self._cluster) or not error.is_passing
+        if not is_hibernated:
+            self._context.outages.record_failure(self._cluster, str(error))
+        is_lasting = is_hibernated or self._context.outages.is_lasting(self._cluster) or not error.is_passing
         what = "no broker" if error.is_passing else f"{error}: no broker"
         message = f'{what} of Cluster "{self._cluster[1]}" reports its users; the status shows the last known state'
         message = str(error) if is_hibernated else message

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from penstock_operator.engine.absence import KeptOwners, are_lists_conclusive
 from penstock_operator.engine.invalid_objects import report_invalid
+from penstock_operator.engine.outages import ClusterOutages
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue, ReconcileResult
 from penstock_operator.engine.rotation import Rotation
 from penstock_operator.model.common import ObjectKey
@@ -24,7 +25,6 @@ from penstock_operator.users.observation import (
     principal_of,
 )
 from penstock_operator.users.orphans import OrphanedUsers
-from penstock_operator.users.problems import UserOutages
 from penstock_operator.users.status_writer import UserStatusWriter
 
 BATCH = 100
@@ -51,7 +51,7 @@ class UserController:
         self._wall = wall
         self._absences: dict[str, int] = {}
         """By owner UID: number of consecutive complete lists without it."""
-        self._context = UserContext(kube, objects, UserOutages(now), KeptOwners(), self._timestamp)
+        self._context = UserContext(kube, objects, ClusterOutages(now), KeptOwners(), self._timestamp)
         self._orphans = OrphanedUsers(self._context, connections, self._absences, self._put, wall)
         self._status_writer = UserStatusWriter(kube, now, self._timestamp)
         self._rotation = Rotation(RESYNC_USERS)

@@ -106,7 +106,7 @@ def rendered(spec: dict[str, Any], **more: Any) -> list[Object]:
     members = 3 if cluster.spec.brokers.replicas >= 3 else 1
     addresses = {} if cluster.spec.external is None else {"external-0": "example.org:30001"}
     hosts = certificate_hosts(cluster, 3, ["b0.example.org", "10.0.0.7"]) if cluster.spec.listeners else ()
-    facts = objects.ClusterFacts(
+    facts = objects.RenderContext(
         "penstock:1", cluster.spec.brokers.replicas, etcd_members=members, external=addresses, hosts=hosts, **more
     )
     return [body for _, body in objects.render(cluster, facts)]

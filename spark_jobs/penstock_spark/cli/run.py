@@ -15,7 +15,7 @@ from penstock_spark.cli.run_output import LineOutput, TerminalOutput
 from penstock_spark.jobs.kinds.dlq_replay import SKIPPED
 from penstock_spark.jobs.run import java, leftovers
 from penstock_spark.jobs.run.failures import cause
-from penstock_spark.jobs.run.figures import Figures
+from penstock_spark.jobs.run.figures import RunStatistics
 from penstock_spark.jobs.run.session import settings
 from penstock_spark.jobs.run.stopping import StopSignal
 from penstock_spark.jobs.run.supervisor import EndReason, JobOutcome, LagWatch, supervisor
@@ -102,11 +102,11 @@ def end_session(spark: SparkSession) -> None:
 def run_audit(spark: SparkSession, job: Audit, stop: StopSignal) -> SparkExitCode:
     """Run an audit and print its report."""
     from penstock_spark.cli.audit_report import print_report
-    from penstock_spark.jobs.kinds.audit import GaveUp, run
+    from penstock_spark.jobs.kinds.audit import AuditRetriesExhausted, run
 
     try:
         report = run(spark, job, stop, LineOutput().failed)
-    except GaveUp as e:
+    except AuditRetriesExhausted as e:
         fail(str(e), SparkExitCode.GAVE_UP)
     except Exception as e:
         fail(cause(e), SparkExitCode.FAILED)
@@ -119,7 +119,7 @@ def run_stream(spark: SparkSession, job: JobSpec, stop: StopSignal) -> SparkExit
     from penstock_spark.jobs.launcher import start
 
     assert isinstance(job, StreamJob), "every kind but audit is a streaming query"
-    figures = Figures(job.name, str(type(job).__struct_config__.tag), time.time)
+    figures = RunStatistics(job.name, str(type(job).__struct_config__.tag), time.time)
     with serve_metrics(job, figures), run_output() as show:
         source = getattr(job, "source", None)
         if isinstance(source, SourceSpec):
@@ -129,7 +129,7 @@ def run_stream(spark: SparkSession, job: JobSpec, stop: StopSignal) -> SparkExit
 
 
 @contextlib.contextmanager
-def serve_metrics(job: JobSpec, figures: Figures) -> Iterator[None]:
+def serve_metrics(job: JobSpec, figures: RunStatistics) -> Iterator[None]:
     """Serve the job's metrics in the context, if it has a port for them."""
     if job.metrics is None:
         yield
@@ -158,7 +158,7 @@ def run_output() -> Iterator[LineOutput]:
         terminal.close()
 
 
-def report_outcome(outcome: JobOutcome, figures: Figures) -> SparkExitCode:
+def report_outcome(outcome: JobOutcome, figures: RunStatistics) -> SparkExitCode:
     """Print how the run ended. Return its exit code."""
     code = EXIT_CODES[outcome.ended]
     if outcome.message:

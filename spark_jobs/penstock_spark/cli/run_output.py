@@ -6,10 +6,10 @@ import sys
 import time
 from typing import TextIO
 
-from penstock_spark.jobs.run.figures import BatchDone, Figures
+from penstock_spark.jobs.run.figures import BatchDone, RunStatistics
 
 
-def describe(done: BatchDone, figures: Figures) -> str:
+def describe(done: BatchDone, figures: RunStatistics) -> str:
     """Return a line about a finished batch."""
     parts = [
         f"batch {done.batch}",
@@ -40,11 +40,11 @@ class LineOutput:
         """Report that the query started; `attempt` is greater than 0 after a restart."""
         self._line("started" if not attempt else f"restarted from the checkpoint (attempt {attempt})")
 
-    def batch(self, done: BatchDone, figures: Figures) -> None:
+    def batch(self, done: BatchDone, figures: RunStatistics) -> None:
         """Report a finished batch."""
         self._line(describe(done, figures))
 
-    def idle(self, figures: Figures) -> None:
+    def idle(self, figures: RunStatistics) -> None:
         """Report progress between batches."""
 
     def failed(self, text: str, again_in_s: float) -> None:
@@ -69,7 +69,7 @@ class TerminalOutput(LineOutput):
     def _line(self, text: str) -> None:
         self._status.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def idle(self, figures: Figures) -> None:
+    def idle(self, figures: RunStatistics) -> None:
         """Update the status line."""
         lag = f", lag {figures.lag:,}" if figures.lag is not None else ""
         waiting = "waiting for records" if figures.batches else "first batch"

@@ -17,7 +17,7 @@ from penstock_spark.decode.fields import DamagedRecord, Fields, check, read_fiel
 from penstock_spark.decode.gather import gather
 from penstock_spark.decode.headers import read_headers
 from penstock_spark.decode.hops import DamagedOffsets, record_starts, walk
-from penstock_spark.decode.sections import Section, Walk
+from penstock_spark.decode.sections import Section, SectionScanner
 from penstock_spark.decode.varints import Bytes, Ints
 from penstock_spark.model.columns import CREATE_TIME, LOG_APPEND_TIME, SCHEMA, SCHEMA_WITH_HEADERS
 from penstock_spark.model.errors import CorruptBatch
@@ -38,7 +38,7 @@ class RangeDecoder:
         self.range = range_
         self.include_headers = include_headers
         self._arena = Arena()
-        self._walk = Walk(range_, isolation, self._arena)
+        self._walk = SectionScanner(range_, isolation, self._arena)
         self._topic = pa.repeat(pa.scalar(range_.topic, pa.string()), MAX_ROWS)
         self._partition = pa.repeat(pa.scalar(range_.partition, pa.int32()), MAX_ROWS)
 

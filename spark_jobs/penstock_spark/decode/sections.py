@@ -48,7 +48,7 @@ class Section(NamedTuple):
     attributes: int
 
 
-class Walk:
+class SectionScanner:
     """Walks responses; `next_offset` follows the last batch that was seen."""
 
     def __init__(self, range_: OffsetRange, isolation: int, arena: Arena) -> None:

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from penstock.client.batches import CRC, CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, TRANSACTIONAL, compress
 from penstock_spark.encode.ports import EncodableRows, EncodedBatch, ProducerId
-from penstock_spark.encode.records import Sizes, header_bytes, join_records, measure
+from penstock_spark.encode.records import RecordSizes, header_bytes, join_records, measure
 from penstock_spark.encode.varints import LARGEST, WORD, Ints, widths
 
 MAGIC = 2
@@ -26,7 +26,7 @@ class MeasuredRows(NamedTuple):
 
     times: Ints
     headers: pa.BinaryArray | None
-    sizes: Sizes
+    sizes: RecordSizes
     ends: Ints
 
 

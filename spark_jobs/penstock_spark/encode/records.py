@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from penstock_spark.encode.varints import Ints, VarintColumn, pack, varints, widths
 
 
-class Sizes(NamedTuple):
+class RecordSizes(NamedTuple):
     """Sizes of each row: key and value in bytes, -1 for null; number of headers. `rest` is the record's size without
     its length, timestamp delta and offset delta."""
 
@@ -23,13 +23,15 @@ class Sizes(NamedTuple):
     header_count: Ints | None
     rest: Ints
 
-    def part(self, rows: slice) -> Sizes:
+    def part(self, rows: slice) -> RecordSizes:
         """Return the sizes of a slice."""
         counts = None if self.header_count is None else self.header_count[rows]
-        return Sizes(self.key[rows], self.value[rows], counts, self.rest[rows])
+        return RecordSizes(self.key[rows], self.value[rows], counts, self.rest[rows])
 
 
-def measure(key: pa.BinaryArray, value: pa.BinaryArray, counts: Ints | None, headers: pa.BinaryArray | None) -> Sizes:
+def measure(
+    key: pa.BinaryArray, value: pa.BinaryArray, counts: Ints | None, headers: pa.BinaryArray | None
+) -> RecordSizes:
     """Measure rows. `headers` and `counts` come from `header_bytes`; both are None if no row has headers."""
     key_sizes, value_sizes = lengths(key), lengths(value)
     rest = widths(key_sizes) + widths(value_sizes)
@@ -38,7 +40,7 @@ def measure(key: pa.BinaryArray, value: pa.BinaryArray, counts: Ints | None, hea
     rest += np.maximum(value_sizes, 0)
     if counts is not None and headers is not None:
         rest += widths(counts) - 1 + lengths(headers)
-    return Sizes(key_sizes, value_sizes, counts, rest)
+    return RecordSizes(key_sizes, value_sizes, counts, rest)
 
 
 def lengths(array: pa.BinaryArray) -> Ints:
@@ -54,7 +56,7 @@ def join_records(
     key: pa.BinaryArray,
     value: pa.BinaryArray,
     headers: pa.BinaryArray | None,
-    sizes: Sizes,
+    sizes: RecordSizes,
     timestamp_deltas: Ints,
     offset_deltas: Ints,
 ) -> pa.BinaryArray:

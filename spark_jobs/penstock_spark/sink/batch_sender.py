@@ -39,7 +39,7 @@ class SendingFailed(PenstockSparkError):
     """A batch was not acknowledged; the message names the partition and the broker's error."""
 
 
-class RowsRefused(SendingFailed):
+class RowsRejected(SendingFailed):
     """A broker rejects a batch for its content or its principal; a retry would fail again."""
 
 
@@ -217,7 +217,7 @@ class BatchSender(ProduceDispatcher[PartitionLane, PendingBatch]):
             self._retry(batch, error)
         else:
             advice = cure(error.code, batch, self.settings.transactional_id is not None)
-            kind = RowsRefused if error.code in ROW_ERRORS else SendingFailed
+            kind = RowsRejected if error.code in ROW_ERRORS else SendingFailed
             self._fail(kind(f"{batch.tp}: {batch.records} rows were not written: {error}{advice}"))
 
     def _request_failed(self, batches: list[PendingBatch], error: ClientError, *, sent: bool) -> None:

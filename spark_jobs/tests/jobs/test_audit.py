@@ -65,7 +65,7 @@ def test_an_audit_gives_up_when_brokers_stay_away_and_leaves_no_report(
     spark: SparkSession, away: Broker, tmp_path: Path
 ) -> None:
     told = Told()
-    with pytest.raises(audit.GaveUp, match=r"gave up after 2000 ms.* \(2 times in a row\)"):
+    with pytest.raises(audit.AuditRetriesExhausted, match=r"gave up after 2000 ms.* \(2 times in a row\)"):
         audit.run(spark, job(away, tmp_path, "restart.attempts=1"), on_failure=told)
     assert len(told.failures) == 1
     assert not (tmp_path / "report.json").exists()
@@ -75,7 +75,7 @@ def test_an_audit_that_is_stopped_while_brokers_are_away_has_no_verdict(
     spark: SparkSession, away: Broker, tmp_path: Path
 ) -> None:
     stop = StopSignal()
-    with pytest.raises(audit.GaveUp, match="stopped before the next attempt"):
+    with pytest.raises(audit.AuditRetriesExhausted, match="stopped before the next attempt"):
         audit.run(spark, job(away, tmp_path, "restart.backoff=60 s"), stop, Told(stop.set))
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock_spark.cli.common import SparkExitCode
 from penstock_spark.cli.run import report_outcome
-from penstock_spark.jobs.run.figures import BatchDone, Figures
+from penstock_spark.jobs.run.figures import BatchDone, RunStatistics
 from penstock_spark.jobs.run.supervisor import EndReason, JobOutcome
 
 pytestmark = pytest.mark.integration
@@ -110,7 +110,7 @@ def test_letters_that_cannot_be_replayed_are_skipped_and_named_and_the_others_ar
 def test_the_exit_code_and_the_last_line_tell_of_letters_that_were_skipped(
     how: EndReason, skipped: int, code: SparkExitCode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    figures = Figures("replays", "dlq-replay", lambda: 0.0)
+    figures = RunStatistics("replays", "dlq-replay", lambda: 0.0)
     figures.batch_done(BatchDone(0, 5, 10, {"replayed": 3, "skipped": skipped}))
     assert report_outcome(JobOutcome(how), figures) is code
     assert f"{how.value}: 5 rows in 1 batches, replayed 3, skipped {skipped}\n" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from penstock.client import TopicPartition
 from penstock_spark.jobs.examples import example
 from penstock_spark.jobs.kinds import audit
 from penstock_spark.jobs.launcher import start
-from penstock_spark.jobs.run.figures import BatchDone, Figures
+from penstock_spark.jobs.run.figures import BatchDone, RunStatistics
 from penstock_spark.jobs.run.stopping import StopSignal
 from penstock_spark.jobs.run.supervisor import EndReason, JobSupervisor
 from penstock_spark.jobs.spec.kinds import Audit, Mirror
@@ -62,11 +62,11 @@ class Show:
 
     def started(self, attempt: int) -> None: ...
 
-    def batch(self, done: BatchDone, figures: Figures) -> None:
+    def batch(self, done: BatchDone, figures: RunStatistics) -> None:
         if not self.failures:
             self._relay.cut()
 
-    def idle(self, figures: Figures) -> None: ...
+    def idle(self, figures: RunStatistics) -> None: ...
 
     def failed(self, text: str, again_in_s: float) -> None:
         self.failures.append(text)
@@ -94,7 +94,7 @@ def test_a_mirror_with_its_link_cut_in_the_middle_loses_and_doubles_nothing_and_
     job = build_job(example("mirror"), *sets)
     assert isinstance(job, Mirror)
     show = Show(relay)
-    figures = Figures("mirror", "mirror", lambda: 0.0)
+    figures = RunStatistics("mirror", "mirror", lambda: 0.0)
     supervisor = JobSupervisor(lambda: start(spark, job), RestartSpec(), figures, show, StopSignal(), 30.0)
     outcome = supervisor.run()
     assert outcome.ended is EndReason.FINISHED, outcome

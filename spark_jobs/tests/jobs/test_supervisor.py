@@ -12,7 +12,7 @@ from pyspark.sql import Row
 
 from penstock.client import TopicPartition
 from penstock_spark.jobs.run.failures import cause, may_pass
-from penstock_spark.jobs.run.figures import BatchDone, Figures, batch_of, ends_of, lag
+from penstock_spark.jobs.run.figures import BatchDone, RunStatistics, batch_of, ends_of, lag
 from penstock_spark.jobs.run.stopping import StopSignal
 from penstock_spark.jobs.run.supervisor import EndReason, JobSupervisor, backoff_s
 from penstock_spark.jobs.spec.scalars import Duration
@@ -63,10 +63,10 @@ class Noted:
     def started(self, attempt: int) -> None:
         self.said.append(("started", attempt))
 
-    def batch(self, done: BatchDone, figures: Figures) -> None:
+    def batch(self, done: BatchDone, figures: RunStatistics) -> None:
         self.said.append(("batch", done.batch))
 
-    def idle(self, figures: Figures) -> None:
+    def idle(self, figures: RunStatistics) -> None:
         self.said.append("idle")
 
     def failed(self, text: str, again_in_s: float) -> None:
@@ -93,7 +93,7 @@ def run(
 ) -> tuple[Any, Noted, Stop]:
     left = list(queries)
     noted, event = Noted(), stop or Stop()
-    figures = Figures("job", "archive", lambda: 0.0)
+    figures = RunStatistics("job", "archive", lambda: 0.0)
     times = iter(range(10_000))
     supervisor = JobSupervisor(
         lambda: left.pop(0), restart or RestartSpec(), figures, noted, event, 60.0, lambda: float(next(times))
@@ -140,7 +140,9 @@ def test_what_lasts_is_known_by_its_class_where_it_is_raised_in_the_driver() -> 
         raise left.pop(0)
 
     stop = Stop()
-    outcome = JobSupervisor(start, RestartSpec(), Figures("job", "archive", lambda: 0.0), Noted(), stop, 1.0).run()
+    outcome = JobSupervisor(
+        start, RestartSpec(), RunStatistics("job", "archive", lambda: 0.0), Noted(), stop, 1.0
+    ).run()
     assert (outcome.ended, outcome.message) == (EndReason.FAILED, "topic flights does not exist")
     assert len(left) == 1
 
@@ -155,7 +157,7 @@ def test_a_start_that_fails_is_tried_again_like_a_batch() -> None:
         assert isinstance(found, Script)
         return found
 
-    figures = Figures("job", "archive", lambda: 0.0)
+    figures = RunStatistics("job", "archive", lambda: 0.0)
     assert JobSupervisor(start, RestartSpec(), figures, Noted(), Stop(), 1.0).run().ended is EndReason.FINISHED
     assert figures.restarts == 1
 
@@ -192,7 +194,9 @@ def test_without_its_jvm_it_gives_up_at_once_so_that_somebody_starts_the_process
         raise ConnectionRefusedError(111, "Connection refused")
 
     stop = Stop()
-    outcome = JobSupervisor(start, RestartSpec(), Figures("job", "archive", lambda: 0.0), Noted(), stop, 1.0).run()
+    outcome = JobSupervisor(
+        start, RestartSpec(), RunStatistics("job", "archive", lambda: 0.0), Noted(), stop, 1.0
+    ).run()
     assert (outcome.ended, stop.waits) == (EndReason.GAVE_UP, [])
     assert outcome.message.startswith("Spark's JVM has ended")
 
@@ -232,7 +236,7 @@ def test_pauses_double_up_to_their_limit() -> None:
         ),
         ("AnalysisException: [PYTHON_DATA_SOURCE_ERROR] Failed: " + AWAY, True, "no broker of h:9 answers"),
         (
-            "penstock_spark.sink.batch_sender.RowsRefused: t-0: 1 rows were not written",
+            "penstock_spark.sink.batch_sender.RowsRejected: t-0: 1 rows were not written",
             False,
             "t-0: 1 rows were not written",
         ),
@@ -269,7 +273,7 @@ def test_offsets_of_other_sources_are_no_offsets_of_topics(offset: object) -> No
 
 @pytest.mark.integration
 def test_figures_are_served_to_prometheus() -> None:
-    figures = Figures("flights", "archive", lambda: 12.0)
+    figures = RunStatistics("flights", "archive", lambda: 12.0)
     figures.batch_done(BatchDone(1, 500, 250, {"bad": 3}))
     figures.set_lag(42)
     with reserved_port() as reserved:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.api.authorization.rules import ApiRules, ElementRule, Facts
+from penstock.api.authorization.rules import ApiRules, AuthorizationState, ElementRule
 from penstock.wire.errors import ErrorCode
 from penstock.wire.schema import Message
 
@@ -15,7 +15,7 @@ MAX_INSPECTED_RESULTS = 1_000
 """Results of a response whose errors are logged."""
 
 
-def audited_names(rules: ApiRules, request: Any, version: int, facts: Facts) -> list[str]:
+def audited_names(rules: ApiRules, request: Any, version: int, facts: AuthorizationState) -> list[str]:
     """Return the names of the resources that a request concerns."""
     if rules.logged is not None:
         elements, name = rules.logged

@@ -17,8 +17,8 @@ from penstock.api.authorization.responses import explain_denials, finish_respons
 from penstock.api.authorization.rules import (
     ERRORS,
     ApiRules,
+    AuthorizationState,
     ElementRule,
-    Facts,
     NestedRule,
     RequestRule,
     Right,
@@ -39,7 +39,7 @@ class Enforcement:
     """The requirements of all APIs, for one broker."""
 
     def __init__(self, authorizer: Authorizer, view: ClusterView, config: BrokerConfig, audit: AuditLog) -> None:
-        self.authorizer, self.audit, self.facts = authorizer, audit, Facts(view, config)
+        self.authorizer, self.audit, self.facts = authorizer, audit, AuthorizationState(view, config)
 
     def admit(self, route: Route, request: Payload, context: RequestContext) -> Admission:
         """Check a request. The admission has the allowed part, or the response if nothing is left for the handler."""
@@ -55,7 +55,7 @@ class Admission:
     __slots__ = ("access", "denied", "facts", "nested", "original", "request", "response", "route", "rules", "version")
 
     def __init__(
-        self, route: Route, request: Payload, version: int, access: Access, rules: ApiRules, facts: Facts
+        self, route: Route, request: Payload, version: int, access: Access, rules: ApiRules, facts: AuthorizationState
     ) -> None:
         self.route, self.version, self.access, self.rules, self.facts = route, version, access, rules, facts
         self.original = request

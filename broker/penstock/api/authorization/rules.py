@@ -38,7 +38,7 @@ class Right(NamedTuple):
         return f"{self.operation.name} {target}"
 
 
-class Facts(NamedTuple):
+class AuthorizationState(NamedTuple):
     """The state that a requirement may depend on."""
 
     view: ClusterView
@@ -52,7 +52,7 @@ class Subject(Protocol):
     def rights(self) -> tuple[Right, ...]:
         """The rights that elements may require, for the reference."""
 
-    def find(self, element: Any, request: Any, facts: Facts) -> tuple[Right, str] | None:
+    def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """Return the required right and the name of its resource; None if the element requires none."""
 
 

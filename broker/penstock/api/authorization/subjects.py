@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.api.authorization.rules import Facts, Right
+from penstock.api.authorization.rules import AuthorizationState, Right
 from penstock.control.results import ConfigResource
 from penstock.wire.acl import CLUSTER_NAME, AclOperation, ResourceType
 from penstock.wire.primitives import ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedResources:
     """Elements that have the name in a field, or are the name if there is no field."""
 
     right: Right
@@ -23,13 +23,13 @@ class Named:
         """See `rules.Subject`."""
         return (self.right,)
 
-    def find(self, element: Any, request: Any, facts: Facts) -> tuple[Right, str] | None:
+    def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
         return self.right, getattr(element, self.field) if self.field else element
 
 
 @dataclass(frozen=True, slots=True)
-class NamedOrId:
+class TopicsByNameOrId:
     """Elements that name a topic, or have its `topic_id`. Unknown ids require nothing: handlers reject them."""
 
     right: Right
@@ -40,7 +40,7 @@ class NamedOrId:
         """See `rules.Subject`."""
         return (self.right,)
 
-    def find(self, element: Any, request: Any, facts: Facts) -> tuple[Right, str] | None:
+    def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
         if element.topic_id == ZERO_UUID:
             name = getattr(element, self.field)
@@ -60,7 +60,7 @@ class TopicById:
         """See `rules.Subject`."""
         return (self.right,)
 
-    def find(self, element: Any, request: Any, facts: Facts) -> tuple[Right, str] | None:
+    def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
         known = facts.view.topics_by_id.get(element.topic_id)
         return (self.right, known.name) if known is not None else None
@@ -77,7 +77,7 @@ class BrokerTopic:
         """See `rules.Subject`."""
         return (self.right,)
 
-    def find(self, element: Any, request: Any, facts: Facts) -> tuple[Right, str] | None:
+    def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
         if element.topic_id != ZERO_UUID:
             return Right(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER), CLUSTER_NAME
@@ -98,7 +98,7 @@ class DeletedTopic:
         """See `rules.Subject`."""
         return (self.right,)
 
-    def find(self, element: Any, request: Any, facts: Facts) -> tuple[Right, str] | None:
+    def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
         is_describe = self.right.operation is AclOperation.DESCRIBE
         if self.field and element.topic_id != ZERO_UUID:
@@ -117,7 +117,7 @@ class MissingTopic:
         """See `rules.Subject`."""
         return (Right(AclOperation.CREATE, ResourceType.TOPIC),)
 
-    def find(self, element: Any, request: Any, facts: Facts) -> tuple[Right, str] | None:
+    def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
         is_known = element.topic_id != ZERO_UUID or element.name is None or element.name in facts.view.topics
         if is_known or not facts.config.auto_create_topics_enable:
@@ -137,7 +137,7 @@ class Settings:
         types = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER)
         return tuple(Right(self.operation, resource) for resource in types)
 
-    def find(self, element: Any, request: Any, facts: Facts) -> tuple[Right, str] | None:
+    def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
         if element.resource_type == ConfigResource.TOPIC:
             return Right(self.operation, ResourceType.TOPIC), element.resource_name

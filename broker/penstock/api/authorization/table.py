@@ -24,10 +24,10 @@ from penstock.api.authorization.subjects import (
     BrokerTopic,
     DeletedTopic,
     MissingTopic,
-    Named,
-    NamedOrId,
+    NamedResources,
     Settings,
     TopicById,
+    TopicsByNameOrId,
 )
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.apis import ApiKey
@@ -156,14 +156,14 @@ def share_data(note: str = "") -> ApiRules:
 def share_offsets(right: Right) -> ApiRules:
     """Return the requirement of requests that change offsets of a share group."""
     topic = ElementRule(
-        subject=Named(READ_TOPIC, "topic_name"), requested="topics", answered="responses", runs_empty=True
+        subject=NamedResources(READ_TOPIC, "topic_name"), requested="topics", answered="responses", runs_empty=True
     )
     return ApiRules((RequestRule(rights=(right,), name="group_id"), topic), is_administrative=True)
 
 
 def topics(right: Right, answered: str = "topics", *, administrative: bool = False, **more: Any) -> ApiRules:
     """Return the requirement of one right on each topic that a request names."""
-    rule = ElementRule(subject=Named(right, "name"), requested="topics", answered=answered, **more)
+    rule = ElementRule(subject=NamedResources(right, "name"), requested="topics", answered=answered, **more)
     return ApiRules((rule,), is_administrative=administrative)
 
 
@@ -177,7 +177,7 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.PRODUCE: ApiRules(
         (
             RequestRule(rights=(WRITE_TXN,), name="transactional_id", when=TRANSACTIONAL),
-            ElementRule(subject=NamedOrId(WRITE_TOPIC), requested="topic_data", answered="responses"),
+            ElementRule(subject=TopicsByNameOrId(WRITE_TOPIC), requested="topic_data", answered="responses"),
         ),
         note="Checked when a request arrives, and again if it waited. A transactional id requires the right also if no"
         " batch is transactional, unlike in Kafka. CLUSTER_ACTION also permits topics with"
@@ -186,7 +186,7 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.FETCH: ApiRules(
         (
             ElementRule(
-                subject=NamedOrId(READ_TOPIC, "topic"),
+                subject=TopicsByNameOrId(READ_TOPIC, "topic"),
                 requested="topics",
                 answered="responses",
                 when=RequestCondition("for consumers", lambda request: True),
@@ -200,7 +200,7 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.METADATA: ApiRules(
         (
             ElementRule(
-                subject=NamedOrId(DESCRIBE_TOPIC),
+                subject=TopicsByNameOrId(DESCRIBE_TOPIC),
                 requested="topics",
                 answered="topics",
                 runs_empty=True,
@@ -223,17 +223,23 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.OFFSET_COMMIT: ApiRules(
         (
             RequestRule(rights=(READ_GROUP,), name="group_id"),
-            ElementRule(subject=NamedOrId(READ_TOPIC), requested="topics", answered="topics"),
+            ElementRule(subject=TopicsByNameOrId(READ_TOPIC), requested="topics", answered="topics"),
         )
     ),
     ApiKey.OFFSET_FETCH: ApiRules(
         (
             RequestRule(rights=(DESCRIBE_GROUP,), name="group_id", last=7),
-            ElementRule(subject=Named(DESCRIBE_TOPIC, "name"), requested="topics", answered="topics", last=7),
+            ElementRule(subject=NamedResources(DESCRIBE_TOPIC, "name"), requested="topics", answered="topics", last=7),
             VisibilityRule(right=DESCRIBE_TOPIC, path=("topics",), name="name", last=7),
-            ElementRule(subject=Named(DESCRIBE_GROUP, "group_id"), requested="groups", answered="groups", first=8),
+            ElementRule(
+                subject=NamedResources(DESCRIBE_GROUP, "group_id"), requested="groups", answered="groups", first=8
+            ),
             NestedRule(
-                subject=NamedOrId(DESCRIBE_TOPIC), outer="groups", requested="topics", refuse=refused_offsets, first=8
+                subject=TopicsByNameOrId(DESCRIBE_TOPIC),
+                outer="groups",
+                requested="topics",
+                refuse=refused_offsets,
+                first=8,
             ),
             VisibilityRule(right=DESCRIBE_TOPIC, path=("groups", "topics"), name="name", first=8),
         )
@@ -244,14 +250,14 @@ TABLE: dict[int, ApiRules] = {
             RequestRule(rights=(DESCRIBE_TXN,), name="key", last=3, when=OF_TRANSACTION),
             RequestRule(rights=(CLUSTER_ACTION,), when=OF_SHARE_PARTITION),
             ElementRule(
-                subject=Named(DESCRIBE_GROUP),
+                subject=NamedResources(DESCRIBE_GROUP),
                 requested="coordinator_keys",
                 answered="coordinators",
                 first=4,
                 when=OF_GROUP,
             ),
             ElementRule(
-                subject=Named(DESCRIBE_TXN),
+                subject=NamedResources(DESCRIBE_TXN),
                 requested="coordinator_keys",
                 answered="coordinators",
                 first=4,
@@ -265,7 +271,7 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.SYNC_GROUP: member(),
     ApiKey.DESCRIBE_GROUPS: ApiRules(
         (
-            ElementRule(subject=Named(DESCRIBE_GROUP), requested="groups", answered="groups"),
+            ElementRule(subject=NamedResources(DESCRIBE_GROUP), requested="groups", answered="groups"),
             OperationsRule(
                 resource=ResourceType.GROUP, answered="groups", name="group_id", bits="authorized_operations"
             ),
@@ -280,7 +286,10 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.CREATE_TOPICS: ApiRules(
         (
             ElementRule(
-                subject=Named(CREATE_TOPIC, "name"), requested="topics", answered="topics", instead=CREATE_CLUSTER
+                subject=NamedResources(CREATE_TOPIC, "name"),
+                requested="topics",
+                answered="topics",
+                instead=CREATE_CLUSTER,
             ),
             DetailRule(
                 right=DESCRIBE_TOPIC_CONFIGS,
@@ -327,7 +336,7 @@ TABLE: dict[int, ApiRules] = {
         (
             RequestRule(rights=(WRITE_TXN,), name="v3_and_below_transactional_id", last=3),
             ElementRule(
-                subject=Named(WRITE_TOPIC, "name"),
+                subject=NamedResources(WRITE_TOPIC, "name"),
                 requested="v3_and_below_topics",
                 answered="results_by_topic_v3_and_below",
                 is_atomic=True,
@@ -348,7 +357,7 @@ TABLE: dict[int, ApiRules] = {
         (
             RequestRule(rights=(WRITE_TXN,), name="transactional_id"),
             RequestRule(rights=(READ_GROUP,), name="group_id"),
-            ElementRule(subject=Named(READ_TOPIC, "name"), requested="topics", answered="topics"),
+            ElementRule(subject=NamedResources(READ_TOPIC, "name"), requested="topics", answered="topics"),
         )
     ),
     ApiKey.DESCRIBE_ACLS: cluster(DESCRIBE_CLUSTER),
@@ -360,7 +369,7 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.DESCRIBE_LOG_DIRS: cluster(DESCRIBE_CLUSTER),
     ApiKey.CREATE_PARTITIONS: topics(ALTER_TOPIC, "results", administrative=True),
     ApiKey.DELETE_GROUPS: ApiRules(
-        (ElementRule(subject=Named(DELETE_GROUP), requested="groups_names", answered="results"),),
+        (ElementRule(subject=NamedResources(DELETE_GROUP), requested="groups_names", answered="results"),),
         is_administrative=True,
     ),
     ApiKey.ELECT_LEADERS: cluster(ALTER_CLUSTER, administrative=True, logged=("topic_partitions", "topic")),
@@ -370,7 +379,9 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.OFFSET_DELETE: ApiRules(
         (
             RequestRule(rights=(DELETE_GROUP,), name="group_id"),
-            ElementRule(subject=Named(READ_TOPIC, "name"), requested="topics", answered="topics", runs_empty=True),
+            ElementRule(
+                subject=NamedResources(READ_TOPIC, "name"), requested="topics", answered="topics", runs_empty=True
+            ),
         ),
         is_administrative=True,
     ),
@@ -387,7 +398,9 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.DESCRIBE_PRODUCERS: topics(READ_TOPIC),
     ApiKey.DESCRIBE_TRANSACTIONS: ApiRules(
         (
-            ElementRule(subject=Named(DESCRIBE_TXN), requested="transactional_ids", answered="transaction_states"),
+            ElementRule(
+                subject=NamedResources(DESCRIBE_TXN), requested="transactional_ids", answered="transaction_states"
+            ),
             VisibilityRule(right=DESCRIBE_TOPIC, path=("transaction_states", "topics"), name="topic"),
         )
     ),
@@ -397,13 +410,15 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: ApiRules(
         (
             RequestRule(rights=(READ_GROUP,), name="group_id"),
-            ElementRule(subject=Named(DESCRIBE_TOPIC), requested="subscribed_topic_names", refuses_request=True),
+            ElementRule(
+                subject=NamedResources(DESCRIBE_TOPIC), requested="subscribed_topic_names", refuses_request=True
+            ),
         ),
         note="A regular expression selects among the topics that the client may describe.",
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: ApiRules(
         (
-            ElementRule(subject=Named(DESCRIBE_GROUP), requested="group_ids", answered="groups"),
+            ElementRule(subject=NamedResources(DESCRIBE_GROUP), requested="group_ids", answered="groups"),
             DetailRule(
                 right=DESCRIBE_TOPIC,
                 answered="groups",
@@ -419,12 +434,14 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.SHARE_GROUP_HEARTBEAT: ApiRules(
         (
             RequestRule(rights=(READ_GROUP,), name="group_id"),
-            ElementRule(subject=Named(DESCRIBE_TOPIC), requested="subscribed_topic_names", refuses_request=True),
+            ElementRule(
+                subject=NamedResources(DESCRIBE_TOPIC), requested="subscribed_topic_names", refuses_request=True
+            ),
         )
     ),
     ApiKey.SHARE_GROUP_DESCRIBE: ApiRules(
         (
-            ElementRule(subject=Named(DESCRIBE_GROUP), requested="group_ids", answered="groups"),
+            ElementRule(subject=NamedResources(DESCRIBE_GROUP), requested="group_ids", answered="groups"),
             DetailRule(
                 right=DESCRIBE_TOPIC,
                 answered="groups",
@@ -443,9 +460,9 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.WRITE_SHARE_GROUP_STATE: cluster(CLUSTER_ACTION),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ApiRules(
         (
-            ElementRule(subject=Named(DESCRIBE_GROUP, "group_id"), requested="groups", answered="groups"),
+            ElementRule(subject=NamedResources(DESCRIBE_GROUP, "group_id"), requested="groups", answered="groups"),
             NestedRule(
-                subject=Named(DESCRIBE_TOPIC, "topic_name"),
+                subject=NamedResources(DESCRIBE_TOPIC, "topic_name"),
                 outer="groups",
                 requested="topics",
                 refuse=refused_share_offsets,
@@ -459,7 +476,10 @@ TABLE: dict[int, ApiRules] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiRules(
         (
             ElementRule(
-                subject=Named(DESCRIBE_TOPIC, "name"), requested="topics", answered="topics", all_of=TopicRequest
+                subject=NamedResources(DESCRIBE_TOPIC, "name"),
+                requested="topics",
+                answered="topics",
+                all_of=TopicRequest,
             ),
             OperationsRule(
                 resource=ResourceType.TOPIC, answered="topics", name="name", bits="topic_authorized_operations"

@@ -344,7 +344,7 @@ class PendingShareFetch:
         if throttle_ms:
             context.exchange.throttle(throttle_ms)
             set_share_throttle_time(parts, throttle_ms)
-        context.exchange.reply(parts)  # type: ignore[arg-type]  # the Sized parts are the LogSlices read above
+        context.exchange.reply(parts)  # type: ignore[arg-type]  # the StoredRecords parts are the LogSlices read above
 
 
 def request_error(request: ShareFetchRequest) -> ErrorCode:

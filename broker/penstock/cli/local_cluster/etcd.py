@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.cli.common import CommandError
-from penstock.cli.local_cluster.processes import Child, LineHandler
+from penstock.cli.local_cluster.processes import ChildProcess, LineHandler
 from penstock.state.etcd.binary import find_etcd
 from penstock.state.store import StoreError
 
@@ -107,7 +107,7 @@ class EtcdOutput:
         self._write(line)
 
 
-async def wait_until_serving(child: Child, client_port: int) -> bool:
+async def wait_until_serving(child: ChildProcess, client_port: int) -> bool:
     """Wait until etcd is healthy. Returns False if it exits before."""
     healthy, ended = asyncio.create_task(wait_until_healthy(client_port)), asyncio.create_task(child.wait())
     try:

@@ -20,7 +20,7 @@ LineHandler = Callable[[str], None]
 """Called with each line of output."""
 
 
-class Child:
+class ChildProcess:
     """A program of the cluster. `start` may be called again once it has exited.
 
     `orphan_signal` is sent to it if this process dies without stopping it.

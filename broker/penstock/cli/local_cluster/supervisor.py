@@ -15,7 +15,7 @@ from penstock.cli.common import CommandError, ExitCode
 from penstock.cli.local_cluster import etcd, plan
 from penstock.cli.local_cluster.console import Console
 from penstock.cli.local_cluster.plan import LocalCluster
-from penstock.cli.local_cluster.processes import Child, exit_text
+from penstock.cli.local_cluster.processes import ChildProcess, exit_text
 from penstock.config.options import UpOptions
 
 STOP_TIMEOUT_S = 60.0
@@ -33,7 +33,7 @@ BrokerCommand = Callable[[UpOptions], list[str]]
 class SupervisedProcess:
     """A process and its state. `address` and `http` are the endpoints from a broker's ready line."""
 
-    def __init__(self, child: Child, hint: str) -> None:
+    def __init__(self, child: ChildProcess, hint: str) -> None:
         self.child, self.hint = child, hint
         self.ready = asyncio.Event()
         self.address = self.http = ""
@@ -139,7 +139,7 @@ class ClusterSupervisor:
         command = etcd.command(program, self.cluster.etcd_directory, client_port, peer_port)
         output = etcd.EtcdOutput(self.line_writer("etcd"))
         # SIGTERM stops etcd immediately; SIGKILL may lose data.
-        child = Child("etcd", command, output, output, etcd.environment(), orphan_signal=signal.SIGTERM)
+        child = ChildProcess("etcd", command, output, output, etcd.environment(), orphan_signal=signal.SIGTERM)
         self.etcd = member = SupervisedProcess(child, "cluster metadata cannot change until it is running again")
         self.endpoints = [f"http://{etcd.HOST}:{client_port}"]
         await self.spawn(member)
@@ -156,7 +156,7 @@ class ClusterSupervisor:
                 self.on_ready(member, line, options)
             write(line)
 
-        child = Child(name, self.broker_command(options), on_output, write, os.environ)
+        child = ChildProcess(name, self.broker_command(options), on_output, write, os.environ)
         member = SupervisedProcess(child, hint=f"restart it with: {plan.manual_command(options)}")
         return member
 

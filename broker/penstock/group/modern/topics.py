@@ -42,7 +42,7 @@ class TopicCatalog(Protocol):
         """Return the visible topics whose whole names match an expression. Raises ValueError for an invalid one."""
 
 
-class ViewTopics:
+class ViewTopicCatalog:
     """The topics of this broker's view. Implements `TopicCatalog`."""
 
     def __init__(self, view: ClusterView) -> None:

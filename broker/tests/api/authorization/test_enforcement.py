@@ -13,7 +13,7 @@ from filled_messages import TOPIC, TRANSACTION, filled
 
 from penstock.api.authorization.audited import error_codes
 from penstock.api.authorization.reference import rows
-from penstock.api.authorization.rules import ERRORS, ElementRule, Facts, NestedRule, RequestRule, Right
+from penstock.api.authorization.rules import ERRORS, AuthorizationState, ElementRule, NestedRule, RequestRule, Right
 from penstock.api.authorization.table import TABLE
 from penstock.api.routes import Route
 from penstock.security.acl_index import IMPLIED_BY
@@ -71,7 +71,7 @@ def requests(broker: AuthorizedBroker, api: tuple[type[Payload], type[Payload], 
 
 def required(broker: AuthorizedBroker, request: Any, version: int) -> Required:
     """Return what the table requires of a request."""
-    facts, found = Facts(broker.view, broker.services.config), []
+    facts, found = AuthorizationState(broker.view, broker.services.config), []
     for rule in TABLE[request.KEY].rules:
         if not rule.applies(request, version):
             continue

@@ -55,7 +55,7 @@ WAIT_INTERVAL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciled:
+class ReconcileOutcome:
     """A plan, and the planned moves that the caller passes to the next call."""
 
     plan: ReconcilePlan[ClusterAction, ClusterStatus]
@@ -75,7 +75,7 @@ def reconcile(
     image: str,
     operator_image: str = "",
     planned: PlannedMoves | None = None,
-) -> Reconciled:
+) -> ReconcileOutcome:
     """Plan a cluster. `image`: default image of the brokers. `operator_image`: image of the pods for snapshots."""
     recorded = cluster_annotations.read(((observed.config_map or {}).get("metadata") or {}).get("annotations") or {})
     members = etcd_members(cluster, observed, recorded)
@@ -131,7 +131,7 @@ def reconcile(
 
     there = current_pods(cluster, observed)
     holds = external.is_held
-    facts = objects.ClusterFacts(
+    facts = objects.RenderContext(
         image=image,
         replicas=min(there or 0, scale.pods) if holds else scale.pods,
         services=scale.pods,
@@ -194,7 +194,7 @@ def reconcile(
         ),
         requeue_after(cluster, observed, found, bool(actions), holds, facts.may_evict),
     )
-    return Reconciled(plan, moves.planned if moves is not None else planned if moving else None)
+    return ReconcileOutcome(plan, moves.planned if moves is not None else planned if moving else None)
 
 
 def without_changes(scale: ScalePlan, pods: int | None) -> ScalePlan:
@@ -252,7 +252,7 @@ def annotate_claims(observed: ObservedCluster, members: int) -> list[AnnotateCla
 def plan_applies(
     cluster: Cluster,
     observed: ObservedCluster,
-    facts: objects.ClusterFacts,
+    facts: objects.RenderContext,
     scale: ScalePlan,
     skipped: set[KubeResource],
     revert: KubeEvent | None,

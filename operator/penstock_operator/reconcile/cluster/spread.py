@@ -64,7 +64,7 @@ class SpreadPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class SkewedNode:
     """A node with at least two more pods of a group than another node, which may run the `candidates`."""
 
     node: str
@@ -109,7 +109,7 @@ def plan_spread(
     return SpreadPlan(False, "Moving" if chosen else reason, "; ".join(texts), chosen, left, WAIT_INTERVAL_S)
 
 
-def find_crowd(pods: Sequence[PlacedPod], nodes: Sequence[ObservedNode]) -> Crowd | None:
+def find_crowd(pods: Sequence[PlacedPod], nodes: Sequence[ObservedNode]) -> SkewedNode | None:
     """Return the fullest node with a pod that could run on a node with at least two pods less."""
     counts = Counter(pod.node for pod in pods if pod.node is not None)
     for node, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
@@ -121,11 +121,11 @@ def find_crowd(pods: Sequence[PlacedPod], nodes: Sequence[ObservedNode]) -> Crow
                 by_free.setdefault(min(free, key=lambda name: (counts[name], name)), []).append(pod)
         if by_free:
             name, candidates = min(by_free.items())
-            return Crowd(node, count, name, counts[name], tuple(candidates))
+            return SkewedNode(node, count, name, counts[name], tuple(candidates))
     return None
 
 
-def choose(crowd: Crowd, last: SpreadMove | None) -> PlacedPod:
+def choose(crowd: SkewedNode, last: SpreadMove | None) -> PlacedPod:
     """Return the next pod to move: one that may stop, and another one than the last time if possible, because its
     volume may be able to follow it."""
     return min(

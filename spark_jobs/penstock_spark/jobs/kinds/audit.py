@@ -44,7 +44,7 @@ ARROW = pa.schema(
 FILES_PER_TASK = 16
 
 
-class GaveUp(PenstockSparkError):
+class AuditRetriesExhausted(PenstockSparkError):
     """A transient failure lasted longer than the retries that the job's `restart` allows."""
 
 
@@ -68,7 +68,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class TimeCount:
+class BucketCount:
     """Number of records and of archive rows in a time bucket."""
 
     begin: str
@@ -81,7 +81,7 @@ class AuditReport:
     """The result of an audit."""
 
     partitions: list[Finding]
-    counts: list[TimeCount]
+    counts: list[BucketCount]
 
     @property
     def is_clean(self) -> bool:
@@ -101,8 +101,8 @@ def run(
 ) -> AuditReport:
     """Compare, and retry transient failures; `on_failure` gets each failure and the seconds until the retry.
 
-    Raises `GaveUp` after too many failures, and if `stop` ends the wait: a stopped audit must not look clean.
-    Permanent errors are raised unchanged.
+    Raises `AuditRetriesExhausted` after too many failures, and if `stop` ends the wait: a stopped audit must not look
+    clean. Permanent errors are raised unchanged.
     """
     stop = stop or StopSignal()
     failures = 0
@@ -116,11 +116,11 @@ def run(
             failures += 1
             times = f" ({failures} times in a row)" if failures > 1 else ""
             if failures > job.restart.attempts or is_gone(e) or stop.is_set():
-                raise GaveUp(f"{cause(e)}{times}") from e
+                raise AuditRetriesExhausted(f"{cause(e)}{times}") from e
             wait_s = backoff_s(job.restart, failures)
             on_failure(cause(e), wait_s)
             if stop.wait(wait_s):
-                raise GaveUp(f"{cause(e)}{times}; stopped before the next attempt") from e
+                raise AuditRetriesExhausted(f"{cause(e)}{times}; stopped before the next attempt") from e
     if job.report is not None:
         Path(job.report).write_text(report.to_json() + "\n")
     return report
@@ -312,7 +312,7 @@ def findings(joined: DataFrame) -> list[Finding]:
     return [Finding(**row.asDict()) for row in found]
 
 
-def counts(joined: DataFrame, bucket: str) -> list[TimeCount]:
+def counts(joined: DataFrame, bucket: str) -> list[BucketCount]:
     """Return the counts by time bucket."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -323,4 +323,4 @@ def counts(joined: DataFrame, bucket: str) -> list[TimeCount]:
         .select(F.date_format("w.start", "yyyy-MM-dd'T'HH:mm:ss'Z'").alias("begin"), "records", "rows")
         .collect()
     )
-    return [TimeCount(row.begin, row.records, row["rows"]) for row in found]
+    return [BucketCount(row.begin, row.records, row["rows"]) for row in found]

@@ -76,7 +76,7 @@ class DataFileWriter:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all batches. Yield one row for each finished file."""
-        task = PartTask(self)
+        task = TaskDataFiles(self)
         try:
             for batch in batches:
                 rows = unpack_lists(batch)
@@ -105,7 +105,7 @@ class DataFileWriter:
         return pa.schema([f for f in self.schema if f.name not in self.partition_by])
 
 
-class PartTask:
+class TaskDataFiles:
     """The open files of one task."""
 
     def __init__(self, writer: DataFileWriter) -> None:

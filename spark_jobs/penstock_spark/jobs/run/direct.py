@@ -45,13 +45,13 @@ def read_plan(job: Archive) -> ReadPlan:
     options = SourceOptions.parse(reading.options(job.source), streaming=True)
     decodings = {"key": job.transform.key, "value": job.transform.value}
     texts = {name: decoding for name, decoding in decodings.items() if decoding.format == "string"}
-    shape = Shape(texts, job.to.time.by if job.to.time is not None else None)
+    shape = ColumnConverter(texts, job.to.time.by if job.to.time is not None else None)
     schema = SCHEMA_WITH_HEADERS if options.include_headers else SCHEMA
     return ReadPlan(options, shape, shape(pa.RecordBatch.from_pylist([], schema=schema)).schema)
 
 
 @dataclass(frozen=True)
-class Shape:
+class ColumnConverter:
     """Converts record batches to the target's columns."""
 
     texts: Mapping[str, DecodingSpec]

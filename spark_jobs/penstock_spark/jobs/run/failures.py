@@ -21,7 +21,7 @@ PERMANENT = (
     "TableConflict",
     "RepeatedBatchGrew",
     "Refused",
-    "RowsRefused",
+    "RowsRejected",
     "BadRow",
     "BatchDiffers",
     # Of Spark: the query is invalid.

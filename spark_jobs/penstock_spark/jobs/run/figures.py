@@ -82,7 +82,7 @@ def lag(ends: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
     return sum(max(0, end - ends.get(tp, 0)) for tp, end in latest.items())
 
 
-class Figures:
+class RunStatistics:
     """Totals of a run. `clock` returns seconds since the epoch."""
 
     def __init__(self, job: str, kind: str, clock: Callable[[], float]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from penstock_spark.jobs.run import topics
 from penstock_spark.jobs.run.failures import cause, is_gone, may_pass
-from penstock_spark.jobs.run.figures import BatchDone, Figures, batch_of, lag
+from penstock_spark.jobs.run.figures import BatchDone, RunStatistics, batch_of, lag
 from penstock_spark.jobs.run.stopping import StopSignal
 from penstock_spark.jobs.spec.specs import RestartSpec, SourceSpec, StreamJob
 from penstock_spark.model.errors import PenstockSparkError
@@ -54,11 +54,11 @@ class RunReporter(Protocol):
         """Report that the query started; `attempt` is greater than 0 after a restart."""
         ...
 
-    def batch(self, done: BatchDone, figures: Figures) -> None:
+    def batch(self, done: BatchDone, figures: RunStatistics) -> None:
         """Report a finished batch."""
         ...
 
-    def idle(self, figures: Figures) -> None:
+    def idle(self, figures: RunStatistics) -> None:
         """Report that no batch finished since the last call."""
         ...
 
@@ -98,7 +98,7 @@ class JobSupervisor:
         self,
         start: Callable[[], RunningQuery],
         restart: RestartSpec,
-        figures: Figures,
+        figures: RunStatistics,
         show: RunReporter,
         stop: StopSignal,
         stop_timeout_s: float,
@@ -199,7 +199,7 @@ def backoff_s(restart: RestartSpec, failures: int) -> float:
 class LagWatch:
     """Queries the topics' end offsets at intervals, in a thread: unavailable brokers must not block the supervisor."""
 
-    def __init__(self, source: SourceSpec, figures: Figures, stop: StopSignal) -> None:
+    def __init__(self, source: SourceSpec, figures: RunStatistics, stop: StopSignal) -> None:
         self._source = source
         self._figures = figures
         self._stop = stop
@@ -224,7 +224,7 @@ class LagWatch:
 
 
 def supervisor(
-    job: StreamJob, start: Callable[[], RunningQuery], figures: Figures, show: RunReporter, stop: StopSignal
+    job: StreamJob, start: Callable[[], RunningQuery], figures: RunStatistics, show: RunReporter, stop: StopSignal
 ) -> JobSupervisor:
     """Return the supervisor of a job."""
     return JobSupervisor(start, job.restart, figures, show, stop, job.stop_timeout.seconds)

@@ -20,7 +20,13 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode  # type: igno
 from penstock.config.addresses import quoted
 from penstock_spark.jobs.spec.kinds import KINDS
 from penstock_spark.jobs.spec.problems import FieldError, FilePosition, InvalidJob, Problem, did_you_mean
-from penstock_spark.jobs.spec.references import Handling, Resolver, check_references, handling_of, has_reference
+from penstock_spark.jobs.spec.references import (
+    ReferenceHandling,
+    Resolver,
+    check_references,
+    handling_of,
+    has_reference,
+)
 from penstock_spark.jobs.spec.scalars import PARSERS, Sql
 from penstock_spark.jobs.spec.specs import JobSpec
 
@@ -232,9 +238,9 @@ class Checker:
         value = self._scalar(node, options, path)
         return self._text(node, value, handling, path) if isinstance(value, str) else value
 
-    def _text(self, node: Node, text: str, handling: Handling | None, path: str) -> object:
+    def _text(self, node: Node, text: str, handling: ReferenceHandling | None, path: str) -> object:
         """Resolve or check the references in a text. SQL is not changed: `${...}` is Spark's own syntax there."""
-        if handling is Handling.AS_WRITTEN or isinstance(text, Sql):
+        if handling is ReferenceHandling.AS_WRITTEN or isinstance(text, Sql):
             return text
         try:
             if handling is None:

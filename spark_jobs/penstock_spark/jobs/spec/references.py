@@ -25,7 +25,7 @@ _REFERENCE_START = re.compile(r"\$\{(?:env|file):")
 EXAMPLES = "${env:NAME}, ${file:/path} or ${file:/path:key}"
 
 
-class Handling(Enum):
+class ReferenceHandling(Enum):
     """How references in a field are handled; part of the field's type. Fields without it reject references."""
 
     RESOLVED = "resolved"
@@ -33,8 +33,8 @@ class Handling(Enum):
 
 
 T = TypeVar("T")
-Resolved = Annotated[T, Handling.RESOLVED]
-AsWritten = Annotated[T, Handling.AS_WRITTEN]
+Resolved = Annotated[T, ReferenceHandling.RESOLVED]
+AsWritten = Annotated[T, ReferenceHandling.AS_WRITTEN]
 
 
 class Reference(NamedTuple):
@@ -49,9 +49,9 @@ class Reference(NamedTuple):
         return f"${{{self.provider}:{self.path}{'' if self.key is None else f':{self.key}'}}}"
 
 
-def handling_of(field_type: Any) -> Handling | None:
+def handling_of(field_type: Any) -> ReferenceHandling | None:
     """Return how a type handles references; None if it rejects them."""
-    return next((m for m in getattr(field_type, "__metadata__", ()) if isinstance(m, Handling)), None)
+    return next((m for m in getattr(field_type, "__metadata__", ()) if isinstance(m, ReferenceHandling)), None)
 
 
 def has_reference(text: str) -> bool:
@@ -93,7 +93,7 @@ def _references_in(part: object) -> Iterator[Reference]:
         return
     for field in msgspec.structs.fields(part):
         value = getattr(part, field.name)
-        if isinstance(value, dict) and handling_of(get_args(field.type)[1]) is Handling.RESOLVED:
+        if isinstance(value, dict) and handling_of(get_args(field.type)[1]) is ReferenceHandling.RESOLVED:
             for text in value.values():
                 yield from references(text) if isinstance(text, str) else ()
         else:

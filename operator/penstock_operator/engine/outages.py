@@ -1,6 +1,7 @@
-"""Tracks clusters whose brokers do not answer. Used by `batch` and `health`.
+"""Tracks clusters whose brokers do not answer. Used by `topics` and `users`.
 
-Without it, each batch would wait for the same timeouts, and a short outage would cause a status write per topic.
+Without it, each batch of topics would wait for the same timeouts, and a short outage would cause a status write per
+object.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ RETRY_INTERVAL_S = 3.0
 
 
 @dataclass(slots=True)
-class _TopicProblem:
+class _Outage:
     since: float
     last: float
     message: str
 
 
-class TopicProblems:
+class ClusterOutages:
     """Outages by cluster. `now` is a monotonic clock in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._by_cluster: dict[ClusterKey, _TopicProblem] = {}
+        self._by_cluster: dict[ClusterKey, _Outage] = {}
 
-    def failed(self, cluster: ClusterKey, message: str) -> None:
+    def record_failure(self, cluster: ClusterKey, message: str) -> None:
         """Record a failed request."""
         now = self._now()
         known = self._by_cluster.get(cluster)
-        self._by_cluster[cluster] = _TopicProblem(known.since if known else now, now, message)
+        self._by_cluster[cluster] = _Outage(known.since if known else now, now, message)
 
-    def answered(self, cluster: ClusterKey) -> bool:
+    def record_answer(self, cluster: ClusterKey) -> bool:
         """Record a successful request. Return whether it ended an outage."""
         return self._by_cluster.pop(cluster, None) is not None
 
