@@ -47,6 +47,10 @@ class RequestExchange(Protocol):
     def is_disconnected(self) -> bool:
         """Whether the connection was lost."""
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether a later request of the connection has arrived, whose response waits for this one."""
+
     def on_disconnect(self, callback: Callback) -> None:
         """Call `callback` once if the connection is lost before the response; at once if it is lost already."""
 

@@ -90,7 +90,7 @@ class MetadataApi:
         # broker's own connection, which becomes known one iteration later.
         await asyncio.sleep(0)
         if topics := self._without_leaders(request, elections):
-            await elections.wait(topics)
+            await elections.wait(topics, context.exchange)
         response = self._answer(request, context)
         return response if isinstance(response, MetadataResponse) else await response
 

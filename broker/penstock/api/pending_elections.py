@@ -2,7 +2,8 @@
 
 A client that learns a dead leader again waits before it asks once more: franz-go for `MetadataMinAge` (5 s), the Java
 client and librdkafka for their back-off, and sarama gives up after a few retries. A response that arrives a few hundred
-milliseconds later and names the new leaders ends the outage for all of them.
+milliseconds later and names the new leaders ends the outage for all of them. A response does not wait once a later
+request of its connection has arrived: that one may be for a partition whose leader is alive.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from uuid import UUID
 
+from penstock.api.exchange import RequestExchange
 from penstock.replica.lost_leaders import LostLeaders
 from penstock.state.view import ClusterView, TopicChange, TopicView
 
 CHECK_INTERVAL_S = 0.01
 """Minimum time between two checks of waiting requests: elections arrive in many small changes."""
+FOLLOWED_INTERVAL_S = 0.02
+"""Maximum time for which a later request of the connection is not noticed."""
 
 
 class PendingElections:
@@ -40,13 +44,16 @@ class PendingElections:
         """Return whether a partition of these topics is about to get another leader."""
         return any(map(self._is_pending, topics))
 
-    async def wait(self, topics: Sequence[TopicView]) -> None:
-        """Return when all partitions of these topics have other leaders, or the time for it is over."""
-        until_s = self._lost.pending_until_s()
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(until_s):
-                for topic in topics:
-                    while (now := self._view.topics_by_id.get(topic.topic_id)) is not None and self._is_pending(now):
+    async def wait(self, topics: Sequence[TopicView], exchange: RequestExchange) -> None:
+        """Return when all partitions of these topics have other leaders, the time for it is over, or another request
+        waits for this one."""
+        until_s, loop = self._lost.pending_until_s(), asyncio.get_running_loop()
+        for topic in topics:
+            while (now := self._view.topics_by_id.get(topic.topic_id)) is not None and self._is_pending(now):
+                if until_s is None or loop.time() >= until_s or exchange.is_followed or exchange.is_disconnected:
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(FOLLOWED_INTERVAL_S):
                         await self._changed.wait()
 
     def _is_pending(self, topic: TopicView) -> bool:

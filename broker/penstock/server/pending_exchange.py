@@ -79,6 +79,11 @@ class PendingExchange:
         """Whether the connection was lost."""
         return self.connection is None
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether a later request of the connection has arrived."""
+        return self.next_exchange is not None
+
     def on_disconnect(self, callback: Callback) -> None:
         """Register a callback for the loss of the connection; call it at once if the connection is lost already."""
         if self.connection is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -13,7 +13,7 @@ import pytest
 
 from penstock.api.exchange import PeerInfo
 from penstock.api.metadata import MetadataApi
-from penstock.api.pending_elections import CHECK_INTERVAL_S, PendingElections
+from penstock.api.pending_elections import CHECK_INTERVAL_S, FOLLOWED_INTERVAL_S, PendingElections
 from penstock.api.routes import RequestContext
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
@@ -22,6 +22,14 @@ from penstock.state.view import BrokerView, ClusterView, PartitionView, TopicCha
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 LEADERS = {"a": [1, 2, 3], "b": [1, 3, 1]}
+
+
+@dataclass
+class Exchange:
+    """The exchange of the request, as far as Metadata reads it."""
+
+    is_followed: bool = False
+    is_disconnected: bool = False
 
 
 class Cluster:
@@ -41,6 +49,8 @@ class Cluster:
         elections = PendingElections(self.view, self.lost)
         self.api = MetadataApi(self.view, cast(Any, None), BrokerConfig.from_texts({}), elections)
         self.tasks: list[asyncio.Task[MetadataResponse]] = []
+        self.exchange = Exchange()
+        """Of the last request."""
 
     def elect(self, name: str, partition: int, leader: int) -> None:
         old = self.view.topics[name]
@@ -66,7 +76,8 @@ class Cluster:
                 for t in found
             ]
         peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 1)
-        context = RequestContext(13, 1, "client", peer, cast(Any, None))
+        self.exchange = Exchange()
+        context = RequestContext(13, 1, "client", peer, cast(Any, self.exchange))
         response = self.api.metadata(MetadataRequest(topics=topics, allow_auto_topic_creation=False), context)
         assert inspect.iscoroutine(response)
         self.tasks.append(asyncio.ensure_future(response))
@@ -115,6 +126,18 @@ async def test_only_topics_of_a_failed_leader_wait_for_another_one(cluster: Clus
     cluster.elect("a", 1, 3)
     await cluster.advance(CHECK_INTERVAL_S)
     assert leaders(asked.result(), "a") == leaders(everything.result(), "a") == [1, 3, 3]
+
+
+@pytest.mark.parametrize("why", ["is_followed", "is_disconnected"])
+async def test_a_response_for_which_another_request_waits_or_nothing_any_more_does_not_wait(
+    cluster: Cluster, why: str
+) -> None:
+    """The later request may be for a partition whose leader is alive, and responses keep their order."""
+    cluster.lost.on_lost(2)
+    asked = await cluster.request("a")
+    setattr(cluster.exchange, why, True)
+    await cluster.advance(FOLLOWED_INTERVAL_S)
+    assert leaders(asked.result(), "a") == [1, 2, 3]
 
 
 async def test_a_response_waits_for_the_leaders_of_all_topics(cluster: Cluster) -> None:

@@ -57,7 +57,7 @@ class RecordedExchange:
         self.frame: bytes | None = None
         self.dropped = False
         self.aborted: str | None = None
-        self.is_disconnected = False
+        self.is_disconnected = self.is_followed = False
         self.callbacks: list[Callback] = []
 
     @property

@@ -333,6 +333,16 @@ def test_a_lost_connection_runs_disconnect_callbacks_once_and_releases_everythin
     assert (len(called), bench.stats.paused, bench.answers) == (3, 0, [b"answered"])
 
 
+def test_a_request_is_followed_once_a_later_one_has_arrived() -> None:
+    handler = Handler()
+    bench = CoreBench(handler)
+    bench.arrive(b"first")
+    assert not handler.open[b"first"].is_followed
+    bench.arrive(b"second")
+    assert handler.open[b"first"].is_followed
+    assert not handler.open[b"second"].is_followed
+
+
 def test_a_request_of_a_lost_connection_is_disconnected_from_the_start() -> None:
     handler = Handler()
     bench = CoreBench(handler)

@@ -41,7 +41,7 @@ UNKNOWN_ID = UUID(int=99)
 
 class FakeExchange:
     def __init__(self):
-        self.is_disconnected = False
+        self.is_disconnected = self.is_followed = False
         self.callbacks = []
 
     def on_disconnect(self, callback):
