@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "client"))
 
 from command_outcome import Outcome
+from forked_commands import ForkedCommands
 from secrets_kit import search
 from session_broker import address_of_broker
 
@@ -24,17 +25,31 @@ from penstock.client import Admin, NewTopic
 Cli = Callable[..., Outcome]
 
 
-def run_cli(*arguments: str, stdin: str | bytes = b"", bootstrap: str = "127.0.0.1:1") -> Outcome:
-    """Run `penstock ARGUMENTS` as a process."""
-    data = stdin.encode() if isinstance(stdin, str) else stdin
-    environment = {**os.environ, "PENSTOCK_BOOTSTRAP": bootstrap, "COLUMNS": "100", "TERM": "dumb"}
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli", *arguments], input=data, capture_output=True, env=environment, timeout=60
-    )
-    outcome = Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+LIMIT_S = 60.0
+
+
+def environment_of(bootstrap: str) -> dict[str, str]:
+    return {**os.environ, "PENSTOCK_BOOTSTRAP": bootstrap, "COLUMNS": "100", "TERM": "dumb"}
+
+
+def encoded(stdin: str | bytes) -> bytes:
+    return stdin.encode() if isinstance(stdin, str) else stdin
+
+
+def outcome_of(arguments: tuple[str, ...], code: int, out: bytes, err: bytes) -> Outcome:
+    """Return the outcome, which contains no secret."""
+    outcome = Outcome(code, out.decode(), err.decode())
     search(f"output of penstock {arguments[0]}", outcome.out)
     search(f"errors of penstock {arguments[0]}", outcome.err)
     return outcome
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[ForkedCommands]:
+    """Yield the process that forks commands."""
+    made = ForkedCommands()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")
@@ -45,19 +60,27 @@ def bootstrap() -> Iterator[str]:
 
 
 @pytest.fixture
-def cli(bootstrap: str) -> Cli:
+def cli(bootstrap: str, commands: ForkedCommands) -> Cli:
     """Return a function that runs the command line against the broker."""
 
     def call(*arguments: str, stdin: str | bytes = b"") -> Outcome:
-        return run_cli(*arguments, stdin=stdin, bootstrap=bootstrap)
+        done = commands.run(arguments, encoded(stdin), environment_of(bootstrap), LIMIT_S)
+        return outcome_of(arguments, *done)
 
     return call
 
 
 @pytest.fixture
 def alone() -> Cli:
-    """Return a function that runs the command line without a broker."""
-    return run_cli
+    """Return a function that runs the command line without a broker, in a process that has imported nothing before."""
+
+    def call(*arguments: str, stdin: str | bytes = b"", bootstrap: str = "127.0.0.1:1") -> Outcome:
+        command = [sys.executable, "-m", "penstock.cli", *arguments]
+        environment = environment_of(bootstrap)
+        done = subprocess.run(command, input=encoded(stdin), capture_output=True, env=environment, timeout=LIMIT_S)
+        return outcome_of(arguments, done.returncode, done.stdout, done.stderr)
+
+    return call
 
 
 @pytest.fixture
