@@ -283,7 +283,7 @@ messages again with new sequence numbers, in the same transaction, while leaders
 with rollbacks; share consumers on one broker |
 | Watermill Kafka 3.0.6 | 3 | a subscriber that rejects messages once |
 | Pekko Connectors Kafka 1.1.0 | 3 | a transactional copy |
-| Faust 0.15.3 | 3 | a table with a changelog topic, two workers, at least once |
+| Faust 0.15.3 | 3 | a table with a changelog topic, one worker, at least once |
 | Celery 5.7.0, Kombu 5.7.0 | 1 | tasks and queues over confluent-kafka |
 
 """
