@@ -42,9 +42,8 @@ class MetadataApi:
     """Serves Metadata 0 to 13."""
 
     def __init__(
-        self, view: ClusterView, admin: TopicService, config: BrokerConfig, elections: PendingElections | None = None
+        self, view: ClusterView, admin: TopicService, config: BrokerConfig, elections: PendingElections
     ) -> None:
-        """`elections` is None for a single broker, whose partitions have no other leaders."""
         self.view, self.admin, self.config, self.elections = view, admin, config, elections
         self._parts: dict[UUID, MetadataResponseTopic] = {}
         self._all: list[MetadataResponseTopic] | None = None
@@ -66,15 +65,15 @@ class MetadataApi:
         self, request: MetadataRequest, context: RequestContext
     ) -> MetadataResponse | Awaitable[MetadataResponse]:
         """Return the requested topics, after creating missing ones if allowed, and after pending elections."""
-        if self.elections is None or request.topics == []:
+        if request.topics == [] or not self.elections.are_possible:
             return self._answer(request, context)
-        return self._answer_after_elections(request, context, self.elections)
+        return self._answer_after_elections(request, context)
 
-    def _without_leaders(self, request: MetadataRequest, elections: PendingElections) -> list[TopicView]:
+    def _without_leaders(self, request: MetadataRequest) -> list[TopicView]:
         """Return the requested topics if leaders of some have just failed."""
+        view, elections = self.view, self.elections
         if not elections.are_pending:
             return []
-        view = self.view
         if request.topics is None:
             topics = list(view.topics.values())
         else:
@@ -83,14 +82,12 @@ class MetadataApi:
             topics = [topic for topic in (*by_name, *by_id) if topic is not None]
         return topics if elections.concern(topics) else []
 
-    async def _answer_after_elections(
-        self, request: MetadataRequest, context: RequestContext, elections: PendingElections
-    ) -> MetadataResponse:
+    async def _answer_after_elections(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         # When a leader dies, the event loop often receives the request of its client together with the end of this
         # broker's own connection, which becomes known one iteration later.
         await asyncio.sleep(0)
-        if topics := self._without_leaders(request, elections):
-            await elections.wait(topics, context.exchange)
+        if topics := self._without_leaders(request):
+            await self.elections.wait(topics, context.exchange)
         response = self._answer(request, context)
         return response if isinstance(response, MetadataResponse) else await response
 

@@ -36,6 +36,11 @@ class PendingElections:
         view.subscribe(self._on_changes)
 
     @property
+    def are_possible(self) -> bool:
+        """Whether there is another broker, or was one that has just failed."""
+        return len(self._view.brokers) > 1 or self.are_pending
+
+    @property
     def are_pending(self) -> bool:
         """Whether a broker has just failed."""
         return self._lost.pending_until_s() is not None

@@ -335,7 +335,7 @@ class BrokerNode:
             LatestOffsets(replicas, RemoteLeaders(view, config.node_id, peers)), share, ids, transactions, shrinks,
             ClientQuotas(view, quota_windows(config), asyncio.get_running_loop().time),
             make_authorizer(config, view, composition.has_confirmed_acls), AuditLog(asyncio.get_running_loop().time),
-            self.all_tls, PendingElections(view, self.lost_leaders) if self.environment.is_clustered else None
+            self.all_tls, PendingElections(view, self.lost_leaders)
         )  # fmt: skip
 
     async def start_authentication(self, dispatcher: Dispatcher) -> dict[str, Accept]:

@@ -110,8 +110,7 @@ class BrokerServices:
     authorizer: Authorizer
     audit: AuditLog
     certificates: Sequence[ListenerCertificate]
-    elections: PendingElections | None
-    """None for a single broker."""
+    elections: PendingElections
 
 
 def make_dispatcher(services: BrokerServices, now_s: Callable[[], float]) -> Dispatcher:

@@ -19,6 +19,7 @@ from penstock.api.configs import ConfigsApi
 from penstock.api.exchange import PeerInfo
 from penstock.api.log_dirs import LogDirsApi, LogDirState
 from penstock.api.metadata import MetadataApi
+from penstock.api.pending_elections import PendingElections
 from penstock.api.quorum import QuorumApi
 from penstock.api.reassignments import ReassignmentsApi
 from penstock.api.routes import RequestContext, Route
@@ -31,6 +32,7 @@ from penstock.control.controller.reassignment_requests import ReassignmentReques
 from penstock.control.membership import ensure_cluster, register_embedded
 from penstock.control.topic_admin import TopicService
 from penstock.control.topic_removal import TopicRemoval
+from penstock.replica.lost_leaders import LostLeaders
 from penstock.runtime.clock import SystemClock
 from penstock.security.quotas.request_meter import RequestMeter
 from penstock.state.embedded import EmbeddedStore
@@ -69,9 +71,10 @@ class FixedClock:
 
 
 class Waits:
-    """The exchange of a connected client."""
+    """The exchange of a connected client that has sent another request."""
 
-    gone = False
+    is_followed = True
+    is_disconnected = False
 
 
 class Asker:
@@ -146,7 +149,7 @@ async def broker(settings: dict[str, str], certificates: list[ListenerCertificat
     configs = ConfigService(store, view, watcher, config, SystemClock())
     disk = Disk()
     apis = [
-        MetadataApi(view, admin, config),
+        MetadataApi(view, admin, config, PendingElections(view, LostLeaders(view))),
         TopicsApi(view, admin, config),
         ConfigsApi(view, configs, config, BrokerState(view, config, certificates)),
         ClientQuotasApi(ClientQuotaService(store, view, watcher)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import UUID
@@ -66,8 +66,8 @@ class Cluster:
         for listener in self.view.broker_listeners:
             listener()
 
-    async def request(self, *names: str, ids: bool = False) -> asyncio.Task[MetadataResponse]:
-        """Ask for topics, by default for all; the task is done if the response has come at once."""
+    def ask(self, *names: str, ids: bool = False) -> MetadataResponse | Awaitable[MetadataResponse]:
+        """Ask for topics, by default for all."""
         topics = None
         if names:
             found = [self.view.topics[name] for name in names]
@@ -78,7 +78,11 @@ class Cluster:
         peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 1)
         self.exchange = Exchange()
         context = RequestContext(13, 1, "client", peer, cast(Any, self.exchange))
-        response = self.api.metadata(MetadataRequest(topics=topics, allow_auto_topic_creation=False), context)
+        return self.api.metadata(MetadataRequest(topics=topics, allow_auto_topic_creation=False), context)
+
+    async def request(self, *names: str, ids: bool = False) -> asyncio.Task[MetadataResponse]:
+        """Ask for topics; the task is done if the response has come at once."""
+        response = self.ask(*names, ids=ids)
         assert inspect.iscoroutine(response)
         self.tasks.append(asyncio.ensure_future(response))
         await self.advance(0)
@@ -102,6 +106,19 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     for task in made.tasks:
         task.cancel()
     await asyncio.gather(*made.tasks, return_exceptions=True)
+
+
+async def test_a_single_broker_answers_without_a_turn_of_the_event_loop(cluster: Cluster) -> None:
+    for broker in (2, 3):
+        cluster.fence(broker)
+        cluster.lost.on_response(broker)
+    assert isinstance(cluster.ask("a"), MetadataResponse)
+
+
+async def test_the_last_broker_waits_while_the_others_may_be_replaced(cluster: Cluster) -> None:
+    for broker in (2, 3):
+        cluster.fence(broker)
+    assert not (await cluster.request("a")).done()
 
 
 async def test_metadata_is_answered_at_once_while_no_leader_has_failed(cluster: Cluster) -> None:

@@ -105,6 +105,7 @@ def begin(home: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.integration
 def test_the_demo_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
     demo = begin(tmp_path)

@@ -71,6 +71,10 @@ OPTIONAL = {
     "TransactionState.completion_task": "state: the running completion",
     "TransactionState.deadline": "state: there is none before the first timeout",
     "TransactionState.record": "state: there is none before the first write",
+    **dict.fromkeys(
+        ("BrokerProbes.deposed", "ControllerTerm.deposed"),
+        "a value: only some terms follow a controller that was suspected",
+    ),
     "CoordinatorShard.loading": "state: the running load",
     "PendingRead.task": "state: the running read",
     "OffsetUsage.topics": "a value that may be unknown",
