@@ -309,10 +309,8 @@ class Leader(Partition):
         return any(p.flushed_offset < offset and not (p.has_fetched and p.last_fetch_ms > time_ms) for p in members)
 
     def expand_isr(self) -> None:
-        """Propose to add followers that have reached the high watermark and this epoch's start.
-
-        Those that may not join yet are checked again: an idle partition has no further fetches that would do it.
-        """
+        """Propose to add followers that have reached the high watermark and this epoch's start. Those that may not join
+        yet are checked again: an idle partition has no further fetches."""
         isr = self.isr
         if isr is None or isr.pending is not None or self.ended:
             return
