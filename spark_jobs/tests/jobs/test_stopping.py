@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import time
@@ -14,9 +15,9 @@ from penstock_spark.jobs.run.stopping import StopSignal
 LIMIT_S = 60.0
 
 
-def interrupted_at(step: int, stop: StopSignal, wait: Callable[[], bool]) -> tuple[bool, int]:
-    """Return the result of a wait during whose n-th step `set` is called in its thread, like a signal handler, and the
-    number of steps."""
+def interrupt_at(step: int, stop: StopSignal, wait: Callable[[], bool]) -> bool:
+    """Wait, and call `set` during the n-th step in the same thread, like a signal handler. Return whether there was
+    such a step."""
     steps = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -29,22 +30,21 @@ def interrupted_at(step: int, stop: StopSignal, wait: Callable[[], bool]) -> tup
 
     sys.settrace(trace)
     try:
-        said = wait()
+        wait()
     finally:
         sys.settrace(None)
-    return said, steps
+    return steps >= step
 
 
 def test_it_may_be_set_in_the_middle_of_any_step_of_a_wait() -> None:
     said: list[bool] = []
 
     def every_step() -> None:
-        step = steps = 1
-        while step <= steps:
+        for step in itertools.count(1):
             stop = StopSignal()
-            _, steps = interrupted_at(step, stop, lambda stop=stop: stop.wait(0.01))  # type: ignore[misc]
+            if not interrupt_at(step, stop, lambda stop=stop: stop.wait(0.01)):  # type: ignore[misc]
+                return
             said.append(stop.wait(0))
-            step += 1
 
     thread = threading.Thread(target=every_step, daemon=True)
     thread.start()
