@@ -86,6 +86,7 @@ FIELDS: dict[str, Strategy] = {
     ),
     "request": st.from_regex(r"[A-Za-z0-9._-]{1,63}", fullmatch=True),
     "snapshot": st.just("etcd-20260310T120000Z"),
+    "stateful_set": st.from_regex(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?", fullmatch=True),
     "size": st.from_regex(r"[1-9][0-9]{0,5}(Mi|Gi|G|k)?", fullmatch=True),
     "tolerations": st.lists(st.fixed_dictionaries({}, optional={"key": st.just("a"), "operator": st.just("Exists")})),
     "topic_name": st.from_regex(r"[a-zA-Z0-9._-]{3,249}", fullmatch=True),
@@ -154,6 +155,10 @@ def settled_etcd(made: dict[str, Any]) -> dict[str, Any]:
         return {"sidecar": made["sidecar"]}
     if "certificate" in made:
         made.pop("tlsSecret", None)
+    if "statefulSet" in made:
+        made["managed"] = True
+    else:
+        made.pop("storage", None)
     if "statefulSet" not in made or "snapshots" not in made:
         made.pop("restore", None)
     return {"endpoints": ["http://etcd:2379"]} | made
