@@ -98,6 +98,7 @@ def share_acknowledgements(case: Case) -> None:
     """Acknowledgements of all types, also invalid ones, and what is delivered again."""
     group, name = group_with_records(case)
     share_fetch(case, name, share_fetch_tree(group, name, 0, wait_ms=READ_WAIT_MS))
+    case.events.add("records were delivered")
     for epoch in range(1, STEPS):
         batches = [random_ack(case) for _ in range(case.rng.choice([1, 1, 1, 2]))]
         case.note_faults(len(batches) if len(batches) > 1 else 0)
