@@ -72,7 +72,8 @@ def restart(broker: Service, fill: Fill) -> dict[str, float]:
     assert isinstance(broker, Broker), "the suite runs one broker"
     settings = broker.contender.unflushed_topic | {"segment.bytes": str(SEGMENT_BYTES)}
     admin.create_topics(broker.address, [TOPIC], fill.partitions, settings)
-    admin.wait_for_leaders(broker.addresses, TOPIC, fill.partitions)
+    # Kafka names the leaders of a new topic before they accept messages.
+    write_topic(broker, TOPIC, range(fill.partitions), time.monotonic() + LIMIT_S)
     write(broker.address, fill)
     broker.kill()
     started = time.perf_counter()
@@ -95,13 +96,14 @@ def write(address: str, fill: Fill) -> None:
 
 
 def count_lost(address: str, fill: Fill) -> int:
-    """Return how many acknowledged records are missing; each partition has one more since the restart."""
+    """Return how many acknowledged records are missing; each partition has one before the fill, and one since the
+    restart."""
     connection = Connection(address, timeout_s=LIMIT_S)
     try:
         produced = produce_to_all(connection, fill.partitions, wire.record_batch([b"after"]))
     finally:
         connection.close()
-    return sum(max(fill.records + 1 - one.base_offset, 0) for one in produced)
+    return sum(max(fill.records + 2 - one.base_offset, 0) for one in produced)
 
 
 def produce_to_all(connection: Connection, partitions: int, data: bytes) -> list[wire.Produced]:
