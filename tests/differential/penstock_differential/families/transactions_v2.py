@@ -69,7 +69,8 @@ def end(case: Case, id_: str, epoch: Ref, sequence: int) -> int:
     committed = case.rng.random() < 0.6
     tree = case.mutate("EndTxn", version, end_tree(id_, epoch, committed), odds=0.15, faults=int(epoch.plus != 0))
     if version == OLD_END_VERSION:
-        case.ask("EndTxn", tree, version)
+        if not case.ask("EndTxn", tree, version)["error_code"]:
+            case.events.add("a transaction ended without a new epoch")
         wait_until_ended(case, id_)
         return sequence
     answer = case.ask("EndTxn", tree, version, learn=NEXT)
