@@ -46,6 +46,7 @@ from bench.suites import (
     spark,
     surge,
     throughput,
+    wide,
 )
 
 LOG_WIDTH = 160
@@ -85,6 +86,7 @@ THREE_BROKERS: dict[str, tuple[Suite, float]] = {
     "cluster-mixed": (mixed.on_cluster, 8),
     "failover": (failover.run, 7),
     "cluster-partitions": (cluster_partitions.run, 6),
+    "wide": (wide.run, 40),
     "cluster-commits": (commits.on_cluster, 2),
     "cluster-queues": (queues.on_clusters, 50),
 }

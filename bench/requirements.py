@@ -79,6 +79,13 @@ RESTART_CASES = {
     "1,000 partitions, 10 GB": (1000, 10),
 }
 """The cases of `restart`: numbers of partitions and of segments of 1 MiB in each."""
+WIDE_CASES = {
+    f"{brokers} brokers, {partitions:,} partitions": (brokers, partitions)
+    for brokers in (3, 10, 30)
+    for partitions in (1000, 10_000, 50_000)
+}
+"""The cases of `wide`: numbers of brokers and of partitions with three replicas."""
+WIDE_BESIDE_KAFKA = "10 brokers, 1,000 partitions"
 MIXED_WARM, MIXED_COLD = "consumer behind, warm", "consumer behind, cold"
 CPU, RATE, MB = "cpu_s_per_million", "messages_per_s", "mb_per_s"
 AT_MOST, AT_LEAST = Bound.AT_MOST, Bound.AT_LEAST
@@ -358,6 +365,9 @@ def _cluster_scale() -> Iterator[Requirement]:
         unit="of a core",
         label="10,000 idle, the busiest broker",
     )
+    group = "Ten brokers with 1,000 partitions of three replicas, beside ten Kafkas"
+    for step, metric, most in (("idle", "cores", 0.1), ("created", "seconds", 0.02), ("a broker lost", "seconds", 0.1)):
+        yield Requirement(group, "wide", f"{WIDE_BESIDE_KAFKA}: {step}", metric, AT_MOST, most, label=step)
     group = "Commits through one coordinator of a cluster, each durable in etcd"
     for metric, bound, target, unit in (("commits_per_s", AT_LEAST, 5000.0, "commits/s"), ("lost", AT_MOST, 0.0, "")):
         label = metric.replace("_", " ").replace("per s", "a second")

@@ -26,6 +26,7 @@ class ClusterContender(Contender):
     """How to make a cluster of brokers; `parts` returns its processes."""
 
     replicas = 3
+    brokers: int = BROKERS
 
     def service(self, cores: set[int], work_dir: Path) -> Cluster:
         return Cluster(self, cores, work_dir)
@@ -33,6 +34,14 @@ class ClusterContender(Contender):
     @abstractmethod
     def parts(self, cores: set[int], home: Path) -> tuple[Broker | None, list[Broker]]:
         """Return the store's process, if any, and the brokers by ascending id from 1; none is started."""
+
+
+class ResizableCluster(ClusterContender):
+    """A cluster that can have any number of brokers."""
+
+    @abstractmethod
+    def resized(self, brokers: int) -> ResizableCluster:
+        """Return the same build with another number of brokers."""
 
 
 class Cluster(Service):
@@ -80,7 +89,8 @@ class Cluster(Service):
     def wait_until_whole(self) -> None:
         """Wait until each broker knows all of them and a controller exists. Raises BrokerFailed."""
         deadline = time.monotonic() + START_LIMIT_S
-        while not (all(_knows_all(address) for address in self.addresses) and self.controller() is not None):
+        brokers = self.contender.brokers
+        while not (all(_knows(address, brokers) for address in self.addresses) and self.controller() is not None):
             self.check()
             if time.monotonic() > deadline:
                 raise BrokerFailed(self.failure("did not become whole"))
@@ -128,9 +138,9 @@ def _asked(address: str, request: bytes) -> bytes | None:
         return None
 
 
-def _knows_all(address: str) -> bool:
+def _knows(address: str, brokers: int) -> bool:
     answer = _asked(address, cluster_wire.members_request())
-    return answer is not None and len(cluster_wire.members_response(answer)) == BROKERS
+    return answer is not None and len(cluster_wire.members_response(answer)) == brokers
 
 
 def _controller_of(address: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Apache Kafka from Maven Central in KRaft's combined mode, one node or three, with the defaults of its own script.
+"""Apache Kafka from Maven Central in KRaft's combined mode, one node or several, with the defaults of its own script.
 
 Maven resolves the server once, into a cache outside the checkout. Heap and collector flags are those of
 kafka-server-start.sh and kafka-run-class.sh; logging is INFO to the console, as in the distribution.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from bench.peers.broker import Broker, Peer, free_port
-from bench.peers.cluster import BROKERS, ClusterContender
+from bench.peers.cluster import BROKERS, ResizableCluster
 
 VERSION = "4.3.1"
 """The release that the differential tests compare with."""
@@ -26,6 +26,9 @@ NEWEST = "4.4.0"
 LOG4J_VERSION = "2.25.4"
 MAVEN_LIMIT_S = 600
 FORMAT_LIMIT_S = 120
+CONTROLLERS = 3
+STARTING = 3
+"""Number of storage directories that are formatted at the same time, each by a JVM."""
 JVM_FLAGS = [
     "-Xms1G",
     "-Xmx1G",
@@ -60,9 +63,9 @@ rootLogger.level=info
 rootLogger.appenderRef.console.ref=console
 """
 
-_SERVER = """process.roles=broker,controller
+_SERVER = """process.roles={roles}
 node.id={node_id}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port}{controller_listener}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 controller.quorum.voters={voters}
@@ -151,13 +154,18 @@ class Kafka(Peer):
     def _format(
         self, data_dir: Path, port: int, node_id: int, controller_ports: Sequence[int], cluster_id: str, more: str
     ) -> None:
-        """Write the configuration of one node of a quorum of `len(controller_ports)`, and format its storage."""
+        """Write the configuration of a node, and format its storage.
+
+        The first `len(controller_ports)` nodes are controllers too.
+        """
         data_dir.mkdir(parents=True)
+        is_controller = node_id <= len(controller_ports)
         (data_dir / "log4j2.properties").write_text(_LOG4J)
         server = _SERVER.format(
+            roles="broker,controller" if is_controller else "broker",
             node_id=node_id,
             port=port,
-            controller_port=controller_ports[node_id - 1],
+            controller_listener=f",CONTROLLER://127.0.0.1:{controller_ports[node_id - 1]}" if is_controller else "",
             voters=",".join(f"{number}@127.0.0.1:{its}" for number, its in enumerate(controller_ports, 1)),
             logs=data_dir / "logs",
         )
@@ -180,7 +188,7 @@ class Kafka(Peer):
 
 
 class _Node(Kafka):
-    """One of three nodes, each broker and controller."""
+    """One of several nodes. The first three are controllers too."""
 
     def __init__(
         self,
@@ -199,8 +207,8 @@ class _Node(Kafka):
         self._format(data_dir, port, self._node_id, self._controller_ports, self._cluster_id, _OF_SEVERAL)
 
 
-class KafkaCluster(ClusterContender):
-    """Three nodes in combined mode, in three processes; separate controllers would make it six.
+class KafkaCluster(ResizableCluster):
+    """Nodes in combined mode, because separate controllers would take three more processes; the first three vote.
 
     `{id}` in `properties` stands for each node's id.
     """
@@ -209,17 +217,25 @@ class KafkaCluster(ClusterContender):
     unflushed_topic: ClassVar[dict[str, str]] = {"min.insync.replicas": "2"}
 
     def __init__(
-        self, label: str = "kafka", properties: str = "", jvm_flags: Sequence[str] = (), version: str = VERSION
+        self,
+        label: str = "kafka",
+        properties: str = "",
+        jvm_flags: Sequence[str] = (),
+        version: str = VERSION,
+        brokers: int = BROKERS,
     ) -> None:
-        self.label = label
+        self.label, self.brokers = label, brokers
         self._properties, self._jvm_flags, self._version = properties, jvm_flags, version
         resolve(version)
 
     def version(self) -> str:
-        return f"Apache Kafka {self._version} (three combined nodes)"
+        return f"Apache Kafka {self._version} ({self.brokers} nodes)"
+
+    def resized(self, brokers: int) -> KafkaCluster:
+        return KafkaCluster(self.label, self._properties, self._jvm_flags, self._version, brokers)
 
     def parts(self, cores: set[int], home: Path) -> tuple[None, list[Broker]]:
-        ports, cluster_id = [free_port() for _ in range(BROKERS)], _new_cluster_id()
+        ports, cluster_id = [free_port() for _ in range(CONTROLLERS)], _new_cluster_id()
         nodes = [
             _Node(
                 self.label,
@@ -230,7 +246,7 @@ class KafkaCluster(ClusterContender):
                 self._jvm_flags,
                 self._version,
             )
-            for number in range(1, BROKERS + 1)
+            for number in range(1, self.brokers + 1)
         ]
-        with ThreadPoolExecutor(BROKERS) as pool:
+        with ThreadPoolExecutor(STARTING) as pool:
             return None, list(pool.map(lambda node: Broker(node, cores, home), nodes))

@@ -1,4 +1,4 @@
-"""Penstock, started as a user starts it: `penstock up`, alone or as one of three brokers with an etcd."""
+"""Penstock, started as a user starts it: `penstock up`, alone or as one of several brokers with an etcd."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from bench.peers.broker import Broker, Peer
-from bench.peers.cluster import BROKERS, ClusterContender
+from bench.peers.cluster import BROKERS, ResizableCluster
 from bench.peers.etcd import Etcd
 
 NEVER = str(2**63 - 1)
@@ -58,20 +58,23 @@ class _Node(Peer):
         return [part.format(**values) for part in shlex.split(self._template)]
 
 
-class PenstockCluster(ClusterContender):
-    """Three brokers and an etcd of one member; `command` is a template with {data}, {port}, {etcd} and {id}."""
+class PenstockCluster(ResizableCluster):
+    """Brokers and an etcd of one member; `command` is a template with {data}, {port}, {etcd} and {id}."""
 
     label = "penstock"
     durable_topic: ClassVar[dict[str, str]] = {"min.insync.replicas": "2"}
     unflushed_topic: ClassVar[dict[str, str]] = {**Penstock.unflushed_topic, "min.insync.replicas": "2"}
 
-    def __init__(self, command: str = CLUSTER_COMMAND) -> None:
-        self._template = command
+    def __init__(self, command: str = CLUSTER_COMMAND, brokers: int = BROKERS) -> None:
+        self._template, self.brokers = command, brokers
 
     def version(self) -> str:
-        return f"Penstock {version('penstock')} (three brokers, {Etcd().version()})"
+        return f"Penstock {version('penstock')} ({self.brokers} brokers, {Etcd().version()})"
+
+    def resized(self, brokers: int) -> PenstockCluster:
+        return PenstockCluster(self._template, brokers)
 
     def parts(self, cores: set[int], home: Path) -> tuple[Broker, list[Broker]]:
         etcd = Broker(Etcd(), cores, home)
-        nodes = [_Node(self.label, self._template, etcd, number) for number in range(1, BROKERS + 1)]
+        nodes = [_Node(self.label, self._template, etcd, number) for number in range(1, self.brokers + 1)]
         return etcd, [Broker(node, cores, home) for node in nodes]
