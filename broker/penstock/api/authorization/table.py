@@ -181,7 +181,8 @@ TABLE: dict[int, ApiRules] = {
         ),
         note="Checked when a request arrives, and again if it waited. A transactional id requires the right also if no"
         " batch is transactional, unlike in Kafka. CLUSTER_ACTION also permits topics with"
-        " `errors.deadletterqueue.group.enable=true`: brokers write dead letters there.",
+        " `errors.deadletterqueue.group.enable=true`, where brokers write dead letters, and topics whose number of"
+        " partitions decreases, where they relay records of surplus partitions.",
     ),
     ApiKey.FETCH: ApiRules(
         (

@@ -15,6 +15,11 @@ from penstock.api.authorization.access import OUTDATED_RIGHTS
 from penstock.security.principal import Principal
 from penstock.wire.acl import AclOperation, ResourceType
 from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
 from penstock.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -96,6 +101,20 @@ async def test_a_broker_writes_dead_letters_to_topics_for_them_only(broker: Auth
     assert await produced(client, version, "letters") == {"letters": DENIED}
     await broker.allow(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, "kafka-cluster")
     assert await produced(client, version, "letters", "t") == {"letters": 0, "t": DENIED}
+
+
+async def test_a_broker_relays_records_to_topics_that_get_fewer_partitions_only(broker: AuthorizedBroker) -> None:
+    root, client = broker.client(ROOT), broker.client()
+    topics = [CreatableTopic(name="shrinking", num_partitions=2, replication_factor=1)]
+    assert not (await root.ask(CreateTopicsRequest(topics=topics), CreateTopicsResponse, 7)).topics[0].error_code
+    await broker.allow(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, "kafka-cluster")
+    assert await produced(client, 9, "shrinking") == {"shrinking": DENIED}
+    fewer = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="shrinking", count=1, may_shrink=True)])
+    assert not (await root.ask(fewer, CreatePartitionsResponse, 3)).results[0].error_code
+    await until(lambda: broker.view.topics["shrinking"].seals)
+    assert await produced(client, 9, "shrinking", "t") == {"shrinking": 0, "t": DENIED}
+    await broker.revoke_all()
+    assert await produced(client, 9, "shrinking") == {"shrinking": DENIED}
 
 
 @pytest.mark.parametrize("version", [9, 13])
