@@ -15,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from penstock.state.etcd.binary import find_etcd
 from penstock_operator.brokers.etcd_client import EtcdClient
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.model.parse import parse
+from penstock_operator.pki.authority import CertificateRequest, create_authority, issue
 from penstock_operator.ports.brokers import ClientCertificate
 from penstock_operator.ports.kube import CONFIG_MAPS
 from penstock_operator.ports.state_store import StateStoreError, StateStoreReport
@@ -65,12 +67,12 @@ def wait(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S)
 class StatefulSet:
     """Simulates Kubernetes for the pods of the set: processes with the container's arguments and environment."""
 
-    def __init__(self, helm: str, chart: Path, directory: Path) -> None:
+    def __init__(self, helm: str, chart: Path, directory: Path, *options: str) -> None:
         self.directory = directory
         self.reserved = {port: reserved_port() for port in ("2379", "2380", "2381")}
         self.ports = {port: one.getsockname()[1] for port, one in self.reserved.items()}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        documents = render(helm, chart, *PLAINTEXT)
+        documents = render(helm, chart, *options)
         (found,) = [d for d in documents if d["kind"] == "StatefulSet"]
         (self.container,) = found["spec"]["template"]["spec"]["containers"]
         self.config_maps = {d["metadata"]["name"]: d["data"] for d in documents if d["kind"] == "ConfigMap"}
@@ -81,6 +83,7 @@ class StatefulSet:
     def here(self, text: str, ordinal: int = 0) -> str:
         """Translate an argument of the container to one for a process on this machine."""
         text = text.replace("$(POD_NAME)", NAMES[ordinal]).replace("/var/lib/etcd/data", str(self.data(ordinal)))
+        text = text.replace("/etc/etcd/tls", str(self.directory))
         for name, host in zip(NAMES, HOSTS, strict=True):
             text = text.replace(f"{name}.queue.svc", host)
         text = text.replace("0.0.0.0", HOSTS[ordinal])
@@ -98,13 +101,14 @@ class StatefulSet:
         return self.directory / f"volume-{ordinal}" / "data"
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of `envFrom`; a later ConfigMap takes precedence, an optional one may be missing."""
+        """Return the variables of `envFrom`, of which a later ConfigMap takes precedence and an optional one may be
+        missing, and of `env`."""
         found: dict[str, str] = {}
         for source in self.container["envFrom"]:
             name = source["configMapRef"]["name"]
             assert name in self.config_maps or source["configMapRef"].get("optional"), "the pod could not start"
             found |= self.config_maps.get(name, {})
-        return found
+        return found | {each["name"]: each["value"] for each in self.container["env"] if "value" in each}
 
     def start(self, ordinal: int) -> None:
         if (running := self.processes.get(ordinal)) is not None and running.poll() is None:
@@ -131,7 +135,7 @@ class StatefulSet:
 
     def is_ready(self, ordinal: int) -> bool:
         try:
-            with urllib.request.urlopen(f"http://{HOSTS[ordinal]}:{self.ports['2379']}/health", timeout=3) as answer:
+            with urllib.request.urlopen(f"http://{HOSTS[ordinal]}:{self.ports['2381']}/health", timeout=3) as answer:
                 return bool(json.load(answer)["health"] == "true")
         except OSError:
             return False
@@ -207,16 +211,23 @@ class Operator:
             time.sleep(0.2)
 
 
+@contextlib.contextmanager
+def started(etcd: StatefulSet) -> Iterator[StatefulSet]:
+    for ordinal in range(3):
+        etcd.start(ordinal)
+    try:
+        yield etcd
+    finally:
+        for ordinal in list(etcd.processes):
+            etcd.stop(ordinal)
+        for reserved in etcd.reserved.values():
+            reserved.close()
+
+
 @pytest.fixture
 def etcd(helm: str, chart: Path, tmp_path: Path) -> Iterator[StatefulSet]:
-    made = StatefulSet(helm, chart, tmp_path)
-    for ordinal in range(3):
-        made.start(ordinal)
-    yield made
-    for ordinal in list(made.processes):
-        made.stop(ordinal)
-    for reserved in made.reserved.values():
-        reserved.close()
+    with started(StatefulSet(helm, chart, tmp_path, *PLAINTEXT)) as members:
+        yield members
 
 
 def member_ids(etcd: StatefulSet, asked: int = 0) -> dict[str, str]:
@@ -265,3 +276,18 @@ def test_a_member_without_data_does_not_start_also_while_no_other_runs(etcd: Sta
     etcd.start(LOST)
     wait(lambda: etcd.processes[LOST].poll() is not None, "it would vote with an empty log")
     assert etcd.pod(LOST).has_no_data
+
+
+@pytest.mark.timeout(300)
+def test_members_accept_each_other_from_addresses_that_no_name_of_their_certificate_has(
+    helm: str, chart: Path, tmp_path: Path
+) -> None:
+    """As after a restart, when DNS servers still have the former address. Connections come from 127.0.0.1."""
+    now = datetime.now(UTC)
+    authority = create_authority("test", "penstock", now, 1)
+    pair = issue(authority, CertificateRequest("penstock-etcd", None, 1, HOSTS), now)
+    for name, text in {"ca.crt": authority.certificate, "tls.crt": pair.certificate, "tls.key": pair.key}.items():
+        (tmp_path / name).write_text(text)
+    with started(StatefulSet(helm, chart, tmp_path)) as members:
+        wait(lambda: all(map(members.is_ready, range(3))), "the members did not connect")
+        assert not [each for each in range(3) if "rejected connection" in members.log(each).read_text()]

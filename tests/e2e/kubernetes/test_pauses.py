@@ -43,6 +43,7 @@ def heavy_load(release: Release, what: str) -> Iterator[None]:
     with release.clients.load(release.connection, "load", RATE) as load:
         yield
     print(f"pauses: {what}: {load.summary['pauses_s']} of {load.summary['count']} messages")
+    print(f"pauses: {what}: {load.summary['pauses']}")
     assert load.summary["leaderless"] == []
     load.verify()
 
