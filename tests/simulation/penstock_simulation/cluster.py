@@ -6,7 +6,8 @@ The seed chooses the workloads, the number of brokers and their settings.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.client import TopicPartition
 from penstock_simulation import (
@@ -31,6 +32,8 @@ from penstock_simulation.scenario import LEAST_FAULTS, Scenario
 
 if TYPE_CHECKING:
     from penstock.client.membership import GroupProtocol
+    from penstock.replica.manager import ReplicaManager
+    from penstock.replica.partition import Partition as Role
 
 BROKERS = 3
 REPLICATION = 3
@@ -65,6 +68,8 @@ class Cluster(Scenario):
     is_watched = True
     size: resizing.Size
     """Sizes of the topic whose number of partitions changes."""
+    apart: RolesApart | None = None
+    """What `are_alike` found last."""
 
     def __init__(
         self,
@@ -258,17 +263,50 @@ class Cluster(Scenario):
 
     def look_inside(self) -> list[Finding]:
         """Wait until replicas have caught up, then record the contents of each."""
-        self.world.run(self.are_alike, self.world.now + ALIKE_DEADLINE_S)
+        are_alike = self.world.run(self.are_alike, self.world.now + ALIKE_DEADLINE_S)
         self.history.replicas += replicas(self.hosts)
-        return []
+        if are_alike:
+            return []
+        apart = "not all brokers are ready" if self.apart is None else f"replicas differ: {self.apart}"
+        return [Finding("stuck", f"{ALIKE_DEADLINE_S:.0f} s after the last read, {apart}")]
 
     def are_alike(self) -> bool:
-        """Whether all brokers are ready and all replicas of each partition have the same high watermark."""
-        marks: dict[tuple[str, int], set[int]] = {}
-        for host in self.hosts:
-            node = host.serving
-            if node is None or node.replicas is None:
+        """Whether all brokers are ready and all replicas of each partition have the same high watermark, as far as
+        followers learn it: not past what was relayed of a sealed partition.
+
+        The world asks after each turn, so the two replicas that were apart last are compared first.
+        """
+        apart, self.apart = self.apart, None
+        nodes = [host.serving for host in self.hosts]
+        managers = [node.replicas for node in nodes if node is not None and node.replicas is not None]
+        if len(managers) < len(nodes):
+            return False
+        if apart is not None and apart.still_differ(managers):
+            self.apart = apart
+            return False
+        first: dict[tuple[str, int], Role] = {}
+        for role in chain.from_iterable(managers):
+            other = first.setdefault((role.name, role.index), role)
+            if other.replicated_watermark != role.replicated_watermark:
+                self.apart = RolesApart(managers, other, role)
                 return False
-            for role in node.replicas:
-                marks.setdefault((role.name, role.index), set()).add(role.high_watermark)
-        return all(len(found) == 1 for found in marks.values())
+        return True
+
+
+class RolesApart(NamedTuple):
+    """Two replicas of a partition, of two of the brokers' `managers`, with different watermarks."""
+
+    managers: list[ReplicaManager]
+    one: Role
+    other: Role
+
+    def __str__(self) -> str:
+        one, other = self.one, self.other
+        return f"{one!r} at {one.replicated_watermark}, {other!r} at {other.replicated_watermark}"
+
+    def still_differ(self, managers: list[ReplicaManager]) -> bool:
+        """Whether the replicas still belong to the brokers, and differ."""
+        one, other = self.one, self.other
+        if one.ended or other.ended or managers != self.managers:
+            return False
+        return one.replicated_watermark != other.replicated_watermark

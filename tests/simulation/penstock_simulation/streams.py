@@ -37,7 +37,7 @@ class Trace:
         """Add an event: virtual time in seconds, kind, actor, and related bytes."""
         self.events += 1
         data = what if isinstance(what, bytes) else str(what).encode()
-        self._hash.update(b"%a %s %s %d " % (now_s, kind.encode(), who.encode(), len(data)))
+        self._hash.update(f"{now_s!r} {kind} {who} {len(data)} ".encode())
         self._hash.update(data)
         if self.lines is not None:
             short = hashlib.blake2b(data, digest_size=6).hexdigest() if len(data) > 60 else repr(data)[2:-1]
