@@ -253,7 +253,7 @@ class BrokerFetcher:
             self.wakeup.clear()
             if self.has_changes and self.session_id and len(self.in_flight) < MAX_IN_FLIGHT:
                 self.send()
-            await self.wait_for_response(first)
+            await self.wakeup.wait()  # for the response or a change
         sent = self.in_flight.popleft()
         try:
             response = sent.response.result()
@@ -271,14 +271,6 @@ class BrokerFetcher:
         """Whether a request should be sent now."""
         return bool(self.dirty or self.forgotten) and not self.unflushed
 
-    async def wait_for_response(self, answer: asyncio.Task[FetchResponse]) -> None:
-        """Wait for the response or a change."""
-        wakeup = asyncio.ensure_future(self.wakeup.wait())
-        try:
-            await asyncio.wait([answer, wakeup], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            wakeup.cancel()
-
     async def wait_for_flush(self) -> None:
         """Wait until the last records are flushed, at most replica.fetch.wait.max.ms."""
         deadline_s = asyncio.get_running_loop().time() + self.config.replica_fetch_wait_max_ms / 1000
@@ -295,8 +287,14 @@ class BrokerFetcher:
         self.requests += 1
         request = self.build_request()
         answer = asyncio.get_running_loop().create_task(self.channel.fetch(request), name="replica-fetch")
-        answer.add_done_callback(lambda task: task.cancelled() or task.exception())  # also of abandoned requests
+        answer.add_done_callback(self.on_response)
         self.in_flight.append(PendingFetchRequest(answer, self.requests))
+
+    def on_response(self, response: asyncio.Task[FetchResponse]) -> None:
+        """Wake `run_once`, and retrieve the error, also of an abandoned request."""
+        self.wakeup.set()
+        if not response.cancelled():
+            response.exception()
 
     def build_request(self) -> FetchRequest:
         """Build a request that names the dirty partitions, or all in a new session."""
