@@ -35,6 +35,7 @@ QUICKLY_IN_CLUSTER = (
     "share-lock-kept-at-failover",
     "schedule-forgotten-at-restart",
     "relay-without-sequence",
+    "watermark-not-sent",
 )
 WORLDS_AND_SEEDS = [(CLUSTER, seed) for seed in CLUSTER_SEEDS] + [(BROKER, seed) for seed in BROKER_SEEDS]
 

@@ -339,6 +339,16 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
         ),
         Hunt(("pause_client", "cut"), ("groups",)),
     ),
+    (
+        one_edit(
+            "watermark-not-sent",
+            "a leader sends a follower no high watermark without records, and the follower of an idle partition lags",
+            "api/replica_fetch.py",
+            "        if records is None and followed.last_sent == (high, start):\n",
+            "        if records is None and followed.last_sent[1] == start:\n",
+        ),
+        Hunt(("kill",)),
+    ),
     (BUGS["deferred-batch-overtaken"], Hunt(("restart", "watch_lag", "store_slow"), ("transactions",))),
     *TOPIC_BUGS,
 )
