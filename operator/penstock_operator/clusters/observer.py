@@ -57,6 +57,9 @@ BROKER_TIMEOUT_S = 20.0
 """Timeout of all broker requests of one observation."""
 PROMPT_TIMEOUT_S = 2.0
 """Timeout of these requests while no broker is ready."""
+OUTDATED_STATUS_TIMEOUT_S = 4.0
+"""Timeout while the status has a broker as ready that is not. Longer, so that one broker that restarts is no reason to
+give up brokers that answer slowly."""
 LARGE_TOPIC_COUNT = 2000
 """Number of topics above which computations over all topics run in a thread."""
 
@@ -215,9 +218,10 @@ class ClusterObserver:
         namespace, name = place_of(cluster)
         return self._pods(name, self._objects.in_cluster(PODS, namespace, name), memory, wall)
 
-    def _has_ready_broker(self, cluster: Cluster) -> bool:
+    def _ready_brokers(self, cluster: Cluster) -> set[int]:
         bodies = self._objects.in_cluster(PODS, *place_of(cluster))
-        return any((pod := read_pod(cluster.metadata.name, body)) is not None and pod.is_ready for body in bodies)
+        pods = [pod for body in bodies if (pod := read_pod(cluster.metadata.name, body)) is not None]
+        return {pod.ordinal for pod in pods if pod.is_ready}
 
     def _pods(self, name: str, found: Sequence[Object], memory: ClusterMemory, wall: str) -> tuple[ObservedPod, ...]:
         pods = [pod for body in found if (pod := read_pod(name, body)) is not None]
@@ -275,13 +279,18 @@ class ClusterObserver:
         return memory.replica_sizes
 
     async def _query_promptly(self, cluster: Cluster, brokers: BrokerGateway, memory: ClusterMemory) -> ReportedState:
-        """Return what the brokers report. Gives up early while no broker is ready, because the status of the pods must
-        not wait for brokers that are down. Raises `BrokersError`, TimeoutError."""
+        """Return what the brokers report. Gives up early while no broker is ready, or the status has one as ready that
+        is not, because the status of the pods must not wait for brokers that are down. A ready one may be on a node
+        that Kubernetes does not know to be away. Raises `BrokersError`, TimeoutError."""
+        written = {broker.id for broker in cluster.status.brokers if broker.state == "Ready"}
+        waited_s = 0.0
         async with asyncio.timeout(BROKER_TIMEOUT_S):
             query = asyncio.ensure_future(fetch_reported_state(brokers, memory.min_insync))
             try:
                 while not (await asyncio.wait({query}, timeout=PROMPT_TIMEOUT_S))[0]:
-                    if not self._has_ready_broker(cluster):
+                    waited_s += PROMPT_TIMEOUT_S
+                    ready = self._ready_brokers(cluster)
+                    if not ready or (waited_s >= OUTDATED_STATUS_TIMEOUT_S and written - ready):
                         raise TimeoutError
                 return await query
             finally:

@@ -425,7 +425,8 @@ async def test_a_silence_is_written_once_in_whatever_words_brokers_are_silent() 
         assert next(messages) < 100 * silence, "and the operator does not query without a pause"
 
 
-async def test_the_status_of_pods_does_not_wait_for_brokers_that_are_all_down() -> None:
+@pytest.mark.parametrize("ready", [set(), {2}], ids=["all are down", "one is ready and does not answer"])
+async def test_the_status_of_pods_does_not_wait_for_brokers(ready: set[int]) -> None:
     world = await formed()
     asked = asyncio.Event()
 
@@ -438,8 +439,9 @@ async def test_the_status_of_pods_does_not_wait_for_brokers_that_are_all_down() 
     observing = asyncio.create_task(world.controller.reconcile([ObjectKey("Cluster", NS, NAME)]))
     await asked.wait()
     for body in world.kube.objects.list_objects(PODS, NS):  # while the operator waits for an answer
-        status = {**body["status"], "conditions": [{"type": "Ready", "status": "False"}]}
-        world.kube.put(PODS, {**body, "status": status})
+        if body["metadata"]["name"] not in {f"{NAME}-broker-{broker}" for broker in ready}:
+            status = {**body["status"], "conditions": [{"type": "Ready", "status": "False"}]}
+            world.kube.put(PODS, {**body, "status": status})
     async with asyncio.timeout(BROKER_TIMEOUT_S / 2):
         await observing
     assert world.condition("Ready") == ("False", "BrokersNotReady")
