@@ -354,6 +354,7 @@ class Registration:
         if self.lease:
             with suppress(LeaseExpired):
                 await self.store.revoke_lease(self.lease)
+            self.lease = 0  # etcd logs a warning about another revocation
 
 
 def compare_created(key: str, revision: int) -> Compare:

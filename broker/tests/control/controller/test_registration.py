@@ -216,6 +216,15 @@ async def test_leaving_ends_the_registration_at_once(world) -> None:
     task.cancel()
 
 
+async def test_a_lease_is_revoked_once(world) -> None:
+    registration = registration_of(world)
+    task = await kept(world, registration)
+    await registration.leave()
+    task.cancel()
+    await world.store.close()
+    await registration.leave()
+
+
 async def test_a_broker_that_nobody_controls_is_not_told_to_go(world) -> None:
     registration = registration_of(world)
     task = await kept(world, registration)
