@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 TIMEOUT_S = 180.0
 EXCHANGE_TIMEOUT_MS = 20_000
 LONG_PAUSE_S = 0.5
-"""Pause of a partition that the summary lists with its time (UTC)."""
+"""Pause of a partition from which the summary lists it with its time (UTC); at most the longest 50."""
 FINAL_ERRORS = {
     "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "_AUTHENTICATION",
     "_SSL", "_MSG_TIMED_OUT", "_TIMED_OUT",
@@ -87,7 +87,7 @@ def produce(connection: Connection, topic: str, rate: float, run: str) -> int:
     failures: list[str] = []
     last_ack: dict[int, float] = {}
     longest_pause_s: dict[int, float] = {}
-    pauses: list[str] = []
+    pauses: list[tuple[float, str]] = []
 
     def answered(error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -102,7 +102,7 @@ def produce(connection: Connection, topic: str, rate: float, run: str) -> int:
         if pause > LONG_PAUSE_S:
             ended = time.time()
             began_at = time.strftime("%H:%M:%S", time.gmtime(ended - pause)) + f"{(ended - pause) % 1:.2f}"[1:]
-            pauses.append(f"{topic}-{partition} for {pause:.2f} s from {began_at}")
+            pauses.append((pause, f"{topic}-{partition} for {pause:.2f} s from {began_at}"))
         last_ack[partition] = now
 
     stopped = threading.Event()
@@ -136,7 +136,7 @@ def produce(connection: Connection, topic: str, rate: float, run: str) -> int:
         "failures": failures[:20],
         "longest_pause_s": round(max(longest_pause_s.values(), default=0.0), 2),
         "pauses_s": {partition: round(pause, 2) for partition, pause in sorted(longest_pause_s.items())},
-        "pauses": pauses[:100],
+        "pauses": [text for _, text in sorted(pauses, reverse=True)[:50]],
         "polls": watch.polls,
         "leaderless": watch.leaderless[:20],
     }
