@@ -21,6 +21,8 @@ sys.path.append(str(Path(__file__).parent / "broker" / "tests" / "security"))
 pytest_plugins = ["secrets_kit"]
 
 FIXED_SEED = "0"
+FEWER_EXAMPLES = "penstock-fewer"
+"""The Hypothesis profile of `make unit`, for tests that do not set their number of examples; others run 100."""
 OUTSIDE = {"socket.bind", "socket.connect", "subprocess.Popen", "os.fork", "os.posix_spawn"}
 """Audit events that a unit test must not cause."""
 MEMORY, LEAST_ROOM = Path("/dev/shm"), 2 << 30  # noqa: S108
@@ -69,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[HealthCheck.too_slow],
         derandomize=config.option.seed == FIXED_SEED,
     )
+    settings.register_profile(FEWER_EXAMPLES, settings.get_profile("penstock"), max_examples=25)
     settings.load_profile("penstock")
     if config.option.unit and config.option.basetemp is None and has_room(MEMORY):
         remove_abandoned(MEMORY)
@@ -119,7 +122,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
-    if session.config.option.unit:
+    if session.config.option.unit and not session.config.option.collectonly:
         sys.addaudithook(refuse_outside)
 
 

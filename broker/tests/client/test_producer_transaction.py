@@ -180,4 +180,4 @@ class Calls(RuleBasedStateMachine):
 
 
 TestCalls = Calls.TestCase
-TestCalls.settings = settings(max_examples=100, deadline=None)
+TestCalls.settings = settings(deadline=None)

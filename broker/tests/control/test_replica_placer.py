@@ -15,7 +15,7 @@ from penstock.state.view import BrokerView, ClusterView, PartitionView, TopicCha
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(st.data())
 def test_each_broker_is_as_far_ahead_in_the_representatives_as_in_all_partitions(data) -> None:
     brokers = list(range(data.draw(st.integers(2, 6))))

@@ -232,7 +232,7 @@ class GroupLife(RuleBasedStateMachine):
 def test_any_life_of_a_group(make_group):
     machine = type("AnyGroupLife", (GroupLife,), {"make_group": staticmethod(make_group)})
     quick = settings(
-        max_examples=150,
+        max_examples=settings().max_examples * 3 // 2,
         stateful_step_count=60,
         deadline=None,
         print_blob=True,

@@ -26,7 +26,7 @@ def tree(brokers):
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 3, deadline=None)
 @given(data=st.data())
 def test_a_set_is_legal_where_siblings_differ_by_at_most_one_unless_one_is_full(spec, data):
     brokers = data.draw(spec.any_shapes(most=7))
@@ -37,7 +37,7 @@ def test_a_set_is_legal_where_siblings_differ_by_at_most_one_unless_one_is_full(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 3, deadline=None)
 @given(data=st.data())
 def test_a_broker_is_allowed_where_some_legal_set_holds_it_with_the_others(spec, data):
     brokers = data.draw(spec.any_shapes(most=6))
@@ -53,7 +53,7 @@ def test_a_broker_is_allowed_where_some_legal_set_holds_it_with_the_others(spec,
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 3, deadline=None)
 @given(data=st.data())
 def test_shares_add_up_and_are_what_legal_sets_can_average_to(spec, data):
     brokers = data.draw(spec.any_shapes(most=8))

@@ -18,7 +18,7 @@ def cluster_of(placed, topic="new", first=0):
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 3, deadline=None)
 @given(data=st.data())
 def test_new_partitions_are_spread_and_nothing_new_goes_to_excluded_brokers(spec, data):
     brokers = data.draw(spec.any_shapes())
@@ -33,7 +33,7 @@ def test_new_partitions_are_spread_and_nothing_new_goes_to_excluded_brokers(spec
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(data=st.data())
 def test_topics_created_one_after_the_other_leave_replicas_and_leaders_within_one(spec, data):
     brokers = data.draw(spec.equal_shapes(most=12))
@@ -49,7 +49,7 @@ def test_topics_created_one_after_the_other_leave_replicas_and_leaders_within_on
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(data=st.data())
 def test_what_was_placed_needs_no_moves(spec, data):
     """Holds for the first topic of a cluster, in domains of any shape."""
@@ -59,7 +59,7 @@ def test_what_was_placed_needs_no_moves(spec, data):
     assert spec.copied(plan_moves(brokers, placed)) == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(data=st.data())
 def test_partitions_added_to_a_topic_keep_it_within_one(spec, data):
     brokers = data.draw(spec.equal_shapes(most=12))
@@ -74,7 +74,7 @@ def test_partitions_added_to_a_topic_keep_it_within_one(spec, data):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(data=st.data())
 def test_the_order_of_the_input_makes_no_difference(spec, data):
     brokers = data.draw(spec.any_shapes())

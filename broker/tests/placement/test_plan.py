@@ -30,7 +30,7 @@ def draw_factors(data, spec, brokers, cluster):
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 3, deadline=None)
 @given(data=st.data())
 def test_afterwards_partitions_are_spread_and_each_broker_has_its_fair_share(spec, data):
     brokers = data.draw(spec.any_shapes())
@@ -48,7 +48,7 @@ def test_afterwards_partitions_are_spread_and_each_broker_has_its_fair_share(spe
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 3, deadline=None)
 @given(data=st.data())
 def test_in_domains_of_one_shape_replicas_and_leaders_are_within_one_by_topic_and_as_a_whole(spec, data):
     brokers = data.draw(spec.equal_shapes(most=12))
@@ -62,7 +62,7 @@ def test_in_domains_of_one_shape_replicas_and_leaders_are_within_one_by_topic_an
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 3, deadline=None)
 @given(data=st.data())
 def test_in_domains_of_any_shape_brokers_of_one_domain_are_within_one(spec, data):
     brokers = data.draw(spec.any_shapes())
@@ -80,7 +80,7 @@ def test_in_domains_of_any_shape_brokers_of_one_domain_are_within_one(spec, data
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 3, deadline=None)
 @given(data=st.data())
 def test_planning_again_finds_nothing_to_do(spec, data):
     brokers = data.draw(spec.any_shapes())
@@ -91,7 +91,7 @@ def test_planning_again_finds_nothing_to_do(spec, data):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(data=st.data())
 def test_the_order_of_the_input_makes_no_difference(spec, data):
     brokers = data.draw(spec.any_shapes())
@@ -101,7 +101,7 @@ def test_the_order_of_the_input_makes_no_difference(spec, data):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(data=st.data())
 def test_moves_say_what_was_and_keep_the_order_of_who_stays(spec, data):
     brokers = data.draw(spec.any_shapes())
@@ -116,7 +116,7 @@ def test_moves_say_what_was_and_keep_the_order_of_who_stays(spec, data):
         assert all(b in move.adds for b in move.after[1 + len(followers) :])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 2, deadline=None)
 @given(brokers=st.integers(1, 8), partitions=st.integers(1, 60), factor=st.integers(1, 4))
 def test_a_joining_broker_gets_its_share_and_nothing_moves_between_the_others(spec, brokers, partitions, factor):
     factor = min(factor, brokers)
@@ -127,7 +127,7 @@ def test_a_joining_broker_gets_its_share_and_nothing_moves_between_the_others(sp
     assert spec.copied(moves) in (int(share), -int(-share // 1))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 2, deadline=None)
 @given(brokers=st.integers(2, 8), partitions=st.integers(1, 60), factor=st.integers(1, 4), how=st.booleans())
 def test_of_a_leaving_broker_only_its_own_replicas_move(spec, brokers, partitions, factor, how):
     """Exception: if the brokers that need replicas already have these partitions, the fewest possible others move."""
@@ -147,7 +147,7 @@ def test_of_a_leaving_broker_only_its_own_replicas_move(spec, brokers, partition
         assert spec.copied(moves) == len(lost)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 2, deadline=None)
 @given(brokers=st.integers(1, 8), partitions=st.integers(1, 40), factor=st.integers(1, 4), to=st.integers(1, 4))
 def test_another_factor_only_adds_or_only_drops(spec, brokers, partitions, factor, to):
     factor, to = min(factor, brokers), min(to, brokers)

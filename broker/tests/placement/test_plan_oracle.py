@@ -10,7 +10,7 @@ from penstock.placement.plan import plan_moves
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 3, deadline=None)
 @given(data=st.data())
 def test_a_plan_from_any_state_copies_the_fewest_replicas(spec, data):
     brokers = data.draw(spec.any_shapes(most=5))
@@ -24,7 +24,7 @@ def test_a_plan_from_any_state_copies_the_fewest_replicas(spec, data):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(data=st.data())
 def test_where_domains_have_one_shape_the_outcome_is_the_cheapest_within_one(spec, data):
     brokers = data.draw(spec.equal_shapes(most=6))
@@ -37,7 +37,7 @@ def test_where_domains_have_one_shape_the_outcome_is_the_cheapest_within_one(spe
     assert spec.copied(plan_moves(brokers, cluster)) == spec.fewest_copied(brokers, cluster, factors, good)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 2, deadline=None)
 @given(data=st.data())
 def test_a_change_from_a_planned_state_copies_the_fewest_replicas(spec, data):
     """The changes are those of real clusters: a broker joins, leaves or drains, or a factor changes."""

@@ -148,7 +148,9 @@ class ScheduleMachine(RuleBasedStateMachine):
 
 
 TestScheduleIndex = ScheduleMachine.TestCase
-TestScheduleIndex.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestScheduleIndex.settings = settings(
+    max_examples=settings().max_examples * 3 // 2, stateful_step_count=40, deadline=None
+)
 
 
 def test_a_million_records_cost_about_32_bytes_each() -> None:

@@ -156,7 +156,7 @@ class Model:
 
 @pytest.mark.slow
 @given(STEPS)
-@settings(max_examples=200)
+@settings(max_examples=settings().max_examples * 2)
 def test_the_stable_offset_is_that_of_a_plain_model_and_never_goes_back(steps: list[tuple[str, int, int]]) -> None:
     state, model = ProducerState(), Model()
     sequences: dict[int, int] = {}

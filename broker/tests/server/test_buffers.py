@@ -61,7 +61,7 @@ sizes = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 2, deadline=None)
 @given(sizes, st.integers(0, 1 << 32), st.sampled_from([1, 3]))
 def test_frames_come_out_as_they_went_in_however_they_are_cut(lengths: list[int], seed: int, readers: int) -> None:
     rng = random.Random(seed)

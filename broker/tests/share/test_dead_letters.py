@@ -206,7 +206,7 @@ def test_each_discarded_record_has_exactly_one_letter() -> None:
     run_state_machine_as_test(
         LettersLife,
         settings=settings(
-            max_examples=200,
+            max_examples=settings().max_examples * 2,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

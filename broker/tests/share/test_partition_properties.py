@@ -313,7 +313,6 @@ def test_records_are_delivered_until_final_and_never_after() -> None:
     run_state_machine_as_test(
         SharePartitionLife,
         settings=settings(
-            max_examples=100,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -183,7 +183,7 @@ def test_a_version_that_there_is_not_is_a_mistake_of_the_caller() -> None:
         codec.decode(JoinGroupRequest, -1, b"")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 3, deadline=None)
 @given(st.sampled_from(CASES), st.binary(max_size=300))
 def test_any_bytes_at_all_are_a_message_or_malformed(case: tuple[type[Payload], int], data: bytes) -> None:
     cls, version = case

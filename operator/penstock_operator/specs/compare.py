@@ -29,6 +29,8 @@ def rendered(body: Object) -> Object:
 
 def difference(desired: Any, live: Any, path: str = "") -> str | None:
     """Return the path of the first value that `live` lacks or that differs; None if there is none."""
+    if desired == live:
+        return None
     if isinstance(desired, Mapping):
         if not isinstance(live, Mapping):
             return None if not desired and live is None else path or "."
@@ -38,7 +40,7 @@ def difference(desired: Any, live: Any, path: str = "") -> str | None:
         return None
     if isinstance(desired, (list, tuple)):
         return _list_difference(list(desired), live, path)
-    if desired == live or (desired in (None, "") and live in (None, "")):
+    if desired in (None, "") and live in (None, ""):
         return None
     if isinstance(desired, (str, int)) and isinstance(live, (str, int)) and _is_amount(path):
         return None if quantity.same(str(desired), str(live)) else path

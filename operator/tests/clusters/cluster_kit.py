@@ -149,9 +149,10 @@ class World:
             for ordinal in range(body["spec"]["replicas"]):
                 if (PODS, NS, names.pod(NAME, ordinal)) not in self.kube.stored:
                     self._make_if_permitted(body, ordinal)
-            for ordinal in range(body["spec"]["replicas"], 20):
-                if (PODS, NS, names.pod(NAME, ordinal)) in self.kube.stored:
-                    self.kube.remove(PODS, NS, names.pod(NAME, ordinal))
+            for pod in self.kube.objects.list_objects(PODS, NS):
+                ordinal = names.ordinal_of(NAME, pod["metadata"]["name"])
+                if ordinal is not None and ordinal >= body["spec"]["replicas"]:
+                    self.kube.remove(PODS, NS, pod["metadata"]["name"])
         for service in self.kube.objects.list_objects(SERVICES, NS):
             self._give_address(service)
         there = {}

@@ -221,7 +221,7 @@ def holds(old: PartitionRecord, new: PartitionRecord) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=settings().max_examples * 6, deadline=None)
 @given(situation=situations())
 def test_whatever_brokers_do_the_record_stays_possible_and_comes_to_rest(situation) -> None:
     record, facts, _ = situation
@@ -235,7 +235,7 @@ def test_whatever_brokers_do_the_record_stays_possible_and_comes_to_rest(situati
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=settings().max_examples * 6, deadline=None)
 @given(situation=situations())
 def test_nobody_leads_who_may_lack_something_unless_the_topic_allows_it(situation) -> None:
     record, facts, conditions = situation
@@ -249,7 +249,7 @@ def test_nobody_leads_who_may_lack_something_unless_the_topic_allows_it(situatio
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=settings().max_examples * 6, deadline=None)
 @given(situation=situations(), target=st.lists(st.integers(0, 5), min_size=1, unique=True))
 def test_a_reassignment_keeps_the_isr_within_the_replicas_at_each_step(situation, target) -> None:
     record, facts, _ = situation

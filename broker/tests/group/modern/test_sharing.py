@@ -46,7 +46,7 @@ def test_members_share_only_topics_that_they_subscribe_to() -> None:
     assert assigned["other"] == {U: frozenset({0, 1})}
 
 
-@settings(max_examples=200)
+@settings(max_examples=settings().max_examples * 2)
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 5))
 def test_members_that_stay_keep_a_partition_if_nothing_else_changes(before: int, after: int, partitions: int) -> None:
     first = assign_shared(AssignmentInput(members_of(before), {T: partitions}))
