@@ -103,7 +103,8 @@ def fork(task: Callable[[], int], output: IO[str]) -> int:
         code = task()
         sys.stdout.flush()
     except BaseException:
-        traceback.print_exc()
+        traceback.print_exc(file=output)
+        output.flush()
         raise
     finally:
         os._exit(code)
