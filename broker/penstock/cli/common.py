@@ -72,9 +72,9 @@ UNAUTHORIZED = frozenset(
 )
 HINTS = {
     **dict.fromkeys(UNAUTHORIZED, "an administrator can grant it with `penstock acl add`"),
-    ErrorCode.SECURITY_DISABLED: "set the brokers' `authorizer.class.name` to StandardAuthorizer",
+    ErrorCode.SECURITY_DISABLED: "set authorizer.class.name to StandardAuthorizer",
 }
-"""What to do about an error, by its code."""
+"""What to do about an error, by its code, if the broker's message does not state it."""
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -92,7 +92,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     except UnknownTopic as e:
         fail(str(e), ExitCode.NOT_FOUND)
     except BrokerError as e:
-        fail(f"{e}; {HINTS[e.code]}" if e.code in HINTS else str(e), exit_code_of(e.code))
+        hint = HINTS.get(e.code, "")
+        fail(str(e) if hint in str(e) else f"{e}; {hint}", exit_code_of(e.code))
     except AuthenticationFailed as e:
         fail(f"{e} (credentials come from --config or --user)", ExitCode.REFUSED)
     except (ClientError, ValueError) as e:

@@ -57,9 +57,9 @@ def cut(
     control batch with the same offsets, which clients skip. A batch below 70 bytes is replaced by a record without
     key and value. `penstock log dump` finds damaged batches.
 
-    Example:
+    Partition directories are named by topic id, which `penstock topic describe` shows, and partition. Example:
 
-    - `penstock log cut penstock-data/flights-0/00000000000000000000.log --offset 1234`
+    - `penstock log cut penstock-data/c94c07d9-84b3-4cce-ad48-3ef13cb4fe22-0/00000000000000000000.log --offset 1234`
     """
     from penstock.log.opening import DirectoryInUse
     from penstock.log.repair import RepairError, cut_batch

@@ -359,4 +359,4 @@ async def produce_all(
     if as_json:
         print_json({"topic": topic, "messages": count, "bytes": size_bytes, "seconds": round(seconds, 3)})
     else:
-        print(f"sent {count:,} messages to {topic}", file=sys.stderr)
+        print(f"sent {count:,} {'message' if count == 1 else 'messages'} to {topic}", file=sys.stderr)

@@ -41,6 +41,11 @@ Context: TypeAlias = Any
 class LazyGroup(TyperGroup):
     """Imports a command's module on first use."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if not HAS_RICH:
+            keep_lists(self)
+
     def list_commands(self, ctx: Context) -> list[str]:
         """Return the names of all commands."""
         return list(COMMANDS)
@@ -110,6 +115,6 @@ def root(
     - `echo hello | penstock produce greetings`
     - `penstock consume greetings`
 
-    `penstock COMMAND --help` explains each command. All but `up`, `demo`, `log`, `completion` and two of
-    `cluster` take `--bootstrap` (or PENSTOCK_BOOTSTRAP) and `--config` (or PENSTOCK_CONFIG).
+    `penstock COMMAND --help` explains each command. All but `up`, `demo`, `log`, `completion`, `cluster adopt` and
+    `cluster recover` take `--bootstrap` (or PENSTOCK_BOOTSTRAP) and `--config` (or PENSTOCK_CONFIG).
     """

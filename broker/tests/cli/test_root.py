@@ -24,6 +24,11 @@ def test_every_command_has_a_help_with_examples(alone: Cli, command: list[str]) 
     assert "Usage: penstock" in outcome.out
 
 
+def test_lists_in_the_help_have_a_line_for_each_item(alone: Cli) -> None:
+    lines = [line.strip() for line in alone("--help").out.splitlines()]
+    assert {"- `penstock up`", "- `penstock consume greetings`"} <= set(lines)
+
+
 def test_the_help_names_the_exit_codes(alone: Cli) -> None:
     assert "Exit codes" in alone("--help").out
 

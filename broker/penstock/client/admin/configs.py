@@ -204,6 +204,6 @@ def config_entry(c: describe_configs.DescribeConfigsResourceResult) -> ConfigEnt
 def resource_error(kind: int, name: str, code: int, message: str | None) -> ClientError:
     """Return the exception for an error code."""
     if kind == TOPIC and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return UnknownTopic(f'topic "{name}" does not exist')
+        return UnknownTopic(f'topic "{name}" does not exist; run `penstock topic list` to see all topics')
     about = f'topic "{name}"' if kind == TOPIC else f'group "{name}"' if kind == GROUP else f"broker {name}"
     return BrokerError(code, about if name else "the cluster", message)

@@ -269,7 +269,7 @@ def deletion_error(name: str | None, result: delete_topics.DeletableTopicResult)
 def topic_error(name: str, code: int) -> ClientError:
     """Return the exception for an error code."""
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return UnknownTopic(f'topic "{name}" does not exist')
+        return UnknownTopic(f'topic "{name}" does not exist; run `penstock topic list` to see all topics')
     return BrokerError(code, f'topic "{name}"')
 
 
