@@ -163,7 +163,7 @@ class ClusterListener(Model, frozen=True, kw_only=True):
         ),
         Rule(
             "self.authentication != 'oauth' || self.tls",
-            "authentication oauth requires tls: true: otherwise everybody on the network can read the tokens",
+            "authentication oauth requires tls: true: otherwise the tokens can be read on the network",
         ),
         Rule(
             "(self.authentication == 'oauth') == has(self.oauth)",
@@ -227,7 +227,7 @@ class ClusterListener(Model, frozen=True, kw_only=True):
         Literal["none", "scram", "tls", "oauth"],
         doc(
             "How clients authenticate. scram: SASL with SCRAM-SHA-512 or SCRAM-SHA-256. tls: by a client certificate."
-            " oauth: SASL with OAUTHBEARER. none: not at all; the listener is open to everybody who can connect."
+            " oauth: SASL with OAUTHBEARER. none: not at all; all clients that can connect can use the listener."
         ),
     ] = "scram"
     oauth: Annotated[OAuth, doc("Verification of tokens, for authentication oauth.")] | None = None
