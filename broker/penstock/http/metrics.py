@@ -7,22 +7,27 @@ number of partitions and groups.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Metric, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
 
+from penstock.api.log_dirs import LogDirState
 from penstock.http.heartbeat import Heartbeat
 from penstock.http.lag import Lag, measure_lags
 from penstock.http.sources import PartitionSource, Sources
+from penstock.replica.health import ReplicaHealth
 from penstock.runtime.stats import BUCKETS_S, Histogram
 from penstock.security.quotas.resolution import QuotaKind
+from penstock.share.stats import ShareStats
 from penstock.wire.apis import api_name
 
 Labels = dict[str, str]
 Value = tuple[Labels, float]
+MetricValues = tuple[str, str, list[Value]]
+"""(name, help text, values) of a counter or gauge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,8 @@ class PartitionValue:
 class Snapshot:
     """All metrics at one moment. `counters` and `gauges` are (name, help text, values)."""
 
-    counters: list[tuple[str, str, list[Value]]]
-    gauges: list[tuple[str, str, list[Value]]]
+    counters: list[MetricValues]
+    gauges: list[MetricValues]
     requests: list[HistogramValue]
     flushes: HistogramValue
     partitions: list[PartitionValue]
@@ -69,150 +74,28 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
     loop = asyncio.get_running_loop()
     directories = await loop.run_in_executor(None, sources.directories)
     health = await loop.run_in_executor(None, sources.partitions.health())
-    sized = [d for d in directories if d.total_bytes >= 0]
-    server, requests, flusher = sources.server, sources.requests, sources.flusher
     partitions = sources.partitions
     damaged: list[Value] = [({"topic": topic, "partition": str(index)}, 1) for topic, index in partitions.damaged()]
-    denials: list[Value] = [
-        ({"operation": operation.name, "resource_type": resource.name}, n)
-        for (operation, resource), n in sources.denials.items()
-    ]
-    closed: list[Value] = [({"reason": reason.value}, n) for reason, n in server.closed.items()]
-    authentications = sources.authentications
-    succeeded: list[Value] = [({"mechanism": name}, n) for name, n in authentications.successes.items()]
-    rejected: list[Value] = [
-        ({"mechanism": name, "reason": reason.value}, n) for (name, reason), n in authentications.failures.items()
-    ]
     return Snapshot(
         counters=[
             *tls_counters(sources),
-            ("penstock_received_bytes", "Bytes received from clients.", single(server.bytes_in)),
-            ("penstock_sent_bytes", "Bytes sent to clients.", single(server.bytes_out)),
-            ("penstock_fetched_bytes", "Bytes of record batches in Fetch responses.", single(requests.fetched_bytes)),
-            ("penstock_received_requests", "Requests received, including rejected ones.", single(server.requests)),
-            ("penstock_connections_accepted", "Connections accepted.", single(server.accepted)),
-            ("penstock_connections_closed", "Connections closed, by reason.", closed),
-            ("penstock_connection_pauses", "Times that reading from a connection was paused.", single(server.pauses)),
-            (
-                "penstock_quota_throttles",
-                "Times that a client was throttled because it exceeded a quota, by quota.",
-                by_quota(sources.quotas.throttles),
-            ),
-            (
-                "penstock_quota_throttle_seconds",
-                "Sum of the throttle times, by quota.",
-                by_quota(sources.quotas.throttled_s),
-            ),
-            ("penstock_authorization_denials", "Operations denied to clients.", denials),
-            ("penstock_authentications", "Successful SASL authentications, by mechanism.", succeeded),
-            ("penstock_authentication_failures", "Failed SASL authentications, by mechanism and reason.", rejected),
-            (
-                "penstock_expired_sessions",
-                "Connections closed because the client did not re-authenticate in time.",
-                single(authentications.expired_sessions),
-            ),
-            (
-                "penstock_share_acquired_records",
-                "Records given to members of share groups, redeliveries included.",
-                single(sources.share.stats.acquired),
-            ),
-            (
-                "penstock_share_acknowledged_records",
-                "Records that members of share groups have acknowledged, by type.",
-                [({"type": kind.name.lower()}, n) for kind, n in sources.share.stats.acknowledged.items()],
-            ),
-            (
-                "penstock_share_filtered_records",
-                "Records that the filter of a share group left out.",
-                [({"group": group}, count) for group, count in sources.share.stats.filtered.items()],
-            ),
-            (
-                "penstock_share_dead_letters",
-                "Dead letters that were written for share groups.",
-                single(sources.share.stats.dead_letters),
-            ),
-            ("penstock_flush_rounds", "Flush rounds (group commits).", single(flusher.rounds)),
-            ("penstock_flushed_files", "Files synced to disk.", single(flusher.synced_files)),
-            (
-                "penstock_unhandled_errors",
-                "Exceptions in background tasks and callbacks that no code handled. Each is a bug.",
-                single(sources.unhandled_errors.count),
-            ),
-            ("penstock_loop_stalls", "Event loop stalls of more than 50 ms.", single(heartbeat.stalls)),
-            ("penstock_loop_stalled_seconds", "Total duration of event loop stalls.", single(heartbeat.stalled_s)),
+            *traffic_counters(sources),
+            *security_counters(sources),
+            *share_counters(sources.share.stats),
+            *process_counters(sources, heartbeat),
         ],
         gauges=[
             *tls_gauges(sources),
-            ("penstock_build_info", "The broker's version.", [({"version": sources.version}, 1)]),
-            ("penstock_ready", "Whether the broker is ready for clients.", single(sources.not_ready() is None)),
-            (
-                "penstock_frozen",
-                "Whether this broker makes no changes and deletions because its etcd was restored from a backup.",
-                single(sources.is_frozen()),
-            ),
-            (
-                "penstock_share_in_flight_records",
-                "Records of share groups that were delivered and are not done, or wait for an earlier one.",
-                single(sources.share.in_flight),
-            ),
-            (
-                "penstock_share_dead_letters_pending",
-                "Records of share groups that await their dead letters.",
-                single(sources.share.pending_letters),
-            ),
-            ("penstock_connections", "Open connections.", single(server.connections)),
-            ("penstock_connections_paused", "Connections whose reading is paused.", single(server.paused)),
-            (
-                "penstock_quota_throttled_clients",
-                "Users, client ids or addresses that exceed a quota at present, by quota.",
-                by_quota(sources.quotas.throttled_clients()),
-            ),
-            ("penstock_loop_longest_stall_seconds", "Longest event loop stall.", single(heartbeat.longest_s)),
-            (
-                "penstock_log_directory_failed",
-                "Whether the log directory failed with an I/O error; no data is written to it until a restart.",
-                [({"directory": d.path}, d.failed) for d in directories],
-            ),
-            (
-                "penstock_log_directory_total_bytes",
-                "Size of the file system that holds the log directory.",
-                [({"directory": d.path}, d.total_bytes) for d in sized],
-            ),
-            (
-                "penstock_log_directory_free_bytes",
-                "Free space on that file system for the broker.",
-                [({"directory": d.path}, d.usable_bytes) for d in sized],
-            ),
-            (
-                "penstock_partitions_offline",
-                "Partitions that this broker leads and cannot serve: damaged, or in a failed log directory.",
-                single(partitions.offline()),
-            ),
-            (
-                "penstock_partitions_under_replicated",
-                "Partitions that this broker leads with replicas out of sync, not counting those being added.",
-                single(health.under_replicated),
-            ),
-            (
-                "penstock_partitions_at_min_isr",
-                "Of these, partitions with exactly min.insync.replicas in sync; with one less, acks=all fails.",
-                single(health.at_min_isr),
-            ),
-            (
-                "penstock_partitions_under_min_isr",
-                "Of these, partitions with less than min.insync.replicas in sync; acks=all fails.",
-                single(health.under_min_isr),
-            ),
-            (
-                "penstock_partitions_leaderless",
-                "Partitions with a replica on this broker and no leader.",
-                single(health.leaderless),
-            ),
+            *state_gauges(sources, heartbeat),
+            *directory_gauges(directories),
+            *partition_gauges(partitions.offline(), health),
             *delay_gauges(partitions, sources.clock.wall_ms()),
             relay_gauge(partitions),
             ("penstock_partition_damaged", "1 for each partition whose files are damaged.", damaged),
         ],
-        requests=[HistogramValue.from_histogram(h, api=api_name(key)) for key, h in sorted(requests.by_api.items())],
+        requests=[
+            HistogramValue.from_histogram(h, api=api_name(key)) for key, h in sorted(sources.requests.by_api.items())
+        ],
         flushes=HistogramValue.from_histogram(sources.flush_durations),
         partitions=[
             PartitionValue(
@@ -229,7 +112,185 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
     )
 
 
-def delay_gauges(partitions: Iterable[PartitionSource], now_ms: int) -> list[tuple[str, str, list[Value]]]:
+def traffic_counters(sources: Sources) -> list[MetricValues]:
+    """Return the counters of connections, requests and quotas."""
+    server = sources.server
+    closed: list[Value] = [({"reason": reason.value}, n) for reason, n in server.closed.items()]
+    return [
+        ("penstock_received_bytes", "Bytes received from clients.", single(server.bytes_in)),
+        ("penstock_sent_bytes", "Bytes sent to clients.", single(server.bytes_out)),
+        (
+            "penstock_fetched_bytes",
+            "Bytes of record batches in Fetch responses.",
+            single(sources.requests.fetched_bytes),
+        ),
+        ("penstock_received_requests", "Requests received, including rejected ones.", single(server.requests)),
+        ("penstock_connections_accepted", "Connections accepted.", single(server.accepted)),
+        ("penstock_connections_closed", "Connections closed, by reason.", closed),
+        ("penstock_connection_pauses", "Times that reading from a connection was paused.", single(server.pauses)),
+        (
+            "penstock_quota_throttles",
+            "Times that a client was throttled because it exceeded a quota, by quota.",
+            by_quota(sources.quotas.throttles),
+        ),
+        (
+            "penstock_quota_throttle_seconds",
+            "Sum of the throttle times, by quota.",
+            by_quota(sources.quotas.throttled_s),
+        ),
+    ]
+
+
+def security_counters(sources: Sources) -> list[MetricValues]:
+    """Return the counters of authorization and authentication."""
+    denials: list[Value] = [
+        ({"operation": operation.name, "resource_type": resource.name}, n)
+        for (operation, resource), n in sources.denials.items()
+    ]
+    authentications = sources.authentications
+    succeeded: list[Value] = [({"mechanism": name}, n) for name, n in authentications.successes.items()]
+    rejected: list[Value] = [
+        ({"mechanism": name, "reason": reason.value}, n) for (name, reason), n in authentications.failures.items()
+    ]
+    return [
+        ("penstock_authorization_denials", "Operations denied to clients.", denials),
+        ("penstock_authentications", "Successful SASL authentications, by mechanism.", succeeded),
+        ("penstock_authentication_failures", "Failed SASL authentications, by mechanism and reason.", rejected),
+        (
+            "penstock_expired_sessions",
+            "Connections closed because the client did not re-authenticate in time.",
+            single(authentications.expired_sessions),
+        ),
+    ]
+
+
+def share_counters(stats: ShareStats) -> list[MetricValues]:
+    """Return the counters of share groups."""
+    return [
+        (
+            "penstock_share_acquired_records",
+            "Records given to members of share groups, redeliveries included.",
+            single(stats.acquired),
+        ),
+        (
+            "penstock_share_acknowledged_records",
+            "Records that members of share groups have acknowledged, by type.",
+            [({"type": kind.name.lower()}, n) for kind, n in stats.acknowledged.items()],
+        ),
+        (
+            "penstock_share_filtered_records",
+            "Records that the filter of a share group left out.",
+            [({"group": group}, count) for group, count in stats.filtered.items()],
+        ),
+        (
+            "penstock_share_dead_letters",
+            "Dead letters that were written for share groups.",
+            single(stats.dead_letters),
+        ),
+    ]
+
+
+def process_counters(sources: Sources, heartbeat: Heartbeat) -> list[MetricValues]:
+    """Return the counters of flushes, errors and event loop stalls."""
+    return [
+        ("penstock_flush_rounds", "Flush rounds (group commits).", single(sources.flusher.rounds)),
+        ("penstock_flushed_files", "Files synced to disk.", single(sources.flusher.synced_files)),
+        (
+            "penstock_unhandled_errors",
+            "Exceptions in background tasks and callbacks that no code handled. Each is a bug.",
+            single(sources.unhandled_errors.count),
+        ),
+        ("penstock_loop_stalls", "Event loop stalls of more than 50 ms.", single(heartbeat.stalls)),
+        ("penstock_loop_stalled_seconds", "Total duration of event loop stalls.", single(heartbeat.stalled_s)),
+    ]
+
+
+def state_gauges(sources: Sources, heartbeat: Heartbeat) -> list[MetricValues]:
+    """Return the gauges of the broker, its share groups and its connections."""
+    server = sources.server
+    return [
+        ("penstock_build_info", "The broker's version.", [({"version": sources.version}, 1)]),
+        ("penstock_ready", "Whether the broker is ready for clients.", single(sources.not_ready() is None)),
+        (
+            "penstock_frozen",
+            "Whether this broker makes no changes and deletions because its etcd was restored from a backup.",
+            single(sources.is_frozen()),
+        ),
+        (
+            "penstock_share_in_flight_records",
+            "Records of share groups that were delivered and are not done, or wait for an earlier one.",
+            single(sources.share.in_flight),
+        ),
+        (
+            "penstock_share_dead_letters_pending",
+            "Records of share groups that await their dead letters.",
+            single(sources.share.pending_letters),
+        ),
+        ("penstock_connections", "Open connections.", single(server.connections)),
+        ("penstock_connections_paused", "Connections whose reading is paused.", single(server.paused)),
+        (
+            "penstock_quota_throttled_clients",
+            "Users, client ids or addresses that exceed a quota at present, by quota.",
+            by_quota(sources.quotas.throttled_clients()),
+        ),
+        ("penstock_loop_longest_stall_seconds", "Longest event loop stall.", single(heartbeat.longest_s)),
+    ]
+
+
+def directory_gauges(directories: Sequence[LogDirState]) -> list[MetricValues]:
+    """Return the gauges of log directories."""
+    sized = [d for d in directories if d.total_bytes >= 0]
+    return [
+        (
+            "penstock_log_directory_failed",
+            "Whether the log directory failed with an I/O error; no data is written to it until a restart.",
+            [({"directory": d.path}, d.failed) for d in directories],
+        ),
+        (
+            "penstock_log_directory_total_bytes",
+            "Size of the file system that holds the log directory.",
+            [({"directory": d.path}, d.total_bytes) for d in sized],
+        ),
+        (
+            "penstock_log_directory_free_bytes",
+            "Free space on that file system for the broker.",
+            [({"directory": d.path}, d.usable_bytes) for d in sized],
+        ),
+    ]
+
+
+def partition_gauges(offline: int, health: ReplicaHealth) -> list[MetricValues]:
+    """Return the gauges of partitions that are not healthy."""
+    return [
+        (
+            "penstock_partitions_offline",
+            "Partitions that this broker leads and cannot serve: damaged, or in a failed log directory.",
+            single(offline),
+        ),
+        (
+            "penstock_partitions_under_replicated",
+            "Partitions that this broker leads with replicas out of sync, not counting those being added.",
+            single(health.under_replicated),
+        ),
+        (
+            "penstock_partitions_at_min_isr",
+            "Of these, partitions with exactly min.insync.replicas in sync; with one less, acks=all fails.",
+            single(health.at_min_isr),
+        ),
+        (
+            "penstock_partitions_under_min_isr",
+            "Of these, partitions with less than min.insync.replicas in sync; acks=all fails.",
+            single(health.under_min_isr),
+        ),
+        (
+            "penstock_partitions_leaderless",
+            "Partitions with a replica on this broker and no leader.",
+            single(health.leaderless),
+        ),
+    ]
+
+
+def delay_gauges(partitions: Iterable[PartitionSource], now_ms: int) -> list[MetricValues]:
     """Return the gauges of topics with `delivery.delay.ms` or `delivery.schedule.enable`."""
     waiting: dict[str, int] = {}
     scheduled: dict[str, int] = {}
@@ -273,7 +334,7 @@ def relay_gauge(partitions: Iterable[PartitionSource]) -> tuple[str, str, list[V
     )
 
 
-def tls_counters(sources: Sources) -> list[tuple[str, str, list[Value]]]:
+def tls_counters(sources: Sources) -> list[MetricValues]:
     """Return the counters of listeners with TLS."""
     listeners = [({"listener": each.listener}, each) for each in sources.tls]
     return [
@@ -296,7 +357,7 @@ def tls_counters(sources: Sources) -> list[tuple[str, str, list[Value]]]:
     ]
 
 
-def tls_gauges(sources: Sources) -> list[tuple[str, str, list[Value]]]:
+def tls_gauges(sources: Sources) -> list[MetricValues]:
     """Return the gauges of listeners with TLS."""
     listeners = [({"listener": each.listener}, each) for each in sources.tls]
     now_s = sources.clock.wall_ms() / 1000

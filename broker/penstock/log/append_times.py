@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import NamedTuple
 
 from penstock.log.search import (
     LogSearch,
     SearchView,
-    find_offset_position,
+    batches_between,
     find_start_position,
     open_segment,
     scan_batches,
@@ -49,26 +48,11 @@ def find_first_newer(search: LogSearch, time_ms: int, end_offset: int) -> int:
 def times_between(view: SearchView, from_offset: int, end_offset: int, max_batches: int) -> BatchTimes:
     """Return the same as `read_times`."""
     batches: list[BatchTime] = []
-    index = bisect_right(view.segments, from_offset, key=lambda searched: searched.segment.base_offset) - 1
-    for searched in view.segments[max(index, 0) :]:
-        segment = searched.segment
-        if segment.base_offset >= end_offset:
-            break
-        if searched.end_offset <= from_offset or not searched.size_bytes:
-            continue
-        with open_segment(view, segment) as file:
-            if file is None:
-                continue
-            position = find_offset_position(view, searched.segment, from_offset)
-            for _, header, _ in scan_batches(file, searched, position):
-                if header.last_offset < from_offset:
-                    continue
-                if header.base_offset >= end_offset:
-                    return BatchTimes(batches, end_offset)
-                if len(batches) == max_batches:
-                    return BatchTimes(batches, header.base_offset)
-                start = max(header.base_offset, from_offset)
-                batches.append(BatchTime(start, header.max_timestamp_ms, header.size_bytes))
+    for _, _, header, _ in batches_between(view, from_offset, end_offset):
+        if len(batches) == max_batches:
+            return BatchTimes(batches, header.base_offset)
+        start = max(header.base_offset, from_offset)
+        batches.append(BatchTime(start, header.max_timestamp_ms, header.size_bytes))
     return BatchTimes(batches, end_offset)
 
 

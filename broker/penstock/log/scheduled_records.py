@@ -6,8 +6,8 @@ nor delivered cost their header.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 
@@ -16,13 +16,13 @@ from penstock.log.search import (
     LogSearch,
     SearchedSegment,
     SearchView,
-    find_offset_position,
+    batches_between,
     open_segment,
     scan_batches,
+    segments_from,
 )
 from penstock.log.types import CorruptLog
 from penstock.runtime.files import File
-from penstock.wire.batch import BatchHeader
 from penstock.wire.scheduled_batch import (
     is_delivered,
     is_scheduled,
@@ -65,7 +65,7 @@ def replay_schedule(
 ) -> None:
     """Apply all batches of a range, or some if `is_over` returns True before. Raises CorruptLog, LogError."""
     view = search.make_view(list(search.segments))
-    for file, position, header, path in iterate_batches(view, from_offset, end_offset):
+    for file, position, header, path in batches_between(view, from_offset, end_offset):
         if is_over():
             return
         try:
@@ -78,34 +78,6 @@ def replay_schedule(
                 )
         except MalformedMessage as e:
             raise CorruptLog(f'"{path}": {e}') from e
-
-
-def iterate_batches(
-    view: SearchView, from_offset: int, end_offset: int
-) -> Iterator[tuple[File, int, BatchHeader, str]]:
-    """Yield (file, position, header, path) of the batches with offsets in a range."""
-    for searched in segments_from(view, from_offset):
-        segment = searched.segment
-        if segment.base_offset >= end_offset:
-            return
-        if searched.end_offset <= from_offset or not searched.size_bytes:
-            continue
-        with open_segment(view, segment) as file:
-            if file is None:
-                continue
-            position = find_offset_position(view, segment, from_offset)
-            for found, header, _ in scan_batches(file, searched, position):
-                if header.last_offset < from_offset:
-                    continue
-                if header.base_offset >= end_offset:
-                    return
-                yield file, found, header, segment.path
-
-
-def segments_from(view: SearchView, from_offset: int) -> list[SearchedSegment]:
-    """Return the segments from the one with an offset."""
-    index = bisect_right(view.segments, from_offset, key=lambda searched: searched.segment.base_offset) - 1
-    return view.segments[max(index, 0) :]
 
 
 def read_bodies(search: LogSearch, locations: Sequence[int], max_bytes: int) -> list[FoundBody]:

@@ -6,6 +6,7 @@ own files.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
@@ -126,6 +127,34 @@ def find_largest_in_segment(view: SearchView, searched: SearchedSegment, limit_o
             if top is None or found.header.max_timestamp_ms > top.header.max_timestamp_ms:
                 top = found
         return find_record(view, file, top, top.header.max_timestamp_ms) if top is not None else None
+
+
+def batches_between(
+    view: SearchView, from_offset: int, end_offset: int
+) -> Iterator[tuple[File, int, BatchHeader, str]]:
+    """Yield (file, position, header, path) of the batches with offsets in a range."""
+    for searched in segments_from(view, from_offset):
+        segment = searched.segment
+        if segment.base_offset >= end_offset:
+            return
+        if searched.end_offset <= from_offset or not searched.size_bytes:
+            continue
+        with open_segment(view, segment) as file:
+            if file is None:
+                continue
+            position = find_offset_position(view, segment, from_offset)
+            for found, header, _ in scan_batches(file, searched, position):
+                if header.last_offset < from_offset:
+                    continue
+                if header.base_offset >= end_offset:
+                    return
+                yield file, found, header, segment.path
+
+
+def segments_from(view: SearchView, from_offset: int) -> list[SearchedSegment]:
+    """Return the segments from the one with an offset."""
+    index = bisect_right(view.segments, from_offset, key=lambda searched: searched.segment.base_offset) - 1
+    return view.segments[max(index, 0) :]
 
 
 @contextmanager

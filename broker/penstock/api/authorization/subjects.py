@@ -12,16 +12,22 @@ from penstock.wire.primitives import ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True)
-class NamedResources:
-    """Elements that have the name in a field, or are the name if there is no field."""
+class SingleRight:
+    """Base of subjects that require the same right for each element."""
 
     right: Right
-    field: str = ""
 
     @property
     def rights(self) -> tuple[Right, ...]:
         """See `rules.Subject`."""
         return (self.right,)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedResources(SingleRight):
+    """Elements that have the name in a field, or are the name if there is no field."""
+
+    field: str = ""
 
     def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
@@ -29,16 +35,10 @@ class NamedResources:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicsByNameOrId:
+class TopicsByNameOrId(SingleRight):
     """Elements that name a topic, or have its `topic_id`. Unknown ids require nothing: handlers reject them."""
 
-    right: Right
     field: str = "name"
-
-    @property
-    def rights(self) -> tuple[Right, ...]:
-        """See `rules.Subject`."""
-        return (self.right,)
 
     def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
@@ -50,15 +50,8 @@ class TopicsByNameOrId:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicById:
+class TopicById(SingleRight):
     """Elements that have the `topic_id` of a topic. Unknown ids require nothing: handlers reject them."""
-
-    right: Right
-
-    @property
-    def rights(self) -> tuple[Right, ...]:
-        """See `rules.Subject`."""
-        return (self.right,)
 
     def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
@@ -67,15 +60,8 @@ class TopicById:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerTopic:
+class BrokerTopic(SingleRight):
     """Topics of OffsetForLeaderEpoch: by name, as clients send them, or by id, as only brokers do."""
-
-    right: Right
-
-    @property
-    def rights(self) -> tuple[Right, ...]:
-        """See `rules.Subject`."""
-        return (self.right,)
 
     def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
@@ -85,18 +71,12 @@ class BrokerTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedTopic:
+class DeletedTopic(SingleRight):
     """Topics to delete, by name or by id. As in Kafka, a name requires DESCRIBE first, whether or not the topic exists;
     an id does not, and what is missing requires nothing else.
     """
 
-    right: Right
     field: str = ""
-
-    @property
-    def rights(self) -> tuple[Right, ...]:
-        """See `rules.Subject`."""
-        return (self.right,)
 
     def find(self, element: Any, request: Any, facts: AuthorizationState) -> tuple[Right, str] | None:
         """See `rules.Subject`."""
