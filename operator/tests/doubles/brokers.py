@@ -388,7 +388,8 @@ class InMemoryBrokers(Groups):
             self.topics_by_name[name] = replace(topic, partitions=tuple(self._led(p) for p in topic.partitions))
 
     def _begin_drains(self) -> None:
-        if not any(self._broker(n).is_draining for n in self.registered):
+        draining = {number for number in self.registered if self._is_draining(number)}
+        if not draining:
             return
         existing = {
             PartitionKey(name, i): tuple(b for b in p.replicas if b not in p.removing)
@@ -396,15 +397,20 @@ class InMemoryBrokers(Groups):
             for i, p in enumerate(topic.partitions)
         }
         moves, _ = plan_feasible_moves(self._placement(), existing)
-        draining = {n for n in self.registered if self._broker(n).is_draining}
         for move in moves:
             if draining & set(move.before):
                 self._reassign((move.key.topic, move.key.partition), move.after)
 
+    def _settings_of(self, number: int) -> dict[str, str]:
+        return {**self.settings_of_brokers.get("", {}), **self.settings_of_brokers.get(str(number), {})}
+
+    def _is_draining(self, number: int) -> bool:
+        return self._settings_of(number).get(DRAINING) == "true"
+
     def _broker(self, number: int) -> ObservedBrokerState:
         broker = self.registered[number]
-        settings = {**self.settings_of_brokers.get("", {}), **self.settings_of_brokers.get(str(number), {})}
-        is_draining = settings.get(DRAINING) == "true"
+        settings = self._settings_of(number)
+        is_draining = self._is_draining(number)
         holds = any(number in p.replicas for t in self.topics_by_name.values() for p in t.partitions)
         rack = settings.get(RACK) or broker.rack
         return replace(
@@ -416,7 +422,7 @@ class InMemoryBrokers(Groups):
         )
 
     def _usable(self) -> list[int]:
-        return [n for n in sorted(self.registered) if n not in self.down and not self._broker(n).is_draining]
+        return [n for n in sorted(self.registered) if n not in self.down and not self._is_draining(n)]
 
     def _placement(self) -> list[PlacementBroker]:
         usable = set(self._usable())
