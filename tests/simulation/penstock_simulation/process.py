@@ -47,8 +47,7 @@ class TimerHandle(Handle):
     def __init__(
         self, when: float, callback: Callable[..., Any], args: Sequence[Any], context: contextvars.Context | None
     ) -> None:
-        super().__init__(callback, args, context)
-        self._when = when
+        self.callback, self.args, self.context, self._when = callback, args, context, when
 
     def when(self) -> float:
         return self._when

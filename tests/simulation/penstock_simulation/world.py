@@ -8,10 +8,10 @@ turn, callbacks run in asyncio's order. Code between two awaits takes no virtual
 from __future__ import annotations
 
 import gc
-import heapq
 import sys
-from asyncio import events
+from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar
 
@@ -62,10 +62,11 @@ class World:
 
     def at(self, when: float, action: Callable[..., object], *args: Any) -> None:
         """Schedule an action at a time, outside of any process."""
-        heapq.heappush(self._events, (max(when, self.now), next(self._numbers), action, args))
+        now = self.now
+        heappush(self._events, (when if when > now else now, next(self._numbers), action, args))
 
     def after(self, delay_s: float, action: Callable[..., object], *args: Any) -> None:
-        heapq.heappush(self._events, (self.now + delay_s, next(self._numbers), action, args))
+        heappush(self._events, (self.now + delay_s, next(self._numbers), action, args))
 
     def note(self, kind: str, who: str, what: bytes | str | int = b"") -> None:
         self.trace.note(self.now, kind, who, what)
@@ -93,15 +94,15 @@ class World:
     def run(self, until: Callable[[], bool], deadline_s: float = float("inf")) -> bool:
         """Run until the condition holds (True) or virtual time is past the deadline (False)."""
         hooks = sys.get_asyncgen_hooks()
-        before = events._get_running_loop()
-        events._set_running_loop(None)
+        before = _get_running_loop()
+        _set_running_loop(None)
         sys.set_asyncgen_hooks(self._first_iteration, self._finalize)
         collecting = gc.isenabled()
         gc.disable()  # the time of a collection depends on what ran before in this interpreter
         try:
             return self._run(until, deadline_s)
         finally:
-            events._set_running_loop(before)
+            _set_running_loop(before)
             sys.set_asyncgen_hooks(*hooks)
             if collecting:
                 gc.enable()
@@ -134,11 +135,11 @@ class World:
                 last, runnable[chosen] = runnable[chosen], last
         last.queued, last.is_preempted = False, True
         self.current = last
-        events._set_running_loop(last.loop)
+        _set_running_loop(last.loop)  # type: ignore[arg-type]
         try:
             last.run_turn()
         finally:
-            events._set_running_loop(None)
+            _set_running_loop(None)
         self.current, last.is_preempted = None, False
         if not last.ready:
             last.busy_turns = 0
@@ -156,7 +157,7 @@ class World:
         queue = self._events
         self.now = now = queue[0][0]
         while queue and queue[0][0] <= now:
-            _, _, action, args = heapq.heappop(queue)
+            _, _, action, args = heappop(queue)
             action(*args)
 
     def run_main(self, main: Callable[[], Coroutine[Any, Any, T]], machine: Any = None, deadline_s: float = 1e6) -> T:
