@@ -285,6 +285,21 @@ with rollbacks; share consumers on one broker |
 | Pekko Connectors Kafka 1.1.0 | 3 | a transactional copy |
 | Faust 0.15.3 | 3 | a table with a changelog topic, one worker, at least once |
 | Celery 5.7.0, Kombu 5.7.0 | 1 | tasks and queues over confluent-kafka |
+| OpenTelemetry Collector contrib 0.165.1 | 1, 3 | exporter and receiver of logs; on one broker with TLS and SCRAM |
+| Dapr components-contrib 1.18.0 | 1, 3 | publish and subscribe with retries; on one broker with TLS and SCRAM |
+| Telegraf 1.37.2 | 1, 3 | output and consumer; on one broker with TLS and SCRAM. The consumer needs \
+`version = "2.1.0"`: its default, 0.10.2, sends Fetch 3, which Kafka 4 does not serve either |
+| rsyslog 8.2302.0 | 3 | `omkafka` and `imkafka` with librdkafka 2.0.2, whose SCRAM is refused \
+([old clients](../guide/security.md#authentication)); not idempotent: it sent three of 400 lines again |
+| Apache Camel 4.18.0 | 1, 3 | manual commits, messages that fail once, batches |
+| Confluent Parallel Consumer 0.5.3.3 | 3 | copies in order by key with retries, with and without transactions |
+| Reactor Kafka 1.3.25 | 3 | an exactly-once copy |
+| Vert.x Kafka client 5.2.3 | 3 | a paused consumer, administration |
+| Apache Beam 2.72.0 | 3 | KafkaIO source and sink in the direct runner |
+| Debezium 3.6.1 | 3 | the schema history, recorded and recovered |
+| Kroxylicious 0.12.0 | 3 | a proxy before the brokers, for transactional copies and librdkafka |
+| Apache Airflow Kafka provider 2.1.0 | 3 | operators that produce and consume |
+| Arroyo 2.48.0, Kstreams 0.34.6, Streamz 0.6.6, Pathway 0.33.0 | 3 | stream processors |
 
 """
 

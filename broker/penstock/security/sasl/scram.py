@@ -145,11 +145,18 @@ def parse_client_final(text: str, first: ClientFirst, nonce: str) -> tuple[str, 
     if binding != "c=" + base64.b64encode(first.gs2_header.encode()).decode():
         raise malformed("channel binding differs from the first message")
     if not returned.startswith("r=") or not hmac.compare_digest(returned[2:].encode(), nonce.encode()):
-        raise malformed("nonce differs from the server's")
+        raise malformed(describe_wrong_nonce(returned, first.nonce + nonce))
     try:
         return unsigned, base64.b64decode(last[2:].encode(), validate=True)
     except (binascii.Error, ValueError):
         raise malformed("proof is not base64") from None
+
+
+def describe_wrong_nonce(returned: str, repeated: str) -> str:
+    """Return why the nonce of a client-final message is refused. `repeated` starts with the client's nonce twice."""
+    if returned == "r=" + repeated:  # librdkafka before 2.6.1; Kafka 4 refuses it, too
+        return "the client repeats its nonce; update librdkafka to 2.6.1 or newer, or use PLAIN with TLS"
+    return "nonce differs from the server's"
 
 
 def unescape_name(name: str) -> str:

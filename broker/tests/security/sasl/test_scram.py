@@ -104,6 +104,14 @@ def test_cve_2024_56128_a_final_message_with_another_nonce_is_rejected() -> None
     assert rejected(exchange, final) is FailureReason.MALFORMED
 
 
+def test_the_refusal_of_a_nonce_that_an_old_librdkafka_repeats_names_the_remedy() -> None:
+    exchange = start(Users(credential("ana", "right")))
+    final = final_for(exchange, "ana", "right").replace("r=clientnonce", "r=clientnonceclientnonce")
+    with pytest.raises(AuthenticationRejected, match="update librdkafka to") as caught:
+        exchange.respond(final.encode())
+    assert caught.value.reason is FailureReason.MALFORMED
+
+
 def test_each_exchange_has_a_fresh_nonce_so_a_recorded_final_message_is_useless() -> None:
     users = Users(credential("ana", "right"))
     mechanism = ScramMechanism("SCRAM-SHA-256", users.credentials)
