@@ -340,6 +340,7 @@ def test_rules_and_dashboard_name_only_metrics_that_there_are(helm: str, chart: 
     metrics = (chart.parents[1] / "operator" / "penstock_operator" / "engine" / "metrics.py").read_text()
     known |= {f"penstock_operator_{name}" for name in re.findall(r"\{prefix\}(\w+)", metrics)}
     known |= set(re.findall(r'"(penstock_operator_\w+)"', metrics))
+    known |= {f"{name}_total" for name in re.findall(r'"(penstock_operator_\w+_errors)"', metrics)}
     documents = render(helm, chart, "--values", str(HERE / "variants" / "companion-tls-monitored.yaml"))
     (rules,) = [d for d in documents if d["kind"] == "PrometheusRule"]
     (board,) = [d for d in documents if d["kind"] == "ConfigMap" and "dashboard" in d["metadata"]["name"]]

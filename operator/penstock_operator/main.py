@@ -161,10 +161,12 @@ async def operate(identity: OperatorIdentity, options: OperatorOptions) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    UnhandledErrors().install(loop)
+    errors = UnhandledErrors()
+    errors.install(loop)
     clock = SystemClock()
     clients: list[Requests] = []
     runtime = create_runtime(clock, lambda freshness: _connect(clock, identity.identity, freshness, clients))
+    runtime.metrics.watch_unhandled_errors(lambda: errors.count)
     connections = BrokerConnections(
         partial(runtime.cache.get, CLUSTERS),
         partial(runtime.cache.get, SERVICES),

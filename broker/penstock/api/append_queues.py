@@ -14,10 +14,8 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from penstock.replica.acceptance import Appended
-from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report
 from penstock.wire.errors import ErrorCode
-
-logger = get_logger(__name__)
 
 
 class QueueKey(NamedTuple):
@@ -75,8 +73,8 @@ class AppendQueues:
             before = queue.popleft()
             try:
                 append.on_appended(outcome)
-            except Exception:
-                logger.exception("failed to complete a Produce request")
+            except Exception as e:
+                report("failed to complete a Produce request", e)
         del self.queues[key]
 
 
@@ -84,6 +82,6 @@ def attempt(append: DeferredAppend, before: DeferredAppend | None) -> Appended |
     """Attempt an append; an exception rejects the batch so that it does not block those behind it."""
     try:
         return append.attempt(before)
-    except Exception:
-        logger.exception("failed to append a deferred batch")
+    except Exception as e:
+        report("failed to append a deferred batch", e)
         return Appended(ErrorCode.UNKNOWN_SERVER_ERROR, message="the batch could not be appended; see the broker's log")

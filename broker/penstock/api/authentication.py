@@ -15,8 +15,7 @@ from typing import Protocol, cast
 from penstock.api.authentication_stats import UNKNOWN_MECHANISM, AuthenticationStats
 from penstock.api.dispatch import Dispatcher, check_version, encode
 from penstock.api.exchange import FrameHandler, PeerConnection, PeerInfo, ProtocolViolation, RequestExchange
-from penstock.runtime.logging import get_logger
-from penstock.runtime.tasks import report_failure
+from penstock.runtime.tasks import report, report_failure
 from penstock.security.principal import Principal
 from penstock.security.sasl.exchange import (
     AuthenticationRejected,
@@ -33,8 +32,6 @@ from penstock.wire.frame import RequestHeader, parse_request_header
 from penstock.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from penstock.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from penstock.wire.schema import MalformedMessage
-
-log = get_logger(__name__)
 
 PAUSED_FOR_AUTHENTICATION = 1 << 8
 """The pause reason of a connection whose authentication waits for a thread, for keys, or for the delay of a failure."""
@@ -263,7 +260,7 @@ class AuthenticationStage:
             self.on_rejected(connection, pending, header, e)
             return
         except Exception as e:
-            log.error("authentication failed unexpectedly", peer=connection.peer.address, exc_info=e)
+            report("authentication failed unexpectedly", e, peer=connection.peer.address)
             pending.abort("authentication failed unexpectedly")
             return
         connection.resume(PAUSED_FOR_AUTHENTICATION)

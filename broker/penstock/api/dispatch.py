@@ -20,7 +20,9 @@ from penstock.api.routes import RequestContext, Route
 from penstock.api.versions import ApiVersionsApi
 from penstock.runtime.logging import get_logger
 from penstock.runtime.stats import RequestStats
+from penstock.runtime.tasks import report
 from penstock.security.quotas.client_quotas import ClientQuotas
+from penstock.state.store import StoreError
 from penstock.wire import codec
 from penstock.wire.acl import CLUSTER_NAME, AclOperation, ResourceType
 from penstock.wire.apis import ApiKey, api_name, response_header_version
@@ -183,14 +185,17 @@ class Dispatcher:
         self, error: Exception, route: Route, request: Payload, exchange: RequestExchange, header: RequestHeader
     ) -> None:
         """Log an exception from a handler and send UNKNOWN_SERVER_ERROR; abort if the response cannot carry it."""
-        log.error("request failed", api=api_name(header.api_key), version=header.version, exc_info=error)
+        if isinstance(error, StoreError):
+            log.error("request failed", api=api_name(header.api_key), version=header.version, reason=str(error))
+        else:
+            report("request failed", error, api=api_name(header.api_key), version=header.version)
         response_frame = None
         if route.failure is not None:
             try:
                 response = route.failure(request, ErrorCode.UNKNOWN_SERVER_ERROR)
                 response_frame = encode_throttled(response, header.version, header, exchange)
             except Exception as e:  # the connection must not wait for a response that never comes
-                log.error("failed to encode an error response", api=api_name(header.api_key), exc_info=e)
+                report("failed to encode an error response", e, api=api_name(header.api_key))
         if response_frame is None:
             exchange.abort(f"{api_name(header.api_key)} failed")
         else:

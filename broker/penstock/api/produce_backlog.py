@@ -20,13 +20,11 @@ from penstock.api.produce_request import ParsedProduce, Partitions
 from penstock.log.partition_log import PartitionLog
 from penstock.replica.inspection import Inspection
 from penstock.replica.leader import Leader
-from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report
 from penstock.wire.produce_frame import BatchSlice
 
 MAX_HELD_BYTES = 64 << 20
 """Limit for the copied frames of all connections; past it, creation and inspection run on the event loop."""
-
-logger = get_logger(__name__)
 
 
 class UninspectedBatch(NamedTuple):
@@ -155,7 +153,7 @@ class ProduceBacklog:
         try:
             is_open = self.serve(queued.request, memoryview(queued.frame), queued.inspected)
         except Exception as e:
-            logger.error("Produce request failed", exc_info=e)
+            report("Produce request failed", e)
             exchange.abort("Produce request failed")
             is_open = False
         if not is_open:

@@ -44,6 +44,7 @@ from penstock.group.phases import GroupState
 from penstock.group.settings_refresh import GroupSettingsRefresh
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report
 from penstock.state import keys, records
 from penstock.state.records import BadRecord, GroupRecord, ModernMemberRecord
 from penstock.state.store import DeleteOp, Operation, PutOp, Store, StoreEntry
@@ -365,8 +366,10 @@ class ModernGroups:
         given: AssignmentInput,
         computed: asyncio.Future[dict[str, Assignment]],
     ) -> None:
-        if computed.cancelled() or computed.exception() is not None:
-            log.error("cannot assign partitions", group=running.group.group_id, size=given.size, exc_info=True)
+        error = None if computed.cancelled() else computed.exception()
+        if error is not None:
+            report("cannot assign partitions", error, group=running.group.group_id, size=given.size)
+        if computed.cancelled() or error is not None:
             running.group.install(epoch, None)
         else:
             running.group.install(epoch, computed.result())

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from penstock.group.shard_writer import KeyWrite, ShardGuard, ShardWriter
 from penstock.runtime.logging import get_logger
-from penstock.runtime.tasks import spawn
+from penstock.runtime.tasks import report, spawn
 from penstock.state import keys, records
 from penstock.state.records import ShardFenceRecord
 from penstock.state.store import MAX_TXN_OPERATIONS, Compare, CompareTarget, PutOp, Store, StoreError, StoreUnavailable
@@ -114,7 +114,7 @@ class RequestQueue(Generic[T]):
         except (StoreError, ValueError) as e:
             await self._write_less(batches, e)
         except Exception as e:
-            log.exception("writing group state failed", error=repr(e))
+            report("writing group state failed", e)
             self._fail(batches)
         else:
             if result.succeeded:

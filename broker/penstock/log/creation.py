@@ -22,7 +22,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Segment
 from penstock.log.transient_errors import TRANSIENT_ERRORS
 from penstock.runtime.files import Files
-from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report
 
 MAX_JOB_LOGS = 256
 """Maximum logs per job: the first requests do not wait for all, and this bounds the appends that resume at once."""
@@ -33,8 +33,6 @@ DESCRIPTION_DELAY_S = 0.2
 DESCRIPTION_NAME = "partition.json"
 
 T = TypeVar("T")
-
-logger = get_logger(__name__)
 
 
 class CreationOwner(Protocol):
@@ -161,7 +159,7 @@ class LogCreations:
         try:
             results = await self.run_in_thread(create_all, self.owner.files, pending)
         except Exception as e:  # for example no thread can be started: callers must not wait forever
-            logger.exception("cannot create the files of new partitions")
+            report("cannot create the files of new partitions", e)
             results = [CreatedLog(False, e)] * len(pending)
         for log in futures:
             log.creation = None

@@ -17,6 +17,7 @@ from penstock.log.transient_errors import sync_directory
 from penstock.runtime.files import File, Files
 from penstock.runtime.logging import get_logger
 from penstock.runtime.stats import Histogram
+from penstock.runtime.tasks import report
 
 T = TypeVar("T")
 
@@ -215,8 +216,8 @@ class Flusher:
         for one in work:
             try:
                 one.log.complete_flush(one)
-            except Exception:  # one log's listener must not block the other logs
-                logger.exception("flush listener failed")
+            except Exception as e:  # one log's listener must not block the other logs
+                report("flush listener failed", e)
         if self.requested:
             if not self.scheduled:
                 self.start_round()

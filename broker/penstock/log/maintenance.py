@@ -24,6 +24,7 @@ from penstock.log.transient_errors import NO_SPACE, RESERVE_BYTES, RESERVE_NAME,
 from penstock.log.types import BatchState, LogDirFailed, LogFull
 from penstock.runtime.files import Files
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report
 
 THREADS = 2
 PINNED_RETRY_S = 1.0
@@ -92,8 +93,8 @@ class LogMaintenance:
                 logger.warning("log maintenance aborted, will be retried", reason=str(e))
             else:
                 self.owner.fail(e)
-        except Exception:
-            logger.exception("log maintenance failed")
+        except Exception as e:
+            report("log maintenance failed", e)
 
     def run_later(
         self, delay_s: float, work: Callable[[], Coroutine[Any, Any, Any]], *, or_at_start: bool = False

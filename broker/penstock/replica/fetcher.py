@@ -21,7 +21,7 @@ from penstock.replica.lost_leaders import LostLeaders
 from penstock.replica.membership import BrokerMembership
 from penstock.replica.throttle import Throttle
 from penstock.runtime.logging import get_logger
-from penstock.runtime.tasks import spawn
+from penstock.runtime.tasks import report, spawn
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.fetch import (
     FetchPartition,
@@ -231,8 +231,8 @@ class BrokerFetcher:
                     continue
                 except OSError as e:
                     self.abort_requests(str(e))
-                except Exception:  # a programming error must not stop replication
-                    logger.exception("fetching from a leader failed", leader=self.leader_id)
+                except Exception as e:  # a programming error must not stop replication
+                    report("fetching from a leader failed", e, leader=self.leader_id)
                     self.abort_requests("internal error")
                 await asyncio.sleep(self.backoff_s)
                 self.backoff_s = min(2 * self.backoff_s, self.config.replica_fetch_backoff_ms / 1000)

@@ -1,4 +1,5 @@
-"""Logs and counts exceptions that no code handles: those of background tasks (`tasks`) and of callbacks.
+"""Logs and counts exceptions that are bugs: those of background tasks and of callbacks, and those that `tasks.report`
+passes on.
 
 A broker and an operator install it at their start.
 """
@@ -30,4 +31,4 @@ class UnhandledErrors:
             log.warning(context["message"])
             return
         self.count += 1
-        log.error(context["message"], exc_info=error)
+        log.error(context["message"], exc_info=error, **context.get("fields", {}))

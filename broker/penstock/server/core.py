@@ -19,6 +19,7 @@ from typing import Protocol
 from penstock.api.exchange import Callback, FrameHandler, PeerInfo, ProtocolViolation, ResponsePart
 from penstock.log.types import LogSlice
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report
 from penstock.security.quotas.request_meter import RequestMeter
 from penstock.server.buffers import MAX_FRAME_SETTING, BufferPool, RequestReader
 from penstock.server.limits import ServerLimits
@@ -198,7 +199,7 @@ class ConnectionCore:
         except ProtocolViolation as e:
             self.close_for_violation(str(e), e.response)
         except Exception as e:
-            log.error("request handler failed", peer=self.peer.address, exc_info=e)
+            report("request handler failed", e, peer=self.peer.address)
             self.close(CloseReason.FAILED)
         finally:
             self.dispatching = False
@@ -443,4 +444,4 @@ class ConnectionCore:
             try:
                 callback()
             except Exception as e:
-                log.error("disconnect callback failed", peer=str(self.peer), exc_info=e)
+                report("disconnect callback failed", e, peer=str(self.peer))

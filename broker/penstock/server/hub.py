@@ -12,6 +12,7 @@ from typing import Protocol
 
 from penstock.api.exchange import FrameHandler, PeerInfo
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report
 from penstock.server.buffers import BufferPool
 from penstock.server.core import ConnectionCore
 from penstock.server.handshakes import HandshakeWatch
@@ -155,7 +156,7 @@ class Hub:
             try:
                 connection.flush()
             except Exception as e:  # the other connections must still be flushed
-                log.error("failed to send responses", peer=str(connection.peer), exc_info=e)
+                report("failed to send responses", e, peer=str(connection.peer))
                 connection.transport.abort()
 
     def log_peer_warning(self, event: str, peer: PeerInfo, why: str) -> None:

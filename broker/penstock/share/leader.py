@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from penstock.runtime.logging import get_logger
-from penstock.runtime.tasks import spawn
+from penstock.runtime.tasks import report, spawn
 from penstock.share.acknowledgement import AckBatch
 from penstock.share.acquisition import AcquiredRange, AcquireRequest
 from penstock.share.partition import LogBatch, ShareLimits, SharePartition, ShareSnapshot
@@ -162,8 +162,8 @@ class SharePartitionLeader:
                         return
                 self._expire()
                 self._on_available()
-        except Exception:  # the waiting requests must be answered, and nothing may be acquired from a state in doubt
-            log.exception("a share-partition stops", partition=self.key)
+        except Exception as e:  # the waiting requests must be answered, and nothing acquired from a state in doubt
+            report("a share-partition stops", e, partition=self.key)
             self._fence()
             self._on_available()
         finally:

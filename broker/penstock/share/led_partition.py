@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from penstock.config.modern_groups import ShareGroupConfig
 from penstock.replica.leader import Leader
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report
 from penstock.share.dead_letter_writer import DeadLetterServices, DeadLetterWriter
 from penstock.share.decoding import BatchDecoder
 from penstock.share.initial_offset import initial_offset
@@ -193,8 +194,8 @@ class LedSharePartition:
         """Claim the state, and wake the waiting fetches. Without a leader then, end: the next fetch claims again."""
         try:
             self.error = await self._claim_patiently()
-        except Exception:  # the waiting fetches must be answered
-            log.exception("cannot claim a share-partition", partition=self.key)
+        except Exception as e:  # the waiting fetches must be answered
+            report("cannot claim a share-partition", e, partition=self.key)
             self.error = ErrorCode.UNKNOWN_SERVER_ERROR
         self._task = None
         self.wake()
@@ -249,8 +250,8 @@ class LedSharePartition:
         writer = DeadLetterWriter(leader, self.role, self._host.letters, self._current_config)
         try:
             await writer.run()
-        except Exception:  # the next write of the state starts again
-            log.exception("the writer of dead letters stops", partition=self.key)
+        except Exception as e:  # the next write of the state starts again
+            report("the writer of dead letters stops", e, partition=self.key)
         finally:
             self._letters_task = None
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import RejectedSetting
 from penstock.runtime.logging import get_logger
-from penstock.runtime.tasks import spawn
+from penstock.runtime.tasks import report, spawn
 from penstock.state import keys
 from penstock.state.store import Compacted, Store, StoreChanges, StoreError, StoreEvent, StoreUnavailable
 from penstock.state.tables import Tables
@@ -114,17 +114,20 @@ class Watcher:
             except StoreError as e:
                 log.warning("metadata store unavailable; retrying", reason=str(e))
                 await asyncio.sleep(RETRY_S)
-            except Exception:
+            except Exception as e:
                 # A bug: a reload does less harm than a broker that no longer follows the store.
-                log.exception("applying metadata changes failed; reloading all metadata")
+                report("applying metadata changes failed; reloading all metadata", e)
                 await asyncio.sleep(RETRY_S)
                 await self._reload()
 
     async def _reload(self) -> None:
         try:
             await self._load()
-        except Exception as e:
+        except StoreError as e:
             log.warning("loading metadata failed; retrying", reason=str(e))
+            await asyncio.sleep(RETRY_S)
+        except Exception as e:
+            report("loading metadata failed; retrying", e)
             await asyncio.sleep(RETRY_S)
 
     async def _load(self) -> None:
@@ -285,5 +288,5 @@ def notify(listener: Callable[[C], None], changes: C) -> None:
     """Call a listener; log its failure, so that the others are called."""
     try:
         listener(changes)
-    except Exception:
-        log.exception("metadata listener failed")
+    except Exception as e:
+        report("metadata listener failed", e)

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from penstock.runtime.logging import get_logger
-from penstock.runtime.tasks import spawn
+from penstock.runtime.tasks import report, spawn
 from penstock.state import keys
 from penstock.state.store import Store, StoreError
 from penstock.state.view import ClusterView
@@ -156,8 +156,8 @@ async def send_batch(channel: MarkerChannel, broker_id: int, batch: list[Pending
                         found[ending, topic.name, p.partition_index] = ErrorCode(p.error_code)
     except (OSError, TimeoutError) as e:
         log.info("cannot send transaction markers to a broker", broker=broker_id, places=len(batch), reason=str(e))
-    except Exception:
-        log.exception("cannot send transaction markers to a broker", broker=broker_id)
+    except Exception as e:
+        report("cannot send transaction markers to a broker", e, broker=broker_id)
     finally:
         for pending in batch:
             error = found.get((pending.ending, pending.topic, pending.partition.partition), ErrorCode.NETWORK_EXCEPTION)

@@ -18,7 +18,7 @@ from uuid import UUID
 from penstock.control.features import TRANSACTIONS_V2_LEVEL
 from penstock.replica.partition import Partition
 from penstock.runtime.logging import get_logger
-from penstock.runtime.tasks import spawn
+from penstock.runtime.tasks import report, spawn
 from penstock.state import keys
 from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
@@ -195,8 +195,8 @@ class Verifier:
                     found = await self._fetch_results(target, requests)
                 except (OSError, TimeoutError) as e:
                     log.info("cannot verify transactions with their coordinator", broker=target, reason=str(e))
-                except Exception:
-                    log.exception("cannot verify transactions with their coordinator", broker=target)
+                except Exception as e:
+                    report("cannot verify transactions with their coordinator", e, broker=target)
                 finally:
                     for q in requests:
                         future = self._pending.pop(q)

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from structlog.testing import capture_logs
+
 import penstock
-from penstock.runtime.tasks import report_failure, spawn
+from penstock.runtime.tasks import report, report_failure, spawn
 
 PACKAGE = Path(penstock.__file__).parent
 OPERATOR = Path(__file__).parents[3] / "operator" / "penstock_operator"
@@ -45,6 +47,17 @@ AWAITED = {
 }
 """Modules that start tasks without `spawn`, and await or report the result of each. The command line is left out: its
 commands await what they start."""
+
+LOGGED = {
+    "node/process.py",
+    "runtime/tasks.py",
+    "runtime/unhandled_errors.py",
+    "main.py",
+    "engine/runner.py",
+    "clusters/controller.py",
+}
+"""Modules that log exceptions with a traceback themselves: the process ends, or the operator's metric of failed objects
+counts them. All others call `report`, which counts."""
 
 
 async def problems_of(*works: Any) -> list[dict[str, Any]]:
@@ -89,6 +102,18 @@ async def test_a_future_that_is_no_task_is_reported_too() -> None:
     assert isinstance(found[0]["exception"], ValueError)
 
 
+def test_without_a_loop_a_reported_exception_is_logged() -> None:
+    with capture_logs() as logged:
+        report("a listener failed", ValueError("x"), listener="CLIENTS")
+    (event,) = logged
+    assert (event["log_level"], event["event"], event["listener"]) == ("error", "a listener failed", "CLIENTS")
+    assert repr(event["exc_info"]) == "ValueError('x')"
+
+
+def test_exceptions_that_are_contained_are_reported() -> None:
+    assert set(modules_that_log_exceptions()) == LOGGED
+
+
 def test_only_modules_that_await_their_tasks_start_them_without_spawn() -> None:
     assert set(modules_with_tasks()) == AWAITED
 
@@ -105,3 +130,17 @@ def modules_with_tasks() -> Iterator[str]:
 def starts_tasks(path: Path) -> bool:
     calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     return any(isinstance(call, ast.Attribute) and call.attr in ("create_task", "ensure_future") for call in calls)
+
+
+def modules_that_log_exceptions() -> Iterator[str]:
+    """Yield the modules of the broker, its client and the operator that log a traceback without `report`."""
+    for package in (PACKAGE, OPERATOR):
+        for path in package.rglob("*.py"):
+            if logs_exceptions(path):
+                yield path.relative_to(package).as_posix()
+
+
+def logs_exceptions(path: Path) -> bool:
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    logged = {call.func.attr for call in calls if isinstance(call.func, ast.Attribute) and call.args}
+    return "exception" in logged or any(keyword.arg == "exc_info" for call in calls for keyword in call.keywords)

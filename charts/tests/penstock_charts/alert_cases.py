@@ -236,6 +236,28 @@ CASES: dict[str, Sequence[AlertCase]] = {
         ),
         AlertCase({condition("Spread", "False", "Moving"): "1x50 stale"}, "61m"),
     ],
+    "PenstockUnhandledErrors": [
+        AlertCase(
+            {
+                f"penstock_unhandled_errors_total{{{BROKER}}}": "0x10 1x100",
+                f"penstock_unhandled_errors_total{{{OTHER}}}": "0x100",
+            },
+            "30m",
+            {"penstock-broker-0 has run into a bug": OF_BROKER},
+        ),
+        AlertCase(  # The first scrape after a start has it already.
+            {f"penstock_unhandled_errors_total{{{BROKER}}}": "_x20 2x100"},
+            "30m",
+            {"penstock-broker-0 has run into a bug": OF_BROKER},
+        ),
+        AlertCase(
+            {f"penstock_operator_unhandled_errors_total{{{OPERATOR}}}": "0x10 3x100"},
+            "30m",
+            {"penstock-operator-0 has run into a bug": {"namespace": "queue", "pod": "penstock-operator-0"}},
+        ),
+        AlertCase({f"penstock_unhandled_errors_total{{{BROKER}}}": "0x10 1x200"}, "90m"),
+        AlertCase({f"penstock_unhandled_errors_total{{{BROKER}}}": "0x200"}, "90m"),
+    ],
     "PenstockOperatorAway": [
         AlertCase(
             {f"penstock_operator_leader{{{OPERATOR}}}": "1 stale", f"penstock_operator_leader{{{STANDBY}}}": "0x20"},
@@ -262,6 +284,7 @@ HEALTHY: dict[str, Mapping[str, str]] = {
     "a roll": {
         **_RUNNING,
         f"penstock_partitions_under_replicated{{{BROKER}}}": "0 4 4 0 4 0x200",
+        f"penstock_unhandled_errors_total{{{BROKER}}}": "_x3 0x200",
         f"penstock_partitions_under_min_isr{{{BROKER}}}": "0x200",
         f"penstock_partitions_leaderless{{{BROKER}}}": "0 1 0 0 1 0x200",
         f"penstock_tls_certificate_outdated{{{LISTENER}}}": "0x200",

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -78,6 +78,10 @@ class OperatorMetrics:
             self._depth.labels(kind).set_function(partial(depth, kind))
             self._failing.labels(kind).set_function(partial(failing, kind))
 
+    def watch_unhandled_errors(self, count: Callable[[], int]) -> None:
+        """Register the number of exceptions that no code handled."""
+        self.registry.register(_UnhandledErrors(count))
+
     def watch_groups(self, groups: Callable[[], Iterable[Object]]) -> None:
         """Register the lag metrics, which read the status of ConsumerGroups at scrape time."""
         self.registry.register(_Lag(groups))
@@ -89,6 +93,18 @@ class OperatorMetrics:
     def text(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
+
+
+class _UnhandledErrors(Collector):
+    def __init__(self, count: Callable[[], int]) -> None:
+        self._count = count
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        name, text = "penstock_operator_unhandled_errors", "Exceptions that no code handled. Each is a bug."
+        return (CounterMetricFamily(name, text, value=self._count()),)
 
 
 class _Lag(Collector):

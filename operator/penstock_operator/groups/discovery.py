@@ -14,6 +14,7 @@ from functools import partial
 
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report_failure
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue
 from penstock_operator.groups.deletions import deletion_owner
 from penstock_operator.groups.views import FRESH_MS, ClusterKey, GroupView, GroupViews, ParsedGroup
@@ -89,8 +90,7 @@ class Discovery:
 
     def _poll_finished(self, cluster_key: ClusterKey, task: asyncio.Task[None]) -> None:
         del self._under_way[cluster_key]
-        if not task.cancelled() and task.exception() is not None:
-            log.error("group poll failed", cluster="/".join(cluster_key), exc_info=task.exception())
+        report_failure(task)
 
     async def _poll_safely(self, cluster: Object) -> None:
         metadata = cluster["metadata"]

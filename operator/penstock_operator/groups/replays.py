@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report_failure
 from penstock_operator.engine.ports import ConnectionPool, Queue
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ReplayCount, ReplayRequest
@@ -21,8 +21,6 @@ PROGRESS_S = 2.0
 FIRST_RETRY_S, MAX_RETRY_S = 2.0, 60.0
 ClusterKey = tuple[str, str]
 """Namespace and name of a Cluster."""
-
-log = get_logger("operator")
 
 
 class GroupReplays:
@@ -72,8 +70,7 @@ class GroupReplays:
     def _ended(self, key: ObjectKey, task: asyncio.Task[None]) -> None:
         if self._tasks.get(key) is task:
             del self._tasks[key]
-        if not task.cancelled() and task.exception() is not None:
-            log.error("replay of dead letters failed", group=f"{key.namespace}/{key.name}", exc_info=task.exception())
+        report_failure(task)
 
     async def _run(self, key: ObjectKey, cluster: ClusterKey, request: ReplayRequest) -> None:
         """Replay until all letters are sent, or until the brokers reject it for good."""

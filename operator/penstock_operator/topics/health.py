@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-import structlog
-
+from penstock.runtime.tasks import report
 from penstock_operator.engine.outages import ClusterKey, ClusterOutages
 from penstock_operator.engine.ports import ConnectionPool, Objects
 from penstock_operator.model.common import ObjectKey
@@ -29,7 +28,6 @@ EVERY_S = 5.0
 SHARE = 50
 """Minimum ratio of the interval to the duration of a poll."""
 
-log = structlog.get_logger("penstock.operator.topics")
 
 Summary = tuple[UUID, int, int, int, int, int, ObservedShrink | None]
 """Id, partitions, minimum replicas, in-sync partitions, offline partitions, moving partitions, sealed partitions."""
@@ -74,8 +72,8 @@ class TopicHealth:
             began = loop.time()
             try:
                 await self.check_clusters()
-            except Exception:  # the next poll may succeed
-                log.exception("topic health poll failed")
+            except Exception as error:  # the next poll may succeed
+                report("topic health poll failed", error)
             await asyncio.sleep(max(EVERY_S, (loop.time() - began) * SHARE))
 
     async def check_clusters(self) -> None:

@@ -52,6 +52,7 @@ def test_metrics_are_those_that_are_told() -> None:
         "status": {"conditions": conditions, "snapshots": {"lastTime": "2026-03-10T12:00:00Z"}},
     }
     metrics.watch_clusters(lambda: [cluster])
+    metrics.watch_unhandled_errors(lambda: 0)
     metrics.record_write("patch", "topics")
     metrics.record_repairs("topics", 1)
     metrics.watch_queue(lambda kind: 0, lambda kind: 0)

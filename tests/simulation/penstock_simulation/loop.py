@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from penstock_simulation.process import Handle, Killed, TimerHandle
+from penstock_simulation.quiet import EXPECTED
 
 if TYPE_CHECKING:
     from penstock_simulation.process import Process
@@ -121,7 +122,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.process.alive and not self.world.stopped:
             error = context.get("exception")
-            if not isinstance(error, Killed):
+            is_expected = "fields" in context and isinstance(error, EXPECTED)  # reported by `runtime.tasks.report`
+            if not isinstance(error, Killed) and not is_expected:
                 self.world.problem(f"{self.process.name}: {context.get('message')}: {error!r}")
 
     # Network

@@ -14,8 +14,9 @@ from penstock.control.controller.leadership import Leadership
 from penstock.control.topic_removal import TopicCleaner, topic_deletions
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.runtime.tasks import report
 from penstock.state import keys
-from penstock.state.store import Compare, CompareTarget, DeleteOp, Store, StoreUnavailable
+from penstock.state.store import Compare, CompareTarget, DeleteOp, Store, StoreError, StoreUnavailable
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 
@@ -120,8 +121,11 @@ class Housekeeping:
         try:
             for cleaner in self.cleaners:
                 await cleaner(topic)
-        except Exception as e:
+        except (StoreError, OSError) as e:
             return str(e)
+        except Exception as e:
+            report("removing a deleted topic failed", e, topic=str(topic))
+            return repr(e)
         return None
 
     async def _remove_unnamed(self, topic: UUID) -> None:

@@ -27,7 +27,7 @@ from penstock.control.restored.reports import BrokerReport, RestoredRecord, coll
 from penstock.log.log_dir import LogDirectory
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
-from penstock.runtime.tasks import spawn
+from penstock.runtime.tasks import report, spawn
 from penstock.state import keys
 from penstock.state.records import ClusterRecord, decode, encode
 from penstock.state.store import (
@@ -197,8 +197,8 @@ class RestoreGuard:
             except StoreError as e:
                 log.debug("store check failed", reason=str(e))
                 pause_s = POLL_S
-            except Exception:
-                log.exception("store check failed")
+            except Exception as e:
+                report("store check failed", e)
                 pause_s = POLL_S
             if self.reason is None:
                 with suppress(TimeoutError):

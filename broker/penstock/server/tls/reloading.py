@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from penstock.config.definition import InvalidSetting
 from penstock.config.listener_security import TlsSettings
 from penstock.runtime.logging import get_logger
-from penstock.runtime.tasks import spawn
+from penstock.runtime.tasks import report, spawn
 from penstock.server.tls.contexts import TlsContexts, date_text
 from penstock.server.tls.listener_tls import ListenerTls
 from penstock.server.tls.stores import StoreSources, read_sources
@@ -70,7 +70,7 @@ class CertificateReloader:
             try:
                 await self.check(tls)
             except Exception as e:  # the other listeners must still be checked
-                log.error("failed to check certificates", listener=tls.listener, exc_info=e)
+                report("failed to check certificates", e, listener=tls.listener)
 
     async def check(self, tls: ListenerTls) -> None:
         """Replace a listener's contexts if its files or settings have changed and are valid."""
