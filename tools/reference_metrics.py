@@ -151,6 +151,7 @@ async def sample_metrics() -> list[Metric]:
         share=SampleShare(),
         denials=Counter({(AclOperation.READ, ResourceType.TOPIC): 0}),
         unhandled_errors=UnhandledErrors(),
+        failed_shards=list,
     )
     snapshot = await take_snapshot(sources, Heartbeat(asyncio.get_running_loop()))
     return list(SnapshotCollector(snapshot).collect())

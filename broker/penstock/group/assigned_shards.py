@@ -7,19 +7,16 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from penstock.group.coordinator_shard import CoordinatorShard
-from penstock.group.ownership import ShardOwnership
+from penstock.group.ownership import ShardOwnership, ShardStates, read_states
 from penstock.group.request_queue import read_fence, renew_fence
 from penstock.group.shard_revisions import ShardRevisions
 from penstock.group.shard_writer import ShardGuard
 from penstock.replica.membership import BrokerMembership
-from penstock.runtime.logging import get_logger
 from penstock.runtime.tasks import spawn
 from penstock.state import keys
-from penstock.state.store import Store, StoreEntry, StoreError, StoreUnavailable
+from penstock.state.store import Store, StoreUnavailable
 from penstock.state.view import ClusterView
 from penstock.wire.errors import ErrorCode
-
-log = get_logger(__name__)
 
 MAX_CONCURRENT_LOADS = 4
 """Concurrent shard loads: after a broker fails, each remaining broker acquires many shards at once."""
@@ -113,29 +110,11 @@ class AssignedShardOwnership(ShardOwnership):
         shard = self._shards[number] = CoordinatorShard(number, guard)
         shard.loading = spawn(self._load(shard), f"load shard {number}")
 
-    async def _load(self, shard: CoordinatorShard) -> None:
+    async def _read(self, shard: CoordinatorShard) -> ShardStates:
         """Read the shard's state. Previous owners cannot write: the record that their guards compare is gone."""
-        while True:
-            async with self._loads:
-                try:
-                    found = await self._read(shard.guard)
-                    break
-                except StoreError as e:
-                    log.warning("cannot read coordinator shard: retrying", shard=shard.number, reason=str(e))
-            await asyncio.sleep(RETRY_S)
-        assert self._shards[shard.number] is shard, f"shard {shard.number} was resigned while it was loaded"
-        shard.loading = None
-        for listener, states in zip(self._listeners, found, strict=True):
-            listener.on_acquired(shard, states)
-        log.debug("coordinator shard acquired", shard=shard.number, groups=len(shard.groups))
-
-    async def _read(self, guard: ShardGuard) -> list[list[list[StoreEntry]]]:
-        """Return the state that each listener keeps, by its prefixes. Raises StoreError."""
-        if not guard.is_fence_stale:
-            await read_fence(self._store, guard)
-        elif not await renew_fence(self._store, guard):
-            raise StoreUnavailable("another broker owns the shard")
-        return [
-            [(await self._store.range(f"{prefix}{guard.number}/")).entries for prefix in listener.prefixes]
-            for listener in self._listeners
-        ]
+        async with self._loads:
+            if not shard.guard.is_fence_stale:
+                await read_fence(self._store, shard.guard)
+            elif not await renew_fence(self._store, shard.guard):
+                raise StoreUnavailable("another broker owns the shard")
+            return await read_states(self._store, self._listeners, shard.number)

@@ -16,7 +16,7 @@ from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.group.admission import check_join, is_group_id
 from penstock.group.calls import JoinRequest, JoinResult, Persist, Reply, SyncRequest, SyncResult
 from penstock.group.classic_members import ClassicMembers
-from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, RunningGroup, RunningModernGroup
+from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, LoadedKey, RunningGroup, RunningModernGroup
 from penstock.group.directory import GroupDirectory
 from penstock.group.fencing import FencingConfirmation
 from penstock.group.modern.consumer import commit_error
@@ -84,10 +84,7 @@ class GroupCoordinator:
         self._loader = make_loader(store, view, self.offsets, self.retention, ownership, self._ensure_records)
         ownership.add_listener(self)
         ownership.add_listener(self._loader)
-        self._store = store
-        self._view = view
-        self._clock = clock
-        self._new_id = new_id
+        self._store, self._view, self._clock, self._new_id = store, view, clock, new_id
         self._unavailable = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._loop: asyncio.AbstractEventLoop
 
@@ -113,7 +110,11 @@ class GroupCoordinator:
         shard.is_loading = False
         self.offsets.writers.open(shard.guard)
         entries, members, settings = found
-        loaded = {keys.group_of(entry.key): record for entry in entries if (record := self._load(shard, entry))}
+        loaded: dict[str, GroupRecord] = {}
+        for entry in entries:
+            with LoadedKey(entry.key):
+                if record := self._load(shard, entry):
+                    loaded[keys.group_of(entry.key)] = record
         self.modern.load(shard, loaded, members, settings)
 
     def _load(self, shard: CoordinatorShard, entry: StoreEntry) -> GroupRecord | None:
@@ -307,7 +308,7 @@ class GroupCoordinator:
         """The error that prevents listing groups, or NONE. Clients retry only on these two errors."""
         if self._unavailable:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.ownership.is_loading else ErrorCode.NONE
+        return self.ownership.loading_error
 
     def committed(self) -> Iterator[CommittedOffset]:
         """Iterate over the committed offsets in memory, for the lag metrics."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import NamedTuple
 
 from penstock.group.modern.group import GroupType, ModernGroup
@@ -66,14 +67,38 @@ def type_of(known: HostedGroup) -> GroupType:
     return known.group.group_type if isinstance(known, RunningModernGroup) else GroupType.CLASSIC
 
 
+class LoadedKey:
+    """The load of one key or group of a shard. An exception that leaves the block names it in a note."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Add the note."""
+        if error is not None:
+            error.add_note(self.key)
+
+
+def key_of(error: BaseException) -> str:
+    """Return the key or group whose load has raised an exception; empty if it is not known."""
+    return "; ".join(getattr(error, "__notes__", ()))
+
+
 @dataclass(slots=True, eq=False)
 class CoordinatorShard:
     """A shard during one ownership term of this broker. While `is_loading`, requests for the shard fail with
-    COORDINATOR_LOAD_IN_PROGRESS."""
+    COORDINATOR_LOAD_IN_PROGRESS, or with COORDINATOR_NOT_AVAILABLE if it `has_failed`."""
 
     number: int
     guard: ShardGuard
     is_loading: bool = True
+    has_failed: bool = False
+    """Whether the last load failed by an error that may last. The load is repeated."""
     groups: dict[str, HostedGroup] = field(default_factory=dict)
     """All groups of the shard with a stored or outstanding record."""
     unstored: set[str] = field(default_factory=set)

@@ -16,6 +16,7 @@ from penstock.group.coordinator_shard import (
     CoordinatorShard,
     HostedGroup,
     IdleGroup,
+    LoadedKey,
     RunningGroup,
     RunningModernGroup,
     type_of,
@@ -123,10 +124,11 @@ class ModernGroups:
                 log.error("skipping an unreadable group member", key=entry.key, error=str(e))
         for group_id in group_records.keys() | by_group.keys():
             record = group_records.get(group_id, GroupRecord(group_type=GroupType.CONSUMER))
-            if record.group_type in MODERN_PROTOCOLS:
-                self._restore(shard, group_id, record, by_group.get(group_id, []))
-            else:
-                self._discard(group_id, by_group.get(group_id, []))
+            with LoadedKey(keys.group(group_id)):
+                if record.group_type in MODERN_PROTOCOLS:
+                    self._restore(shard, group_id, record, by_group.get(group_id, []))
+                else:
+                    self._discard(group_id, by_group.get(group_id, []))
 
     def _restore(self, shard: CoordinatorShard, group_id: str, record: GroupRecord, entries: list[StoreEntry]) -> None:
         group_type, members = GroupType(record.group_type), []

@@ -72,7 +72,8 @@ class EagerOffsetLoader:
         self._ensure_records(with_offsets)
 
     def on_resigned(self, shard: CoordinatorShard) -> None:
-        """Do nothing: the broker stops."""
+        """Drop all offsets of the shard: the broker stops, or loads the shard again."""
+        self._offsets.cache.evict_shard(shard.number)
 
     def admit(self, group_id: str) -> None:
         """Record that the group has no offsets: there is no other writer."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
+from penstock.group.coordinator_shard import LoadedKey
 from penstock.group.directory import GroupDirectory
 from penstock.group.expiry import NEVER, ExpiryQueue
 from penstock.group.listeners import AttachedData, NoPendingOffsets, PendingOffsets
@@ -96,8 +97,9 @@ class Offsets:
         groups = set()
         for entry in entries:
             try:
-                key = OffsetKey(*keys.parse_offset(entry.key))
-                record = records.decode(OffsetRecord, entry.key, entry.value)
+                with LoadedKey(entry.key):
+                    key = OffsetKey(*keys.parse_offset(entry.key))
+                    record = records.decode(OffsetRecord, entry.key, entry.value)
             except (BadRecord, ValueError) as e:
                 log.error("skipping an unreadable committed offset", key=entry.key, error=str(e))
                 continue

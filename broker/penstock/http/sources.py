@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -187,3 +187,5 @@ class Sources:
     denials: Denials
     """Operations that were denied."""
     unhandled_errors: UnhandledErrors
+    failed_shards: Callable[[], Sized]
+    """The coordinator shards that this broker cannot load."""

@@ -417,6 +417,7 @@ class BrokerNode:
             share=services.share,
             denials=services.audit.denials,
             unhandled_errors=self.unhandled_errors,
+            failed_shards=lambda: services.groups.ownership.failed,
             query_remote=RemoteLeaders(self.view, self.config.node_id, self.composition.peers),
         )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from penstock.group.coordinator import GroupCoordinator
-from penstock.group.coordinator_shard import CoordinatorShard
+from penstock.group.coordinator_shard import CoordinatorShard, LoadedKey
 from penstock.runtime.logging import get_logger
 from penstock.share.partition import ShareSnapshot
 from penstock.share.state import InvalidShareState, ShareState, StateVersion, decode_head, decode_state, encode_state
@@ -61,9 +61,10 @@ class ShareStates:
         states = self._shards[shard.number] = {}
         for entry in found[0]:
             try:
-                key = SharePartitionKey(*keys.parse_share_state(entry.key))
-                states[key] = StoredState(UNCLAIMED, b"", is_known=False)
-                states[key] = StoredState(decode_state(entry.value).version, entry.value)
+                with LoadedKey(entry.key):
+                    key = SharePartitionKey(*keys.parse_share_state(entry.key))
+                    states[key] = StoredState(UNCLAIMED, b"", is_known=False)
+                    states[key] = StoredState(decode_state(entry.value).version, entry.value)
             except ValueError as e:
                 log.error("cannot read the state of a share-partition", key=entry.key, error=str(e))
 

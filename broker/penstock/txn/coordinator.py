@@ -13,6 +13,7 @@ from typing import Protocol
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
+from penstock.group.coordinator_shard import LoadedKey
 from penstock.group.shard_writer import ShardGuard
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
@@ -89,15 +90,17 @@ class TransactionCoordinator:
         for entry in entries:
             transaction = TransactionState("", shard)
             try:
-                _, transaction.transactional_id = keys.parse_transaction(entry.key)
-                transaction.load_entry(entry)
+                with LoadedKey(entry.key):
+                    _, transaction.transactional_id = keys.parse_transaction(entry.key)
+                    transaction.load_entry(entry)
             except (BadRecord, ValueError) as e:
                 log.error("unreadable transactional id: it cannot be used", key=entry.key, error=str(e))
                 continue
             shard.transactions[transaction.transactional_id] = transaction
         self._shards[number] = shard
-        for transaction in shard.transactions.values():
-            self._arm(transaction)
+        for transactional_id, transaction in shard.transactions.items():
+            with LoadedKey(transactional_id):
+                self._arm(transaction)
 
     def drop_shard(self, number: int) -> None:
         """Drop a resigned shard, if loaded. Requests in progress fail without being written."""
@@ -308,7 +311,7 @@ class TransactionCoordinator:
     @property
     def unavailable(self) -> ErrorCode:
         """The error that makes a list of all transactions incomplete, or NONE."""
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._ownership.is_loading else ErrorCode.NONE
+        return self._ownership.loading_error
 
     # --- internal
 

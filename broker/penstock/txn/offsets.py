@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from penstock.group.coordinator_shard import LoadedKey
 from penstock.group.offset_table import OffsetKey
 from penstock.group.offsets import OffsetCommit, Offsets, OffsetWrite
 from penstock.group.shard_writer import ShardWriter
@@ -96,8 +97,9 @@ class TxnOffsets:
         shard = self._shards[number] = PendingShard()
         for entry in entries:
             try:
-                group_id, producer_id, topic_id, index = keys.parse_txn_offset(entry.key)
-                record = records.decode(TxnOffsetRecord, entry.key, entry.value)
+                with LoadedKey(entry.key):
+                    group_id, producer_id, topic_id, index = keys.parse_txn_offset(entry.key)
+                    record = records.decode(TxnOffsetRecord, entry.key, entry.value)
             except (BadRecord, ValueError) as e:
                 log.error("skipping an unreadable offset of a transaction", key=entry.key, error=str(e))
                 continue

@@ -29,8 +29,12 @@ class Line:
         self.store = store
         self.is_cut = self.delays = False
         self.delayed = []
+        self.error = None
+        """What all requests fail with."""
 
     def check(self):
+        if self.error is not None:
+            raise self.error
         if self.is_cut:
             raise StoreUnavailable("cut off")
 

@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from uuid import uuid4
 
 import pytest
 from shards_kit import request, stable
+from structlog.testing import capture_logs
 
 from penstock.group.calls import SyncRequest
+from penstock.group.coordinator_shard import LoadedKey
 from penstock.group.offsets import OffsetCommit
+from penstock.group.ownership import LocalShardOwnership
+from penstock.runtime.unhandled_errors import UnhandledErrors
 from penstock.state import keys, records
-from penstock.state.store import PutOp
+from penstock.state.embedded import EmbeddedStore
+from penstock.state.store import PutOp, StoreError
 from penstock.wire.errors import ErrorCode
 
 E = ErrorCode
+
+
+class FailingListener:
+    """A listener that cannot load a shard with groups until it `is_fixed`."""
+
+    prefixes = (keys.GROUPS,)
+
+    def __init__(self):
+        self.is_fixed = False
+        self.loads = 0
+
+    def on_acquired(self, shard, found):
+        for entry in found[0]:
+            with LoadedKey(entry.key):
+                self.loads += 1
+                assert self.is_fixed, "the invariant"
+
+    def on_resigned(self, shard):
+        """Do nothing."""
 
 
 # --- shard ownership
@@ -83,6 +108,75 @@ def test_until_a_shard_is_loaded_clients_wait_and_members_stay(run_cluster):
         await asyncio.sleep(2)
         assert new.groups.heartbeat("g", member.member_id, None, 1) is E.NONE
         assert new.groups.heartbeat("g", "stranger", None, 7) is E.UNKNOWN_MEMBER_ID
+        assert new.groups.unavailable is E.NONE
+
+    run_cluster(scene)
+
+
+def test_a_shard_that_cannot_be_loaded_is_loaded_again_until_that_succeeds(run_cluster):
+    async def scene(cluster):
+        old = cluster.owner("g")
+        member = await stable(old, "g")
+        errors, loop = UnhandledErrors(), asyncio.get_running_loop()
+        errors.install(loop)
+        (new,) = cluster.others(old)
+        bug = FailingListener()
+        new.groups.ownership.add_listener(bug)
+        with capture_logs() as logged:
+            await cluster.assign(draining={old.broker_id})
+            await asyncio.sleep(20)
+        loop.set_exception_handler(None)
+        assert 4 <= bug.loads <= 5, "1, 2, 4 and 8 s apart"
+        assert errors.count == bug.loads
+        reports = [event for event in logged if event["event"] == "cannot load coordinator shard: retrying"]
+        assert {(event["shard"], event["key"]) for event in reports} == {(keys.shard_of("g"), keys.group("g"))}
+        assert new.groups.heartbeat("g", member.member_id, None, 1) is E.COORDINATOR_NOT_AVAILABLE
+        assert (await new.groups.join("g", request())).error is E.COORDINATOR_NOT_AVAILABLE
+        assert new.groups.unavailable is E.COORDINATOR_NOT_AVAILABLE
+        assert new.groups.ownership.failed == [keys.shard_of("g")]
+        assert (await new.groups.join("other", request())).error is not E.COORDINATOR_NOT_AVAILABLE
+        bug.is_fixed = True
+        await asyncio.sleep(13)
+        assert new.groups.heartbeat("g", member.member_id, None, 1) is E.NONE
+        assert new.groups.unavailable is E.NONE
+        assert new.groups.ownership.failed == []
+        beside = next(name for name in map(str, count()) if keys.shard_of(name) == keys.shard_of("g"))
+        assert await new.commit(beside, uuid4(), 5) is E.NONE
+
+    run_cluster(scene)
+
+
+def test_a_single_broker_serves_the_shards_beside_one_that_it_cannot_load(run_cluster):
+    async def scene(cluster):
+        store, bug = EmbeddedStore(":memory:"), FailingListener()
+        await store.txn((), [PutOp(keys.group("g"), records.encode(records.GroupRecord()))])
+        errors, loop = UnhandledErrors(), asyncio.get_running_loop()
+        errors.install(loop)
+        owned = LocalShardOwnership(store, 1)
+        owned.add_listener(bug)
+        await owned.start()
+        assert owned.failed == [keys.shard_of("g")]
+        assert owned.error(keys.shard_of("g")) is E.COORDINATOR_NOT_AVAILABLE
+        bug.is_fixed = True
+        await asyncio.sleep(2)
+        loop.set_exception_handler(None)
+        assert (owned.failed, errors.count, bug.loads) == ([], 1, 2)
+        owned.close()
+        await store.close()
+
+    run_cluster(scene)
+
+
+def test_a_shard_whose_reads_the_store_rejects_is_not_available(run_cluster):
+    async def scene(cluster):
+        old = cluster.owner("g")
+        (new,) = cluster.others(old)
+        new.line.error = StoreError("permission denied")
+        await cluster.assign(draining={old.broker_id})
+        await asyncio.sleep(1)
+        assert (await new.groups.join("g", request())).error is E.COORDINATOR_NOT_AVAILABLE
+        new.line.error = None
+        await asyncio.sleep(8)
         assert new.groups.unavailable is E.NONE
 
     run_cluster(scene)

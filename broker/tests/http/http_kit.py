@@ -144,6 +144,7 @@ class Broker:
         self.denials: Denials = Counter()
         self.unhandled_errors = UnhandledErrors()
         self.share = LedShare()
+        self.failed_shards: list[int] = []
         self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
         self.authentications = AuthenticationStats()
         self.sources = Sources(
@@ -165,6 +166,7 @@ class Broker:
             share=self.share,
             denials=self.denials,
             unhandled_errors=self.unhandled_errors,
+            failed_shards=lambda: self.failed_shards,
         )
         self.http = HttpServer(lambda: self.reason)
         self.http.sources = self.sources

@@ -182,6 +182,13 @@ async def test_partitions_that_are_short_of_replicas_or_leaders_are_told() -> No
         assert [found[f"penstock_partitions_{name}"] for name in names] == [{(): 4}, {(): 3}, {(): 1}, {(): 2}]
 
 
+async def test_coordinator_shards_that_cannot_be_loaded_are_counted() -> None:
+    async with running() as broker:
+        assert (await broker.metrics())["penstock_coordinator_shards_failed"] == {(): 0}
+        broker.failed_shards = [7, 9]
+        assert (await broker.metrics())["penstock_coordinator_shards_failed"] == {(): 2}
+
+
 async def test_what_waits_for_its_delivery_is_told_by_topic() -> None:
     async with running() as broker:
         found = await broker.metrics()

@@ -236,6 +236,14 @@ CASES: dict[str, Sequence[AlertCase]] = {
         ),
         AlertCase({condition("Spread", "False", "Moving"): "1x50 stale"}, "61m"),
     ],
+    "PenstockCoordinatorShardFailed": [
+        AlertCase(
+            {f"penstock_coordinator_shards_failed{{{BROKER}}}": "0 2x20"},
+            "3m",
+            {"penstock-broker-0 cannot load 2 coordinator shards": OF_BROKER},
+        ),
+        AlertCase({f"penstock_coordinator_shards_failed{{{BROKER}}}": "0 1 0x20"}, "3m"),
+    ],
     "PenstockUnhandledErrors": [
         AlertCase(
             {
