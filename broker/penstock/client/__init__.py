@@ -81,6 +81,7 @@ from penstock.filter import FilterError
 from penstock.wire.acl import AclOperation, AclPermission, PatternType, ResourceType
 from penstock.wire.acl_binding import AclBinding, AclFilter
 from penstock.wire.errors import ErrorCode
+from penstock.wire.offset_metadata import NO_POSITION
 from penstock.wire.record import Record
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "NO_POSITION",
     "READ_COMMITTED",
     "READ_UNCOMMITTED",
     "Acknowledgement",

@@ -21,6 +21,7 @@ from penstock.state import keys, records
 from penstock.state.records import BadRecord, GroupRecord, OffsetRecord
 from penstock.state.store import DeleteOp, Operation, PutOp, Store, StoreEntry
 from penstock.state.view import ClusterView
+from penstock.wire.offset_metadata import is_position
 
 MINUTE_MS = 60_000
 
@@ -178,12 +179,13 @@ class Offsets:
     def committed(self) -> Iterator[CommittedOffset]:
         """Iterate over all cached offsets of existing topics. Offsets may change meanwhile.
 
-        Negative ones are left out: to clients, the partition has no committed offset.
+        Negative ones are left out: to clients, the partition has no committed offset. So are offsets that are no
+        positions.
         """
         for group_id in self.table.groups():
             for key, record in list(self.table.group_offsets(group_id)):
                 topic = self._view.topics_by_id.get(key.topic_id)
-                if topic is not None and record.offset >= 0:
+                if topic is not None and record.offset >= 0 and is_position(record.metadata):
                     yield CommittedOffset(group_id, topic.name, key.partition, record.offset, record.commit_ms)
 
     # --- internal

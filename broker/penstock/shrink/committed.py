@@ -7,13 +7,14 @@ from uuid import UUID
 from penstock.state import keys
 from penstock.state.records import BadRecord, OffsetRecord, decode
 from penstock.state.store import Store
+from penstock.wire.offset_metadata import is_position
 
 
 async def read_committed_offsets(store: Store, topic_id: UUID) -> dict[str, dict[int, int]]:
     """Return the committed offsets by group and partition. Raises StoreError, or BadRecord for an unreadable one.
 
-    A share group with state of a partition counts with offset -1: where it has read to is known to its leader only.
-    Reads one shard after the other, so that the memory is bounded by a shard.
+    Offsets that are no positions are left out. A share group with state of a partition counts with offset -1: where it
+    has read to is known to its leader only. Reads one shard after the other, so that the memory is bounded by a shard.
     """
     found: dict[str, dict[int, int]] = {}
     part = f"/{topic_id}/"
@@ -26,8 +27,9 @@ async def read_committed_offsets(store: Store, topic_id: UUID) -> dict[str, dict
             except ValueError as e:
                 raise BadRecord(f'"{entry.key}" is not a valid key: {e}') from None
             if parsed_id == topic_id:
-                offset = decode(OffsetRecord, entry.key, entry.value).offset
-                found.setdefault(group_id, {})[index] = offset
+                record = decode(OffsetRecord, entry.key, entry.value)
+                if is_position(record.metadata):
+                    found.setdefault(group_id, {})[index] = record.offset
         for entry in (await store.range(f"{keys.SHARE_STATES}{number}/")).entries:
             if part in entry.key:
                 group_id, _, index = keys.parse_share_state(entry.key)

@@ -86,8 +86,8 @@ class TxnShardOwnership(Protocol):
     """The owned shards: `group.ownership.ShardOwnership`, since groups and transactional ids share shards."""
 
     @property
-    def is_loading(self) -> bool:
-        """Whether any owned shard is still loading."""
+    def loading_error(self) -> ErrorCode:
+        """The error of requests that need all owned shards, or NONE."""
 
     def owner_of(self, number: int) -> int:
         """Return the id of the broker that owns a shard, -1 if none does now."""

@@ -8,8 +8,20 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock.client import Admin, ClientError, NewTopic, Producer, TopicPartition, TopicShrink, UnknownTopic
+from penstock.client import (
+    NO_POSITION,
+    Admin,
+    ClientError,
+    NewTopic,
+    OffsetAndMetadata,
+    Producer,
+    TopicPartition,
+    TopicShrink,
+    UnknownTopic,
+    commit_offsets,
+)
 from penstock.client.admin.shrinks import request_shrinks
+from penstock.client.admin.types import GroupLag
 from penstock.client.types import SealedPartitionInfo
 
 pytestmark = pytest.mark.integration
@@ -54,6 +66,11 @@ async def test_groups_of_several_topics_are_found_together(admin: Admin, topics:
     shrinks = [await draining(admin, each) for each in topics]
     group = f"{first}-slow"
     await admin.alter_offsets(group, {TopicPartition(first, 3): 0, TopicPartition(second, 2): 0})
+    mark = OffsetAndMetadata(7, f"{NO_POSITION}query rows=5")
+    await commit_offsets(admin._cluster, f"{first}-sink", {TopicPartition(first, 0): mark})
+    sink = (await admin.lag([f"{first}-sink"]))[f"{first}-sink"]
+    assert isinstance(sink, GroupLag)
+    assert sink.partitions == {}
     waiting = await admin.draining_groups_many(shrinks)
     assert [(each.group, each.partition, each.committed, each.lag) for each in waiting[first]] == [(group, 3, 0, 1)]
     assert [(each.group, each.partition, each.committed, each.lag) for each in waiting[second]] == [(group, 3, None, 1)]

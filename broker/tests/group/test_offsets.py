@@ -15,6 +15,7 @@ from penstock.state import keys, records
 from penstock.state.records import OffsetRecord
 from penstock.state.store import MAX_TXN_OPERATIONS, PutOp, StoreUnavailable, TxnResult
 from penstock.wire.errors import ErrorCode
+from penstock.wire.offset_metadata import NO_POSITION
 
 
 class PausedStore:
@@ -213,6 +214,16 @@ def test_thousands_of_commits_share_few_transactions(run_world):
         assert await asyncio.gather(*commits) == [[]] * 10_000
         assert world.groups.offsets.writers.transactions == 1
         assert {c.offset for c in world.groups.committed()} == set(range(9_900, 10_000))
+
+    run_world(scene)
+
+
+def test_an_offset_that_is_no_position_has_no_lag(run_world):
+    async def scene(world):
+        t = world.create_topic("t", 2)
+        note = f"{NO_POSITION}query rows=5"
+        await world.groups.commit("g", [OffsetCommit(t, 0, 7, -1, note), OffsetCommit(t, 1, 0, -1, "other")])
+        assert [(c.partition, c.offset) for c in world.groups.committed()] == [(1, 0)]
 
     run_world(scene)
 

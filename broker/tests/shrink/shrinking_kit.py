@@ -121,9 +121,11 @@ class Shrinking:
         leader = self.leader(index)
         await until(lambda: leader.relayed_offset >= leader.log.end_offset)
 
-    async def commit(self, group: str, offsets: dict[int, int]) -> None:
+    async def commit(self, group: str, offsets: dict[int, int], metadata: str = "") -> None:
         puts = [
-            PutOp(keys.offset(group, self.topic.topic_id, index), encode(OffsetRecord(offset=offset)))
+            PutOp(
+                keys.offset(group, self.topic.topic_id, index), encode(OffsetRecord(offset=offset, metadata=metadata))
+            )
             for index, offset in offsets.items()
         ]
         await self.store.txn([], puts)

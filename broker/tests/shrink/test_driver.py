@@ -12,6 +12,7 @@ from penstock.share.dead_letter_logs import LetterResult
 from penstock.state import keys
 from penstock.state.store import PutOp
 from penstock.wire.errors import ErrorCode
+from penstock.wire.offset_metadata import NO_POSITION
 
 
 async def test_surplus_partitions_are_hidden_once_all_groups_have_read_them(tmp_path: Path) -> None:
@@ -49,6 +50,16 @@ async def test_without_groups_the_records_stay_visible_until_they_are_deleted(tm
         await shrinking.leader(3).log.delete_records_before(1)
         await shrinking.until_shown(2)
         assert not shrinking.seal(3).has_records
+
+
+async def test_a_group_whose_offsets_are_no_positions_does_not_keep_partitions_visible(tmp_path: Path) -> None:
+    async with opened_shrinking(tmp_path) as shrinking:
+        shrinking.append(3, b"a")
+        await shrinking.commit("consumer", {3: 1})
+        await shrinking.commit("sink", {0: 7}, f"{NO_POSITION}query rows=5")
+        await shrinking.set_partitions(3)
+        await shrinking.sealed(3)
+        await shrinking.until_shown(3)
 
 
 async def test_a_share_group_with_state_of_a_sealed_partition_keeps_it_visible(tmp_path: Path) -> None:

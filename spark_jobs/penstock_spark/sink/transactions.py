@@ -6,7 +6,7 @@ epoch, not by EndTxn: EndTxn keeps the epoch valid, and a task that does not kno
 request names the old epoch, so that a replaced driver cannot fence its successor.
 
 The batch number is committed as an offset within the batch's transaction: group = transactional id, offset = batch + 1,
-metadata = query and row count. It exists if and only if the rows do, so a restarted driver can tell.
+metadata = NO_POSITION, query and row count. It exists if and only if the rows do, so a restarted driver can tell.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from penstock.client import (
+    NO_POSITION,
     BrokerError,
     ClientError,
     ClusterConnections,
@@ -117,12 +118,13 @@ class TransactionClient:
 
 def encode_metadata(query_id: str, rows: int) -> str:
     """Return the offset metadata of a batch."""
-    return f"{query_id} rows={rows}"
+    return f"{NO_POSITION}{query_id} rows={rows}"
 
 
 def rows_in_metadata(metadata: str, query_id: str) -> int | None:
-    """Return the row count in offset metadata; -1 if it has none (older versions); None for another query."""
-    matched = METADATA.fullmatch(metadata)
+    """Return the row count in offset metadata; -1 if it has none (older versions, whose metadata also
+    lacks NO_POSITION); None for another query."""
+    matched = METADATA.fullmatch(metadata.removeprefix(NO_POSITION))
     if matched is None or matched["query"] != query_id:
         return None
     return -1 if matched["rows"] is None else int(matched["rows"])

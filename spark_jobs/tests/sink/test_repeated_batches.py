@@ -10,7 +10,7 @@ from penstock_spark_kit.batches_written import Run, batches, values_of, wanted
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.topics import MakeTopic
 
-from penstock.client import TopicPartition
+from penstock.client import NO_POSITION, TopicPartition
 from penstock_spark.link.link import Link
 from penstock_spark.sink import writer
 from penstock_spark.sink.attempts import BatchDiffers
@@ -76,6 +76,8 @@ def test_a_note_without_rows_is_trusted(
 def test_a_note_of_something_else_is_none_of_the_querys(note: str) -> None:
     assert rows_in_metadata(note, "q") is None
     assert rows_in_metadata(encode_metadata("q", 5), "q") == 5
+    assert encode_metadata("q", 5).startswith(NO_POSITION)
+    assert rows_in_metadata("q rows=7", "q") == 7
     assert rows_in_metadata("q", "q") == -1
 
 

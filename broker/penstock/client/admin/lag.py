@@ -11,7 +11,7 @@ from penstock.client.errors import BrokerError, ClientError
 from penstock.client.group_protocol import by_topic
 from penstock.client.many import all_or_raise, request_by_node, request_each
 from penstock.client.offsets import EARLIEST, LATEST, ListedOffsets, list_offsets_at
-from penstock.client.types import TopicPartition
+from penstock.client.types import OffsetAndMetadata, TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -19,6 +19,7 @@ from penstock.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from penstock.wire.offset_metadata import is_position
 
 MAX_MEASURED_PARTITIONS = 1_000
 """Partitions measured at the same time, over all leaders."""
@@ -39,7 +40,10 @@ class LagAdminClient(ModernGroupAdminClient):
 
         Committed offsets of deleted topics are omitted.
         """
-        committed = await self.committed_many(groups)
+        committed = {
+            group: found if isinstance(found, ClientError) else positions(found)
+            for group, found in (await self.committed_many(groups)).items()
+        }
         offsets: dict[TopicPartition, set[int]] = {}
         for offsets_ in committed.values():
             if not isinstance(offsets_, ClientError):
@@ -56,7 +60,7 @@ class LagAdminClient(ModernGroupAdminClient):
 
         Partitions of deleted topics are omitted.
         """
-        committed = all_or_raise(await self.committed_many([group]))[group]
+        committed = positions(all_or_raise(await self.committed_many([group]))[group])
         known = (await self._cluster.all_metadata()).topics
         selected = {tp for tp in committed if tp.topic in known and tp.partition in known[tp.topic].partitions}
         selected |= {TopicPartition(t, p) for t in topics if t in known for p in known[t].partitions}
@@ -188,3 +192,8 @@ def group_lag_from(
         elif not (isinstance(found, BrokerError) and found.code in UNKNOWN_TOPIC_ERRORS):
             errors[tp] = found
     return GroupLag(partitions, errors)
+
+
+def positions(committed: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the committed offsets that are positions of consumers."""
+    return {tp: offset for tp, offset in committed.items() if is_position(offset.metadata)}

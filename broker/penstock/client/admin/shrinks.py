@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.client.admin.lag import LagAdminClient
+from penstock.client.admin.lag import LagAdminClient, positions
 from penstock.client.admin.topics import PAGE_PARTITIONS, topic_error, topic_shrink
 from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import ClientError
@@ -45,7 +45,8 @@ class ShrinkAdminClient(LagAdminClient):
         waiting: dict[str, list[DrainingGroup]] = {shrink.name: [] for shrink in wanted}
         groups = [listing.group_id for listing in await self.list_groups()] if wanted else []
         committed = all_or_raise(await self.committed_many(groups)) if groups else {}
-        for group, offsets in sorted(committed.items()):
+        for group, known in sorted(committed.items()):
+            offsets = positions(known)
             topics = {tp.topic for tp in offsets}
             for shrink in wanted:
                 if shrink.name not in topics:
