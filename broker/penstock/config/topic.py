@@ -131,7 +131,8 @@ class TopicConfig:
     )
     errors_deadletterqueue_group_enable: bool = setting(
         DEAD_LETTERS_ENABLED, False,
-        "Whether share groups may write their dead letters to the topic (KIP-1191).",
+        "Whether share groups may write their dead letters to the topic (KIP-1191). A compacted topic cannot have dead"
+        " letters.",
     )
     file_delete_delay_ms: int = setting(
         "file.delete.delay.ms", MINUTE_MS, "Time after which the files of a deleted segment are removed, in ms.",
@@ -264,6 +265,11 @@ class TopicConfig:
                 f"{DELIVERY_SCHEDULE} does not work with {DELIVERY_DELAY} ({self.delivery_delay_ms}), as a record has"
                 f" one time of delivery; set {DELIVERY_DELAY}=0, or {DELIVERY_SCHEDULE}=false"
             )
+        if self.errors_deadletterqueue_group_enable and self.cleanup_compact:
+            return (
+                f"{DEAD_LETTERS_ENABLED} does not work with compaction, which rejects letters of records without a key"
+                f" and removes all but the last one of a key; set {CLEANUP}=delete, or {DEAD_LETTERS_ENABLED}=false"
+            )
         if self.min_compaction_lag_ms <= self.max_compaction_lag_ms:
             return None
         return (
@@ -371,7 +377,7 @@ def resolve_leniently(overrides: Mapping[str, str], defaults: TopicConfig) -> tu
     contradiction.
 
     A delay, or the setting for scheduled records, applies nevertheless, because records must not be delivered early or
-    lost: the topic is not compacted then.
+    lost: the topic is not compacted then. A topic that is compacted takes no dead letters.
     """
     try:
         return resolve(overrides, defaults), None
@@ -384,4 +390,6 @@ def resolve_leniently(overrides: Mapping[str, str], defaults: TopicConfig) -> tu
             consistent[CLEANUP] = "delete"
         if is_delayed:
             consistent.pop(DELIVERY_SCHEDULE, None)
+        if consistent.get(CLEANUP, "").find("compact") >= 0 or (CLEANUP not in consistent and defaults.cleanup_compact):
+            consistent.pop(DEAD_LETTERS_ENABLED, None)
         return resolve(consistent, defaults), str(e)

@@ -10,7 +10,7 @@ from typing import Protocol
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.topic import DEAD_LETTERS_ENABLED, DELIVERY_SCHEDULE
+from penstock.config.topic import CLEANUP, DEAD_LETTERS_ENABLED, DELIVERY_SCHEDULE
 from penstock.control.results import TopicOutcome, TopicRequest
 from penstock.share.dead_letters import DeadLetterTarget
 from penstock.state import keys
@@ -20,6 +20,8 @@ from penstock.wire.errors import ErrorCode
 
 AUTO_CREATE = "errors.deadletterqueue.auto.create.topics.enable"
 NAME_PREFIX = "errors.deadletterqueue.topic.name.prefix"
+LETTER_TOPIC_SETTINGS = {DEAD_LETTERS_ENABLED: "true", CLEANUP: "delete"}
+"""Settings of topics that the broker creates."""
 INTERNAL_PREFIX = "__"
 
 
@@ -86,7 +88,7 @@ class DeadLetterTopics:
         return topic
 
     async def _create(self, name: str) -> TopicView:
-        (outcome,) = await self._creator.create([TopicRequest(name, settings={DEAD_LETTERS_ENABLED: "true"})])
+        (outcome,) = await self._creator.create([TopicRequest(name, settings=LETTER_TOPIC_SETTINGS)])
         created = self._view.topics.get(name)
         if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) or created is None:
             raise DeadLetterTopicUnavailable(

@@ -3,7 +3,8 @@
 `led_partition` runs it while records await their letters. Each batch takes these steps: read the records, store the
 share-partition's state with the batch, append the batch to the dead-letter topic, archive the records. The next write
 of the state has the archived records. A step that fails is repeated with back-off for as long as the group has a
-dead-letter topic; only records that await letters are held up.
+dead-letter topic; only records that await letters are held up. Letters that the topic itself rejects are dropped after
+`MAX_REJECTIONS` attempts.
 """
 
 from __future__ import annotations
@@ -47,7 +48,17 @@ MAX_READ_BYTES = 1 << 20
 MAX_DECOMPRESSED_BYTES = 64 << 20
 WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 OUT_OF_SEQUENCE = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH})
-TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+REJECTED = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+    }
+)
+"""Errors of the letters themselves, which last as long as the topic's settings."""
+MAX_REJECTIONS = 10
+"""How often a topic may reject a batch of letters before its records are archived without them."""
 
 
 class LetterLogs(Protocol):
@@ -102,7 +113,9 @@ class DeadLetterWriter:
         self._letters = leader.partition.dead_letters
         self._read: ReadRange | None = None
         self._has_content = True
-        """False after the topic has found the outstanding batch too large."""
+        """False after the topic has rejected the outstanding batch."""
+        self._rejections = 0
+        """How often it has."""
 
     async def run(self) -> None:
         """Write letters until no record awaits one, or this broker no longer leads the share-partition."""
@@ -175,7 +188,7 @@ class DeadLetterWriter:
 
     async def _make_outstanding(self, first: int, size: int, target: DeadLetterTarget) -> None:
         new_id = await self._services.new_producer_id() if self._letters.needs_producer else None
-        self._has_content = True
+        self._has_content, self._rejections = True, 0
         self._letters.plan(first, size, target, new_id)
 
     def _archive(self, first: int, last: int) -> None:
@@ -269,9 +282,28 @@ class DeadLetterWriter:
             await self._make_outstanding(batch.first, batch.size, batch.target)
         elif error in OUT_OF_SEQUENCE:
             self._letters.restart()
-        elif error in TOO_LARGE:
-            self._has_content = False
+        elif error in REJECTED:
+            self._has_content, self._rejections = False, self._rejections + 1
+            if self._rejections == MAX_REJECTIONS:
+                self._drop(batch, result)
+                return
         raise DeadLetterWriteFailed(f"{error.name}{': ' if message else ''}{message}")
+
+    def _drop(self, batch: DeadLetterState, result: LetterResult) -> None:
+        """Archive the records of a batch that the topic rejects for good, without letters."""
+        log.error(
+            "the topic rejects dead letters: their records are archived without them",
+            partition=self._leader.key,
+            first_offset=batch.first,
+            last_offset=batch.last,
+            topic=self._config().dead_letter_topic,
+            error=result.error.name,
+            reason=result.message,
+        )
+        self._read = None
+        self._services.stats.dropped_letters += batch.size
+        self._letters.drop()
+        self._leader.write_soon()
 
 
 def record_size(record: Record) -> int:

@@ -171,6 +171,14 @@ class ShareDeadLetters:
         self.state = state._replace(first=0, size=0)
         self.archive(state.first, state.last)
 
+    def drop(self) -> None:
+        """Archive the records of the outstanding batch without letters: the topic rejects these.
+
+        An earlier attempt without an answer may have been written, so the next batch has another producer epoch.
+        """
+        self.restart()
+        self.abandon()
+
     @property
     def needs_producer(self) -> bool:
         """Whether `plan` needs a new producer id."""

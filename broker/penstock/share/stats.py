@@ -13,13 +13,14 @@ MAX_FILTERING_GROUPS = 1_000
 
 
 class ShareStats:
-    """Numbers of records since the start: acquired ones, acknowledged ones by type, dead letters, and by group those
+    """Numbers of records since the start: acquired ones, acknowledged ones by type, dead letters written and
+    dropped, and by group those
     that its filter left out."""
 
-    __slots__ = ("acknowledged", "acquired", "dead_letters", "filtered")
+    __slots__ = ("acknowledged", "acquired", "dead_letters", "dropped_letters", "filtered")
 
     def __init__(self) -> None:
-        self.acquired = self.dead_letters = 0
+        self.acquired = self.dead_letters = self.dropped_letters = 0
         self.acknowledged: Counter[AckType] = Counter(dict.fromkeys(AckType, 0))
         self.filtered: dict[str, int] = {}
 

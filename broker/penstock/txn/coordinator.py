@@ -98,9 +98,8 @@ class TransactionCoordinator:
                 continue
             shard.transactions[transaction.transactional_id] = transaction
         self._shards[number] = shard
-        for transactional_id, transaction in shard.transactions.items():
-            with LoadedKey(transactional_id):
-                self._arm(transaction)
+        for transaction in shard.transactions.values():
+            self._arm(transaction)
 
     def drop_shard(self, number: int) -> None:
         """Drop a resigned shard, if loaded. Requests in progress fail without being written."""

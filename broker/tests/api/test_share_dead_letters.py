@@ -27,7 +27,7 @@ from penstock.config.topic import DEAD_LETTERS_ENABLED, DELIVERY_SCHEDULE
 from penstock.replica.leader import Leader
 from penstock.share.dead_letter_logs import LetterResult
 from penstock.share.dead_letter_records import EXHAUSTED, REJECTED
-from penstock.share.dead_letter_writer import LetterLogs, RetryDelays
+from penstock.share.dead_letter_writer import MAX_REJECTIONS, LetterLogs, RetryDelays
 from penstock.share.dead_letters import MAX_REASON_CHARS, DeadLetterTarget
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, encode
@@ -283,6 +283,40 @@ async def test_letters_that_wait_are_dropped_when_the_group_gives_up_its_topic(b
     await configure(broker, "")
     await until(lambda: not pending(broker))
     assert not broker.services.share.stats.dead_letters
+
+
+@pytest.mark.parametrize("rejected", [E.INVALID_RECORD, E.MESSAGE_TOO_LARGE, E.INVALID_TIMESTAMP])
+async def test_letters_that_the_topic_rejects_for_good_hold_up_no_others(broker, rejected):
+    await configure(broker)
+    await create(broker)
+    await append(broker, 3)
+    logs = broker.services.share.letters.logs
+    logs.lost = lambda: rejected if len(logs.sent) <= MAX_REJECTIONS else E.NONE
+    member = ShareMember(broker)
+    await member.fetch("t")
+    with capture_logs() as logged:
+        await reject(member, 0, 1)
+        await until(lambda: not pending(broker))
+    stats = broker.services.share.stats
+    assert (stats.dead_letters, stats.dropped_letters) == (0, 2)
+    (event,) = [each for each in logged if each["log_level"] == "error"]
+    assert (event["first_offset"], event["last_offset"], event["error"]) == (0, 1, rejected.name)
+    assert offsets(broker) == [0, 1], "the first attempts were written, and their answers were wrong"
+    await reject(member, 2, 2)
+    await until(lambda: not pending(broker))
+    assert offsets(broker) == [0, 1, 2], "the next letter is no duplicate of those"
+
+
+async def test_a_topic_that_the_broker_creates_is_not_compacted(broker):
+    config = broker.services.config
+    config.errors_deadletterqueue_auto_create_topics_enable = True
+    config.topic_defaults = replace(config.topic_defaults, cleanup_delete=False, cleanup_compact=True)
+    await configure(broker)
+    await append(broker, 1)
+    member = ShareMember(broker)
+    await member.fetch("t")
+    await reject(member, 0, 0)
+    await until(lambda: offsets(broker) == [0])
 
 
 @pytest.mark.parametrize("lost", [E.REQUEST_TIMED_OUT, E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, E.NETWORK_EXCEPTION])

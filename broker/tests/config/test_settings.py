@@ -248,6 +248,27 @@ def test_settings_that_do_not_work_with_a_delay_are_refused_with_the_remedy() ->
         resolve({"delivery.delay.ms": "5"}, TopicConfig(cleanup_delete=False, cleanup_compact=True))
 
 
+def test_a_compacted_topic_takes_no_dead_letters() -> None:
+    letters = {"errors.deadletterqueue.group.enable": "true"}
+    compacting = TopicConfig(cleanup_delete=False, cleanup_compact=True)
+    for policy in ("compact", "compact,delete"):
+        with pytest.raises(InvalidSetting, match=r"errors\.deadletterqueue.*set cleanup\.policy=delete"):
+            resolve({**letters, "cleanup.policy": policy}, TopicConfig())
+        config, contradiction = resolve_leniently({**letters, "cleanup.policy": policy}, TopicConfig())
+        assert (config.cleanup_compact, config.errors_deadletterqueue_group_enable) == (True, False)
+        assert contradiction is not None
+    with pytest.raises(InvalidSetting, match=r"set cleanup\.policy=delete"):
+        resolve(letters, compacting)
+    assert resolve_leniently(letters, compacting)[0] == compacting
+    assert resolve({**letters, "cleanup.policy": "delete"}, compacting).errors_deadletterqueue_group_enable
+
+
+def test_a_stored_flag_for_dead_letters_outlasts_another_contradiction() -> None:
+    lags = {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}
+    config, _ = resolve_leniently({"errors.deadletterqueue.group.enable": "true", **lags}, TopicConfig())
+    assert config.errors_deadletterqueue_group_enable
+
+
 def test_a_delay_that_is_stored_applies_whatever_it_contradicts() -> None:
     compacting = TopicConfig(cleanup_delete=False, cleanup_compact=True)
     for overrides, defaults in (

@@ -74,12 +74,14 @@ async def test_the_servers_counters_are_told() -> None:
         broker.requests.fetched_bytes = 66
         broker.share.in_flight, broker.share.stats.acquired = 7, 8
         broker.share.pending_letters, broker.share.stats.dead_letters = 3, 4
+        broker.share.stats.dropped_letters = 5
         broker.share.stats.acknowledged[AckType.REJECT] = 9
         broker.share.stats.count_filtered("g", 5)
         found = await broker.metrics()
         assert found["penstock_share_in_flight_records"] == {(): 7}
         assert found["penstock_share_dead_letters_pending"] == {(): 3}
         assert found["penstock_share_dead_letters_total"] == {(): 4}
+        assert found["penstock_share_dead_letters_dropped_total"] == {(): 5}
         assert found["penstock_share_acquired_records_total"] == {(): 8}
         assert found["penstock_share_filtered_records_total"] == {(("group", "g"),): 5}
         assert found["penstock_share_acknowledged_records_total"][(("type", "reject"),)] == 9

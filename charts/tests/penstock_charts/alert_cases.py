@@ -236,6 +236,25 @@ CASES: dict[str, Sequence[AlertCase]] = {
         ),
         AlertCase({condition("Spread", "False", "Moving"): "1x50 stale"}, "61m"),
     ],
+    "PenstockDeadLettersWaiting": [
+        AlertCase(
+            {
+                f"penstock_share_dead_letters_pending{{{BROKER}}}": "3x30",
+                f"penstock_share_dead_letters_pending{{{OTHER}}}": "2x30",
+            },
+            "20m",
+            {"5 records of penstock await their dead letters": OF_PARTITIONS},
+        ),
+        AlertCase({f"penstock_share_dead_letters_pending{{{BROKER}}}": "3x10 0x20"}, "20m"),
+    ],
+    "PenstockDeadLettersDropped": [
+        AlertCase(
+            {f"penstock_share_dead_letters_dropped_total{{{BROKER}}}": "0x10 5x100"},
+            "30m",
+            {"dead letters of penstock were dropped": OF_PARTITIONS},
+        ),
+        AlertCase({f"penstock_share_dead_letters_dropped_total{{{BROKER}}}": "5x200"}, "30m"),
+    ],
     "PenstockCoordinatorShardFailed": [
         AlertCase(
             {f"penstock_coordinator_shards_failed{{{BROKER}}}": "0 2x20"},
