@@ -66,7 +66,9 @@ class ShareMember(AuthorizedClient):
     def start(
         self, *topics: str | UUID, acks: Acks | None = None, epoch: int | None = None, **more: Any
     ) -> RecordedExchange:
-        """Send a ShareFetch that adds topics to the session."""
+        """Send a ShareFetch that adds topics to the session. `again` are acknowledgements of topics that the request
+        names a second time."""
+        again: Acks = more.pop("again", {})
         named: dict[UUID, list[share_fetch.AcknowledgementBatch]] = {self.id_of(topic): [] for topic in topics}
         for topic, batches in (acks or {}).items():
             named[self.id_of(topic)] = [share_fetch.AcknowledgementBatch(*batch) for batch in batches]
@@ -79,7 +81,13 @@ class ShareMember(AuthorizedClient):
             share_session_epoch=self.count_epoch(epoch),
             topics=[
                 share_fetch.FetchTopic(each, [share_fetch.FetchPartition(0, batches)])
-                for each, batches in named.items()
+                for each, batches in [
+                    *named.items(),
+                    *(
+                        (self.id_of(topic), [share_fetch.AcknowledgementBatch(*batch) for batch in batches])
+                        for topic, batches in again.items()
+                    ),
+                ]
             ],
             forgotten_topics_data=forgotten,
             **fields,
@@ -95,7 +103,8 @@ class ShareMember(AuthorizedClient):
         return self.decoded(exchange, ShareFetchResponse, version)
 
     def start_acknowledge(self, acks: Acks, *, epoch: int | None = None, **more: Any) -> RecordedExchange:
-        """Send a ShareAcknowledge."""
+        """Send a ShareAcknowledge; `again` as for `start`."""
+        again: Acks = more.pop("again", {})
         topics = [
             share_acknowledge.AcknowledgeTopic(
                 self.id_of(topic),
@@ -105,7 +114,7 @@ class ShareMember(AuthorizedClient):
                     )
                 ],
             )
-            for topic, batches in acks.items()
+            for topic, batches in [*acks.items(), *again.items()]
         ]
         request = ShareAcknowledgeRequest(
             group_id=self.group,

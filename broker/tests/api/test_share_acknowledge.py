@@ -75,6 +75,34 @@ async def test_acknowledgements_are_checked(broker, batch, error):
     assert ack_error(await one.acknowledge({"t": [batch]})) == error
 
 
+@pytest.mark.parametrize("is_fetch", [False, True], ids=["ShareAcknowledge", "ShareFetch"])
+@pytest.mark.parametrize(
+    ("first", "second", "error"),
+    [
+        ([(0, 0, [ACCEPT])], [(1, 1, [ACCEPT])], E.NONE),
+        ([(1, 1, [ACCEPT])], [(0, 0, [ACCEPT])], E.NONE),
+        ([(0, 0, [ACCEPT])], [], E.NONE),
+        ([(0, 0, [ACCEPT])], [(30, 31, [ACCEPT])], E.INVALID_REQUEST),
+        ([(30, 31, [ACCEPT])], [(0, 0, [ACCEPT])], E.INVALID_REQUEST),
+        ([(0, 0, [ACCEPT])], [(0, 0, [ACCEPT])], E.INVALID_REQUEST),
+    ],
+)
+async def test_acknowledgements_of_a_partition_that_is_named_twice_take_effect_together(
+    broker, first, second, error, is_fetch
+):
+    member = ShareMember(broker)
+    await member.fetch("t")
+    if is_fetch:
+        answer = partition(await member.fetch(acks={"t": first}, again={"t": second}, max_wait_ms=0))
+        assert answer.acknowledge_error_code == error
+    else:
+        assert ack_error(await member.acknowledge({"t": first}, again={"t": second})) == error
+    accepted = {batch[0] for batch in (*first, *second)} if not error else set()
+    await member.close()
+    left = [(first, last) for first, last, _ in acquired(await member.fetch("t", max_wait_ms=0))]
+    assert {offset for first, last in left for offset in range(first, last + 1)} == {0, 1, 2} - accepted
+
+
 async def test_a_renewed_lock_can_still_be_accepted(broker):
     member = ShareMember(broker)
     await member.fetch("t")

@@ -103,22 +103,26 @@ class ShareAcks:
         may_renew: bool,
     ) -> None:
         """Apply acknowledgements, so that what is acquired from now on is not acknowledged by them. Those of one
-        partition succeed or fail together.
+        partition succeed or fail together, also if the request names it more than once: Kafka then drops all but the
+        last ones, and reports success.
 
         Calls `on_done` once they are durable, perhaps at once. `may_renew` says that the request may extend locks
         (KIP-1222).
         """
         known = {topic.topic_id: self.replicas.topic(topic.topic_id) for topic in topics}
         denied = {each for each, topic in known.items() if topic and not self.may_read(peer, topic.name, api_key)}
-        requested = [((t.topic_id, p.partition_index), p) for t in topics for p in t.partitions]
-        pending = PendingAcks([key for key, _ in requested], on_done)
+        requested: dict[TopicPartition, list[AckBatch]] = {}
+        for topic_id, partition in ((t.topic_id, p) for t in topics for p in t.partitions):
+            key = topic_id, partition.partition_index
+            requested[key] = joined(requested.get(key, []), ack_batches(partition))
+        pending = PendingAcks(list(requested), on_done)
         if not requested:
             on_done([])
-        for index, (key, partition) in enumerate(requested):
+        for index, (key, batches) in enumerate(requested.items()):
             if key[0] in denied:
                 pending.complete(index, AckOutcome(key, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             else:
-                self._start_one(member, key, ack_batches(partition), may_renew, partial(pending.complete, index))
+                self._start_one(member, key, batches, may_renew, partial(pending.complete, index))
 
     def _start_one(
         self,
@@ -156,6 +160,11 @@ class ShareAcks:
             return AckOutcome(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if batches else ErrorCode.NONE)
         error, leader = self.replicas.absence(*key)
         return AckOutcome(key, error, leader or NO_LEADER)
+
+
+def joined(known: list[AckBatch], more: list[AckBatch]) -> list[AckBatch]:
+    """Join the acknowledgements of a partition that a request names twice, those of lower offsets first."""
+    return more + known if known and more and more[0].first < known[0].first else known + more
 
 
 def ack_batches(requested: RequestedPartition) -> list[AckBatch]:

@@ -129,6 +129,27 @@ def random_ack(case: Case) -> Tree:
     return ack(first, last, *(case.rng.choice([ACCEPT, RELEASE, REJECT]) for _ in range(number)))
 
 
+@family("ShareFetch", "ShareAcknowledge", weight=2)
+def share_acknowledgements_of_a_partition_named_twice(case: Case) -> None:
+    """Requests that name a partition twice, with acknowledgements that succeed or fail."""
+    group, name = group_with_records(case)
+    share_fetch(case, name, share_fetch_tree(group, name, 0, wait_ms=READ_WAIT_MS))
+    case.events |= {"records were delivered", "a partition was named twice"}
+    for epoch, first in enumerate(range(0, 8, 2), 1):
+        batches = [ack(first, first, ACCEPT), ack(first + 1, first + 1, ACCEPT), ack(30, 31, ACCEPT)]
+        chosen = case.rng.sample(batches, 2)
+        is_fetch = case.rng.random() < 0.5
+        tree = share_fetch_tree(group, name, epoch) if is_fetch else ack_tree(group, name, epoch, chosen[0])
+        (topic,) = tree["topics"]
+        topic["partitions"] = [{"partition_index": 0, "acknowledgement_batches": [batch]} for batch in chosen]
+        answer = share_fetch(case, name, tree) if is_fetch else acknowledge(case, name, tree)
+        if answer["error_code"]:
+            break
+    case.events.add("records were acknowledged")
+    case.ask("DescribeShareGroupOffsets", describe_tree(group, name), 1)
+    share_fetch(case, name, share_fetch_tree(group, None, FINAL))
+
+
 @family("ShareFetch", "ShareAcknowledge", weight=3)
 def share_acknowledgements_without_records(case: Case) -> None:
     """Acknowledgements for partitions that the member never fetched, does not have, or that do not exist."""
