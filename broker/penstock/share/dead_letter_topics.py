@@ -20,7 +20,7 @@ from penstock.wire.errors import ErrorCode
 
 AUTO_CREATE = "errors.deadletterqueue.auto.create.topics.enable"
 NAME_PREFIX = "errors.deadletterqueue.topic.name.prefix"
-LETTER_TOPIC_SETTINGS = {DEAD_LETTERS_ENABLED: "true", CLEANUP: "delete"}
+LETTER_TOPIC_SETTINGS: dict[str, str | None] = {DEAD_LETTERS_ENABLED: "true", CLEANUP: "delete"}
 """Settings of topics that the broker creates."""
 INTERNAL_PREFIX = "__"
 
