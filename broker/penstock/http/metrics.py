@@ -187,6 +187,11 @@ def share_counters(stats: ShareStats) -> list[MetricValues]:
             "Dead letters that were written for share groups.",
             single(stats.dead_letters),
         ),
+        (
+            "penstock_share_dead_letters_dropped",
+            "Records of share groups that were archived without a letter: the dead-letter topic rejects it.",
+            single(stats.dropped_letters),
+        ),
     ]
 
 
@@ -197,7 +202,7 @@ def process_counters(sources: Sources, heartbeat: Heartbeat) -> list[MetricValue
         ("penstock_flushed_files", "Files synced to disk.", single(sources.flusher.synced_files)),
         (
             "penstock_unhandled_errors",
-            "Exceptions in background tasks and callbacks that no code handled. Each is a bug.",
+            "Exceptions that no code handled, or that were contained to one request or partition. Each is a bug.",
             single(sources.unhandled_errors.count),
         ),
         ("penstock_loop_stalls", "Event loop stalls of more than 50 ms.", single(heartbeat.stalls)),
@@ -225,6 +230,11 @@ def state_gauges(sources: Sources, heartbeat: Heartbeat) -> list[MetricValues]:
             "penstock_share_dead_letters_pending",
             "Records of share groups that await their dead letters.",
             single(sources.share.pending_letters),
+        ),
+        (
+            "penstock_coordinator_shards_failed",
+            "Coordinator shards that this broker owns and cannot load; their groups and transactions wait.",
+            single(len(sources.failed_shards())),
         ),
         ("penstock_connections", "Open connections.", single(server.connections)),
         ("penstock_connections_paused", "Connections whose reading is paused.", single(server.paused)),
