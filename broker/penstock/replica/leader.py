@@ -323,7 +323,7 @@ class Leader(Partition):
             self.start_watching()
 
     def check_lagging(self, now_ms: int, max_lag_ms: int) -> bool:
-        """Propose to remove followers that lag for longer than `max_lag_ms`. Returns whether to go on."""
+        """Propose to remove followers that lag for longer than `max_lag_ms`. Returns whether to check again."""
         isr = self.isr
         if isr is None or self.ended or self.log.failed is not None:
             self.watched = False
@@ -370,7 +370,7 @@ class Leader(Partition):
             listener.on_append(True)
 
     def start_watching(self) -> None:
-        """Have the ISR checked periodically."""
+        """Request periodic checks of the ISR."""
         if not self.watched:
             self.watched, self.watched_ms = True, self.clock.boot_ms()
             self.host.watch(self)

@@ -132,8 +132,8 @@ class SharePartition:
         """Start to order records by key, if the group does."""
         self._order = KeyOrder(self.window) if self.limits.is_ordered else None
         self._awaited_write = self._next_write if self.is_dirty else self.in_flight_write
-        """Number of the write before which nothing is delivered in order: records may be done that the store does not
-        have as done, and the index would not have them."""
+        """Number of the write that must complete before delivery in order starts: until then, records may be done here
+        and not in the store, and the index of keys does not contain them."""
 
     @property
     def start_offset(self) -> int:
@@ -168,8 +168,8 @@ class SharePartition:
     # --- acquisition
 
     def next_fetch_offset(self) -> int | None:
-        """Return the offset from which to read the log for `acquire`; None while all locks are in use, or while nothing
-        is delivered in order."""
+        """Return the offset from which to read the log for `acquire`; None while all locks are in use, or until the
+        write that delivery in order awaits has completed."""
         window, order = self.window, self._order
         if order is not None and self._awaited_write:
             return None
@@ -376,7 +376,7 @@ class SharePartition:
         return end_of_delay(now_ms, policy.delay_ms(run.delivery_count) if delay_ms == GROUP_BACKOFF else delay_ms)
 
     def _move(self, run: Run, state: RecordState, is_durable: bool = False) -> None:
-        """Change the state of a run. A run that is done frees its keys once the store has that."""
+        """Change the state of a run. A run in a final state frees its keys once that state is stored."""
         self.window.move(run, state)
         if self._order is not None and not state.is_open:
             remove = self._order.remove if is_durable else self._order.remove_when_written
@@ -387,7 +387,7 @@ class SharePartition:
             self._first_available = min(self._first_available, run.first)
 
     def _free_keys(self, write: int, is_durable: bool) -> None:
-        """Let the records be delivered whose predecessors are done, if the store has that now."""
+        """Make records available whose predecessors of the same key are done, if a write has now stored that."""
         if self._order is None:
             return
         self._order.complete_write(is_durable)

@@ -15,6 +15,7 @@ import msgspec
 from penstock_spark.jobs.run import reading, topics, writing
 from penstock_spark.jobs.run.batches import query_id
 from penstock_spark.jobs.run.destinations import DDL, Destination, batch_size, describe, record_size
+from penstock_spark.jobs.run.query_progress import QueryWithProgress
 from penstock_spark.jobs.spec import conditions
 from penstock_spark.jobs.spec.kinds import DlqReplay
 from penstock_spark.jobs.spec.naming import DLQ, OFFSET, PARTITION, REASON, REPLAYS, TOPIC, group
@@ -109,11 +110,11 @@ class ReplaySink:
         rows.write.format("penstock").mode("append").options(**options).save()
 
 
-class ReplayQuery:
+class ReplayQuery(QueryWithProgress):
     """A query whose progress includes the counts of `ReplaySink`."""
 
     def __init__(self, query: StreamingQuery, counts: Mapping[int, Mapping[str, int]]) -> None:
-        self._query = query
+        super().__init__(query)
         self._counts = counts
 
     @property
@@ -123,19 +124,6 @@ class ReplayQuery:
             {**progress, "observedMetrics": {"penstock": self._counts.get(progress["batchId"], {})}}
             for progress in self._query.recentProgress
         ]
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """The query's status."""
-        return self._query.status
-
-    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
-        """Wait until the query ends; return whether it ended within `timeout` seconds."""
-        return self._query.awaitTermination(timeout)
-
-    def stop(self) -> None:
-        """Stop the query."""
-        self._query.stop()
 
 
 def with_origin(records: DataFrame) -> DataFrame:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from penstock_spark.jobs.run import reading, writing
 from penstock_spark.jobs.run.batches import RangePlan, ReadPlan
 from penstock_spark.jobs.run.data_files import is_text
+from penstock_spark.jobs.run.query_progress import QueryWithProgress
 from penstock_spark.jobs.run.sinks import FileSink, file_sink
 from penstock_spark.jobs.spec.naming import group
 from penstock_spark.jobs.spec.specs import DecodingSpec
@@ -106,30 +107,17 @@ class RangeSink:
         self.rows.pop(number - MAX_KEPT_BATCHES, None)
 
 
-class CountedQuery:
+class CountedQuery(QueryWithProgress):
     """A query of ranges whose progress has the rows that tasks counted; Spark counts ranges."""
 
     def __init__(self, query: StreamingQuery, rows: Mapping[int, int]) -> None:
-        self._query = query
+        super().__init__(query)
         self._rows = rows
 
     @property
     def recentProgress(self) -> Sequence[Mapping[str, Any]]:  # noqa: N802
         """The query's recent progress, with rows as `numInputRows`."""
         return [self._counted(progress) for progress in self._query.recentProgress]
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """The query's status."""
-        return self._query.status
-
-    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
-        """Wait until the query ends; return whether it ended within `timeout` seconds."""
-        return self._query.awaitTermination(timeout)
-
-    def stop(self) -> None:
-        """Stop the query."""
-        self._query.stop()
 
     def _counted(self, progress: Any) -> Mapping[str, Any]:
         if not progress["numInputRows"]:
