@@ -28,6 +28,9 @@ class FetchedPartitions:
 
 def by_topic(found: list[tuple[FetchTarget, FetchedPartition]]) -> list[tuple[Topic, list[FetchedPartition]]]:
     """Group results by topic. Neighbours mostly share their topic object."""
+    if len(found) == 1:
+        ((target, fetched),) = found
+        return [(target.topic, [fetched])]
     topics: dict[Topic, list[FetchedPartition]] = {}
     last: Topic | None = None
     group: list[FetchedPartition] = []

@@ -11,7 +11,7 @@ import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.config.topic import AS_PRODUCED, EVERY_RECORD, NO_VALIDATION, TopicConfig
+from penstock.config.topic import AS_PRODUCED, EVERY_RECORD, NO_VALIDATION
 from penstock.replica.inspection import Inspection, inspect, inspect_fully, needs_codec
 from penstock.replica.leader import Leader
 from penstock.wire.batch import CODEC_MASK, HEADER_SIZE, read_header
@@ -64,13 +64,14 @@ class Inspections:
             self.executor.shutdown(wait=False, cancel_futures=True)
 
 
-def needs_inspection(config: TopicConfig, frame: memoryview, start: int, size: int) -> bool:
+def needs_inspection(partition: Leader, frame: memoryview, start: int, size: int) -> bool:
     """Return whether the batch at `start` of the frame must be inspected before its append."""
     if size < HEADER_SIZE:
         return False
     codec = frame[start + CODEC_OFFSET] & CODEC_MASK
-    if codec >= len(MAX_RATIO):
+    if (not codec and partition.checks_only_ends) or codec >= len(MAX_RATIO):
         return False
+    config = partition.config
     if config.compression_codec != AS_PRODUCED and needs_codec(config, codec):
         return True
     if config.cleanup_compact or config.delivery_schedule_enable or config.record_validation == EVERY_RECORD:

@@ -106,7 +106,7 @@ class ProduceApi:
             return self.handle_template_batches(connection, frame, template)
         batch = frame[start : start + size]
         inspection = None
-        if needs_inspection(leader.config, frame, start, size):
+        if needs_inspection(leader, frame, start, size):
             inspection = self.inspections.inline(leader, batch)
             if inspection is None:
                 return self.handle_template_batches(connection, frame, template)

@@ -73,7 +73,7 @@ class ProduceBacklog:
                     continue
                 if partition.log.active is None:
                     new_logs.append(partition.log)
-                if needs_inspection(partition.config, frame, place.start, place.size):
+                if needs_inspection(partition, frame, place.start, place.size):
                     with frame[place.start : place.start + place.size] as batch:
                         found = self.inspections.inline(partition, batch)
                     if found is None:

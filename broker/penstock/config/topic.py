@@ -243,6 +243,16 @@ class TopicConfig:
         """Return whether each batch is flushed before it is acknowledged."""
         return self.flush_messages <= 1
 
+    @property
+    def checks_only_ends(self) -> bool:
+        """Return whether the check of an uncompressed batch's first and last record is all that a broker does."""
+        return (
+            self.record_validation == ENDS
+            and self.compression_codec == AS_PRODUCED
+            and not self.cleanup_compact
+            and not self.delivery_schedule_enable
+        )
+
     def contradiction(self) -> str | None:
         """Return which settings contradict each other; None if they are consistent."""
         if self.delivery_delay_ms and self.cleanup_compact:

@@ -106,17 +106,38 @@ def inspect(
             refusal = scheduled
     except DecompressedTooLarge:
         raise
-    except MalformedMessage as e:  # not retriable: the CRC is valid, so a retry has the same bytes
-        return Inspection(Appended(ErrorCode.INVALID_RECORD, message=f"the batch's records are damaged: {e}"))
+    except MalformedMessage as e:
+        return damaged(e)
     if refusal is not None:
         return Inspection(refusal)
     return recompressed(batch, header, data, config) if recompress else VALID
 
 
-def inspect_fully(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: str, now_ms: int) -> Inspection:
-    """Inspect a batch with the topic's decompression limit; reject batches above it."""
+def damaged(error: MalformedMessage) -> Inspection:
+    """Return the rejection of a batch that cannot be parsed. Not retriable: as its CRC is valid, a retry has the same
+    bytes."""
+    return Inspection(Appended(ErrorCode.INVALID_RECORD, message=f"the batch's records are damaged: {error}"))
+
+
+def inspect_fully(
+    batch: memoryview,
+    header: BatchHeader,
+    config: TopicConfig,
+    topic: str,
+    now_ms: int,
+    checks_only_ends: bool = False,
+) -> Inspection:
+    """Inspect a batch with the topic's decompression limit; reject batches above it.
+
+    `checks_only_ends` is the config's property if the caller has it at hand: most small batches need no more.
+    """
     try:
+        if checks_only_ends and not header.attributes & CODEC_MASK:
+            check_ends(batch[HEADER_SIZE:], header.record_count, header.last_offset_delta)
+            return VALID
         return inspect(batch, header, config, topic, now_ms)
+    except MalformedMessage as e:
+        return damaged(e)
     except DecompressedTooLarge as e:
         message = f"{e}; the limit is {MAX_GROWTH} times max.message.bytes and 256 MiB: send smaller batches"
         return Inspection(Appended(ErrorCode.MESSAGE_TOO_LARGE, message=message))

@@ -131,7 +131,7 @@ class Leader(Partition):
             if refusal is not None:
                 return refusal
         if inspection is None:
-            inspection = inspect_fully(batch, header, self.config, self.name, now_ms)
+            inspection = inspect_fully(batch, header, self.config, self.name, now_ms, self.checks_only_ends)
         if inspection.refusal is not None:
             return inspection.refusal
         if header.producer_id >= 0:

@@ -77,6 +77,7 @@ class Partition:
     """A role of this broker for one partition in one leader epoch."""
 
     __slots__ = (
+        "checks_only_ends",
         "clock",
         "config",
         "deleted",
@@ -117,6 +118,7 @@ class Partition:
         self.log, self.producers, self.clock = log, producers, clock
         self.config: TopicConfig = log.config
         self.flushes_each_batch = log.config.flushes_each_batch
+        self.checks_only_ends = log.config.checks_only_ends
         assert high_watermark <= log.end_offset, f"{high_watermark} is past the end of {log}"
         self.high_watermark = high_watermark
         self.delivery: PartitionDelivery | None = None
@@ -206,6 +208,7 @@ class Partition:
     def reconfigure(self, config: TopicConfig) -> None:
         """Apply new topic settings. Data that they count as written counts at once."""
         self.config, self.flushes_each_batch = config, config.flushes_each_batch
+        self.checks_only_ends = config.checks_only_ends
         self.log.reconfigure(config)
         self.on_flushed(self.log)
 

@@ -102,7 +102,10 @@ class DecoderWriter:
         self.fixed_run(run, body)
         if self.flexible:
             body += self.tags(cls)
-        arguments = ", ".join(f"{f.name}={f.name}" for f in fields)
+        names = [f.name for f in fields]
+        # msgspec takes arguments by position with less work.
+        is_prefix = names == list(cls.__struct_fields__[: len(names)])
+        arguments = ", ".join(names if is_prefix else [f"{name}={name}" for name in names])
         body.append(f"m = {cls.__name__}({arguments})")
         if self.flexible:
             body += ["if tags:", "    for k, v in tags.items(): setattr(m, k, v)"]
@@ -171,6 +174,8 @@ class DecoderWriter:
         lines += ["if n < 0:"]
         lines.append(f"    {name} = None" if field.nullable else f"    raise bad('{name} is null')")
         lines += [
+            "elif n == 0:",
+            f"    {name} = []",
             "else:",
             f"    if n * {least} > len(b) - o: raise bad('{name} has more elements than the frame can contain')",
             "    left[0] -= n",
@@ -188,16 +193,16 @@ class DecoderWriter:
 
     def tags(self, cls: type[Message]) -> list[str]:
         """Return lines that decode known tagged fields into `tags` and skip unknown ones."""
-        lines = ["tags = None", "n = b[o]", "o += 1", "if n > 127: n, o = uvarint(b, o - 1)"]
-        lines += ["tags_left = n", "while tags_left > 0:", "    tags_left -= 1"]
-        lines += ["    tag, o = uvarint(b, o)", "    size, o = uvarint(b, o)", "    stop = o + size"]
-        lines += ["    if stop > len(b): raise bad('a tagged field is longer than the frame')"]
+        lines = ["tags = None", "n = b[o]", "o += 1", "if n:"]
+        lines += ["    if n > 127: n, o = uvarint(b, o - 1)", "    for _ in range(n):"]
+        lines += ["        tag, o = uvarint(b, o)", "        size, o = uvarint(b, o)", "        stop = o + size"]
+        lines += ["        if stop > len(b): raise bad('a tagged field is longer than the frame')"]
         for index, field in enumerate(tagged_fields(cls, self.version)):
-            lines.append(f"    {'el' if index else ''}if tag == {field.tag}:")
-            lines += ["        " + line for line in self.value(field)]
-            lines += [f"        if o != stop: raise bad('tagged field {field.name} has a wrong size')"]
-            lines += ["        if tags is None: tags = {}", f"        tags['{field.name}'] = {field.name}"]
-        lines.append("    o = stop")
+            lines.append(f"        {'el' if index else ''}if tag == {field.tag}:")
+            lines += ["            " + line for line in self.value(field)]
+            lines += [f"            if o != stop: raise bad('tagged field {field.name} has a wrong size')"]
+            lines += ["            if tags is None: tags = {}", f"            tags['{field.name}'] = {field.name}"]
+        lines.append("        o = stop")
         return lines
 
 

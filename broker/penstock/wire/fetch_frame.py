@@ -115,10 +115,12 @@ def set_throttle_time(parts: Sequence[bytearray | StoredRecords], version: int, 
 
 def array_length(out: bytearray, length: int, flexible: bool) -> None:
     """Append an array length."""
-    if flexible:
-        write_uvarint(out, length + 1)
-    else:
+    if not flexible:
         out += I32.pack(length)
+    elif length < 0x7F:
+        out.append(length + 1)
+    else:
+        write_uvarint(out, length + 1)
 
 
 def topic_key(out: bytearray, topic: str | UUID, flexible: bool) -> None:
@@ -127,10 +129,13 @@ def topic_key(out: bytearray, topic: str | UUID, flexible: bool) -> None:
         out += topic.bytes
         return
     name = topic.encode()
-    if flexible:
-        write_uvarint(out, len(name) + 1)
+    size = len(name)
+    if not flexible:
+        out += I16.pack(size)
+    elif size < 0x7F:
+        out.append(size + 1)
     else:
-        out += I16.pack(len(name))
+        write_uvarint(out, size + 1)
     out += name
 
 

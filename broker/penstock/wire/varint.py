@@ -27,7 +27,11 @@ def write_uvarint(out: bytearray, value: int) -> None:
     if value < 0x80:
         out.append(value)
         return
-    if 0x4000 <= value < 0x200000:  # typical sizes of records fields
+    if value < 0x4000:
+        out.append(value & 0x7F | 0x80)
+        out.append(value >> 7)
+        return
+    if value < 0x200000:  # typical sizes of records fields
         out += bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
         return
     while value > 0x7F:
@@ -41,6 +45,10 @@ def read_varlong(buffer: Buffer, offset: int) -> tuple[int, int]:
     byte = buffer[offset]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), offset + 1
+    second = buffer[offset + 1]
+    if second < 0x80:  # lengths of records of 64 bytes to 8 KiB
+        byte = byte & 0x7F | second << 7
+        return (byte >> 1) ^ -(byte & 1), offset + 2
     value = shift = 0
     while shift < 70:
         byte = buffer[offset]

@@ -35,6 +35,9 @@ def test_a_signed_number_comes_back(value: int) -> None:
         (64, "8001"),
         (-65, "8101"),
         (300, "d804"),
+        (8191, "fe7f"),
+        (-8192, "ff7f"),
+        (8192, "808001"),
         (2147483647, "feffffff0f"),
     ],
 )
@@ -42,6 +45,26 @@ def test_signed_numbers_are_in_zigzag_order(value: int, encoded: str) -> None:
     out = bytearray()
     write_varlong(out, value)
     assert out.hex() == encoded
+    assert read_varlong(out, 0) == (value, len(out))
+
+
+@pytest.mark.parametrize(
+    ("value", "encoded"),
+    [
+        (127, "7f"),
+        (128, "8001"),
+        (300, "ac02"),
+        (16_383, "ff7f"),
+        (16_384, "808001"),
+        (2_097_151, "ffff7f"),
+        (2_097_152, "80808001"),
+    ],
+)
+def test_an_unsigned_number_has_no_byte_too_many(value: int, encoded: str) -> None:
+    out = bytearray()
+    write_uvarint(out, value)
+    assert out.hex() == encoded
+    assert read_uvarint(out, 0) == (value, len(out))
 
 
 @pytest.mark.parametrize("data", ["ffffffff1f", "8080808010", "ffffffffff01", "808080808000"])
