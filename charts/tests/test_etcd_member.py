@@ -1,5 +1,5 @@
-"""A member of the companion etcd that lost its volume, on real etcd processes: they start with the arguments and the
-environment of the rendered StatefulSet, and the operator's plan replaces the member."""
+"""The members of the companion etcd on real etcd processes, which start with the arguments and the environment of the
+rendered StatefulSet: the operator's plan replaces a member that lost its volume, and changes their number."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from penstock_charts import render
 
 from penstock.state.etcd.binary import find_etcd
 from penstock_operator.brokers.etcd_client import EtcdClient
+from penstock_operator.clusters.store_observer import observed_endpoints
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.model.parse import parse
 from penstock_operator.pki.authority import CertificateRequest, create_authority, issue
@@ -33,16 +34,20 @@ from penstock_operator.ports.state_store import StateStoreError, StateStoreRepor
 from penstock_operator.reconcile.cluster.actions import (
     AddStoreMember,
     ApplyObject,
+    MoveStoreLeader,
+    PromoteStoreMember,
     RemoveStoreMember,
     RestartStorePod,
+    ScaleStore,
 )
 from penstock_operator.reconcile.cluster.observed import ObservedCluster
 from penstock_operator.reconcile.cluster.observed_store import ObservedStore, ObservedStorePod
-from penstock_operator.reconcile.cluster.store import StorePlan, plan_store
+from penstock_operator.reconcile.cluster.store import plan_store
+from penstock_operator.reconcile.cluster.store_members import StorePlan
 from penstock_operator.specs import companion
 
-HOSTS = ["127.0.1.2", "127.0.1.3", "127.0.1.4"]
-NAMES = [f"penstock-etcd-{ordinal}" for ordinal in range(3)]
+HOSTS = [f"127.0.1.{number}" for number in range(2, 7)]
+NAMES = [f"penstock-etcd-{ordinal}" for ordinal in range(len(HOSTS))]
 LOST = 1
 PATIENCE_S = 60
 PLAINTEXT = ("--set", "etcd.companion.allowPlaintext=true")
@@ -67,18 +72,38 @@ def wait(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S)
 class StatefulSet:
     """Simulates Kubernetes for the pods of the set: processes with the container's arguments and environment."""
 
-    def __init__(self, helm: str, chart: Path, directory: Path, *options: str) -> None:
+    def __init__(self, helm: str, chart: Path, directory: Path, *options: str, members: int = 3) -> None:
         self.directory = directory
         self.reserved = {port: reserved_port() for port in ("2379", "2380", "2381")}
         self.ports = {port: one.getsockname()[1] for port, one in self.reserved.items()}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        documents = render(helm, chart, *options)
+        self.metadata: dict[str, Any] = {}
+        """Of the operator's ConfigMap."""
+        documents = render(helm, chart, *options, "--set", f"etcd.companion.replicas={members}")
+        self.replicas = members
         (found,) = [d for d in documents if d["kind"] == "StatefulSet"]
         (self.container,) = found["spec"]["template"]["spec"]["containers"]
         self.config_maps = {d["metadata"]["name"]: d["data"] for d in documents if d["kind"] == "ConfigMap"}
-        (body,) = [d for d in documents if d["kind"] == "Cluster"]
-        self.cluster = parse("Cluster", {**body, "metadata": {**body["metadata"], "uid": "u", "generation": 1}})
-        assert isinstance(self.cluster, Cluster)
+        (self.body,) = [d for d in documents if d["kind"] == "Cluster"]
+        self.want(members)
+
+    def want(self, members: int) -> None:
+        """Set the number of members in the Cluster."""
+        scheme = str(self.body["spec"]["etcd"]["endpoints"][0]).partition("://")[0]
+        endpoints = [f"{scheme}://{name}.queue.svc:2379" for name in NAMES[:members]]
+        spec = {**self.body["spec"], "etcd": {**self.body["spec"]["etcd"], "endpoints": endpoints}}
+        meta = {**self.body["metadata"], "uid": "u", "generation": 1}
+        cluster = parse("Cluster", {**self.body, "metadata": meta, "spec": spec})
+        assert isinstance(cluster, Cluster)
+        self.cluster = cluster
+
+    def scale(self, replicas: int) -> None:
+        """Start or stop the pods with the highest ordinals."""
+        self.replicas = replicas
+        for ordinal in [each for each in self.processes if each >= replicas]:
+            self.stop(ordinal)
+        for ordinal in range(replicas):
+            self.start(ordinal)
 
     def here(self, text: str, ordinal: int = 0) -> str:
         """Translate an argument of the container to one for a process on this machine."""
@@ -164,6 +189,7 @@ class Operator:
     def __init__(self, pods: StatefulSet) -> None:
         self.pods, self.client = pods, EtcdClient()
         self.done: list[str] = []
+        self.before: ObservedStore | None = None
 
     async def observe(self, endpoints: Sequence[str], access: ClientCertificate | None) -> StateStoreReport:
         found = await self.client.observe([self.pods.here(url) for url in endpoints], access)
@@ -181,18 +207,28 @@ class Operator:
 
     async def _step(self) -> StorePlan:
         cluster = self.pods.cluster
-        report = await self.observe(cluster.spec.etcd.endpoints, None)
+        report = await self.observe(observed_endpoints(cluster, self.before), None)
         name = companion.bootstrap_name("penstock-etcd")
         data = self.pods.config_maps.get(name)
-        there = None if data is None else {"metadata": {"ownerReferences": [{"uid": "u"}]}, "data": data}
-        store = ObservedStore(report, pods=tuple(self.pods.pod(n) for n in range(3)), bootstrap=there)
+        there = None if data is None else {"metadata": self.pods.metadata, "data": data}
+        pods = tuple(self.pods.pod(n) for n in range(self.pods.replicas))
+        store = self.before = ObservedStore(report, pods=pods, bootstrap=there, replicas=self.pods.replicas)
         plan = plan_store(cluster, ObservedCluster(now="2026-01-01T00:00:00Z", store=store))
         for action in plan.actions:
             match action:
                 case ApplyObject(resource, body) if resource == CONFIG_MAPS:
                     self.pods.config_maps[body["metadata"]["name"]] = body["data"]
+                    self.pods.metadata = body["metadata"]
                 case RemoveStoreMember(_, endpoint, member_id):
-                    await self.client.remove_member(self.pods.here(endpoint), None, member_id)
+                    with contextlib.suppress(StateStoreError):
+                        await self.client.remove_member(self.pods.here(endpoint), None, member_id)
+                case PromoteStoreMember(_, endpoint, member_id):
+                    with contextlib.suppress(StateStoreError):
+                        await self.client.promote_member(self.pods.here(endpoint), None, member_id)
+                case MoveStoreLeader(_, endpoint, member_id):
+                    await self.client.move_leader(self.pods.here(endpoint), None, member_id)
+                case ScaleStore(_, replicas):
+                    self.pods.scale(replicas)
                 case AddStoreMember(_, endpoint, peer_url):
                     # etcd adds no member in the first seconds after it lost one.
                     with contextlib.suppress(StateStoreError):
@@ -213,8 +249,7 @@ class Operator:
 
 @contextlib.contextmanager
 def started(etcd: StatefulSet) -> Iterator[StatefulSet]:
-    for ordinal in range(3):
-        etcd.start(ordinal)
+    etcd.scale(etcd.replicas)
     try:
         yield etcd
     finally:
@@ -225,9 +260,14 @@ def started(etcd: StatefulSet) -> Iterator[StatefulSet]:
 
 
 @pytest.fixture
-def etcd(helm: str, chart: Path, tmp_path: Path) -> Iterator[StatefulSet]:
-    with started(StatefulSet(helm, chart, tmp_path, *PLAINTEXT)) as members:
-        yield members
+def members() -> int:
+    return 3
+
+
+@pytest.fixture
+def etcd(helm: str, chart: Path, tmp_path: Path, members: int) -> Iterator[StatefulSet]:
+    with started(StatefulSet(helm, chart, tmp_path, *PLAINTEXT, members=members)) as found:
+        yield found
 
 
 def member_ids(etcd: StatefulSet, asked: int = 0) -> dict[str, str]:
@@ -248,7 +288,7 @@ def test_a_member_whose_volume_was_lost_is_replaced_by_the_operator(etcd: Statef
     operator.done.clear()
     operator.until_healthy()
     steps = list(dict.fromkeys(operator.done))
-    assert steps == ["RemoveStoreMember", "AddStoreMember", "ApplyObject", "RestartStorePod"]
+    assert steps == ["RemoveStoreMember", "AddStoreMember", "ApplyObject", "RestartStorePod", "PromoteStoreMember"]
     after = member_ids(etcd, LOST)
     assert {name for name in after if after[name] != before[name]} == {NAMES[LOST]}
     assert etcd.ask(LOST, "kv/range", {"key": "QQ=="})["kvs"][0]["value"] == "QQ=="
@@ -291,3 +331,38 @@ def test_members_accept_each_other_from_addresses_that_no_name_of_their_certific
     with started(StatefulSet(helm, chart, tmp_path)) as members:
         wait(lambda: all(map(members.is_ready, range(3))), "the members did not connect")
         assert not [each for each in range(3) if "rejected connection" in members.log(each).read_text()]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("members", [1])
+def test_the_number_of_members_grows_and_shrinks_in_place_without_a_lost_write(etcd: StatefulSet) -> None:
+    operator = Operator(etcd)
+    operator.until_healthy()
+    written = 0
+    for wanted in (3, 5, 3, 1):
+        operator.done.clear()
+        before = set(member_ids(etcd).values())
+        if wanted < len(before):  # the member that goes first leads
+            target = {"targetID": member_ids(etcd)[NAMES[len(before) - 1]]}
+            leader = etcd.ask(0, "maintenance/status", {})["leader"]
+            asked = next(n for n in etcd.processes if member_ids(etcd)[NAMES[n]] == leader)
+            etcd.ask(asked, "maintenance/transfer-leadership", target)
+        etcd.want(wanted)
+        deadline = time.monotonic() + 4 * PATIENCE_S
+        while (plan := operator.step()).is_healthy is not True or plan.actions:
+            assert time.monotonic() < deadline, plan
+            with contextlib.suppress(OSError):  # as the leader changes
+                etcd.ask(0, "kv/put", {"key": "QQ==", "value": "QQ=="})
+                written += 1
+            time.sleep(0.1)
+        assert sorted(member_ids(etcd)) == NAMES[:wanted]
+        assert sorted(etcd.processes) == list(range(wanted))
+        after = set(member_ids(etcd).values())
+        assert after < before or before < after, "the others keep their membership"
+        expected = "PromoteStoreMember" if wanted > len(before) else "MoveStoreLeader"
+        assert expected in operator.done
+        for ordinal in range(wanted):
+            found = etcd.ask(ordinal, "kv/range", {"key": "QQ=="})["kvs"][0]
+            assert int(found["version"]) >= written, "a write that etcd acknowledged is lost"
+        for ordinal in range(wanted, len(NAMES)):  # a volume with old data would be refused
+            shutil.rmtree(etcd.data(ordinal).parent, ignore_errors=True)

@@ -186,9 +186,9 @@ def test_etcd_and_brokers_share_a_certificate_of_the_operator_by_default(helm: s
         return cluster["spec"]["etcd"], members["spec"]["template"]["spec"]
 
     etcd, pod = parts()
-    hosts = [f"penstock-etcd{suffix}.queue.svc" for suffix in ("", "-0", "-1", "-2")]
+    hosts = [f"penstock-etcd{suffix}.queue.svc" for suffix in ("", "-0", "-1", "-2", "-3", "-4")]
     assert etcd["certificate"] == {"secretName": "penstock-etcd-tls", "hosts": hosts}
-    assert etcd["endpoints"] == [f"https://{host}:2379" for host in hosts[1:]]
+    assert etcd["endpoints"] == [f"https://{host}:2379" for host in hosts[1:4]]
     assert pod["volumes"][0]["secret"]["secretName"] == "penstock-etcd-tls"
     assert "--client-cert-auth=true" in pod["containers"][0]["args"]
     assert "--peer-client-cert-auth=true" in pod["containers"][0]["args"]

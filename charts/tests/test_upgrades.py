@@ -42,7 +42,7 @@ Upgrade = Callable[..., str]
 def upgrade(helm: str, chart: Path, tmp_path: Path) -> Iterator[Upgrade]:
     """Return a function that renders with the StatefulSet `there` and returns helm's error, or ""."""
 
-    found: dict[str, Any] = {"/apis/apps/v1": KINDS}
+    found: dict[str, Any] = {"/apis/apps/v1": KINDS, "/api/v1": CORE_KINDS}
     with api_server(found) as url:
 
         def run(there: Document, *options: str) -> str:
@@ -72,8 +72,7 @@ def companion(helm: str, chart: Path, *options: str) -> Document:
             "etcd.mode=external,etcd.external.endpoints={http://other:2379}",
             "restore etcd.mode=companion, or install another release",
         ),
-        ("", "etcd.companion.replicas=1", "etcd.companion.replicas is fixed at the first install: it is 3, got 1"),
-        ("", "etcd.companion.replicas=5", "etcd.companion.replicas is fixed at the first install: it is 3, got 5"),
+        ("", "etcd.companion.replicas=1,cluster.enabled=false", "cannot change from 3 to 1 with cluster.enabled=false"),
         (PLAIN, TLS, "TLS of the companion etcd is fixed at the first install"),
         (TLS, "", "TLS of the companion etcd is fixed at the first install"),
         (TLS, PLAIN, "TLS of the companion etcd is fixed at the first install"),
@@ -102,6 +101,8 @@ def test_what_the_companion_etcd_would_not_survive_or_kubernetes_refuse_is_refus
         (PLAIN, SECURED),
         (TLS, f"{TLS},etcd.companion.tlsSecret=another"),
         ("etcd.companion.replicas=1", "etcd.companion.replicas=1"),
+        ("", "etcd.companion.replicas=5"),
+        ("", "etcd.companion.replicas=1"),
     ],
 )
 def test_an_upgrade_that_changes_none_of_that_goes_on(
@@ -110,18 +111,25 @@ def test_an_upgrade_that_changes_none_of_that_goes_on(
     assert upgrade(companion(helm, chart, "--set", first), "--set", then) == ""
 
 
-@pytest.mark.parametrize(("members", "words"), [(3, ""), (1, "it is 3, got 1")])
-def test_an_upgrade_while_the_operator_has_stopped_etcd_goes_on_with_as_many_members(
-    helm: str, chart: Path, tmp_path: Path, members: int, words: str
+@pytest.mark.parametrize(
+    ("running", "wanted", "replicas"), [(3, 5, 3), (5, 3, 5), (2, 3, 2), (3, 1, 3), (0, 3, 3), (0, 1, 1)]
+)
+def test_another_number_of_members_goes_to_the_cluster_and_the_operator_changes_the_pods(
+    helm: str, chart: Path, running: int, wanted: int, replicas: int
 ) -> None:
     there = companion(helm, chart)
-    there["spec"]["replicas"] = 0
+    there["spec"]["replicas"] = running
     bootstrap = next(d for d in render(helm, chart) if d["metadata"]["name"] == "penstock-etcd-bootstrap")
     found: dict[str, Any] = {"/apis/apps/v1": KINDS, "/api/v1": CORE_KINDS, WHERE: there, BOOTSTRAP: bootstrap}
     with api_server(found) as url:
-        message = refused_beside(url, helm, chart, tmp_path, "--set", f"etcd.companion.replicas={members}")
-    assert words in message
-    assert bool(words) == bool(message), message
+        made = render(
+            helm, chart, "--kube-apiserver", url, "--dry-run=server", "--set", f"etcd.companion.replicas={wanted}"
+        )
+    by_name = {(d["kind"], d["metadata"]["name"]): d for d in made}
+    assert by_name["StatefulSet", "penstock-etcd"]["spec"]["replicas"] == replicas
+    assert len(by_name["Cluster", "penstock"]["spec"]["etcd"]["endpoints"]) == wanted
+    assert by_name["ConfigMap", "penstock-etcd-bootstrap"]["data"] == bootstrap["data"], "members form a cluster once"
+    assert ("Service", "penstock-etcd-4") in by_name, "a member that is to be removed needs its name until then"
 
 
 @pytest.mark.parametrize(

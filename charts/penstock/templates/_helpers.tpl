@@ -251,14 +251,8 @@ podAntiAffinity:
 {{- $companion := .root.Values.etcd.companion -}}
 {{- $name := .name -}}
 {{- $members := int .there.spec.replicas -}}
-{{- /* Hibernation or a restore has stopped the members. */ -}}
-{{- if eq $members 0 -}}
-{{- with lookup "v1" "ConfigMap" .root.Release.Namespace (printf "%s-bootstrap" $name) -}}
-{{- $members = len (splitList "," .data.ETCD_INITIAL_CLUSTER) -}}
-{{- end -}}
-{{- end -}}
-{{- if ne $members (int $companion.replicas) -}}
-{{- fail (printf "etcd.companion.replicas is fixed at the first install: it is %d, got %d; restore the value" $members (int $companion.replicas)) -}}
+{{- if and (not .root.Values.cluster.enabled) (ne $members (int $companion.replicas)) -}}
+{{- fail (printf "etcd.companion.replicas cannot change from %d to %d with cluster.enabled=false: the operator changes the members of a Cluster only; restore the value" $members (int $companion.replicas)) -}}
 {{- end -}}
 {{- $other := ternary "http" "https" (eq (include "penstock.etcdScheme" .root) "https") -}}
 {{- range .there.spec.template.spec.containers -}}
@@ -277,6 +271,22 @@ podAntiAffinity:
 {{- fail (printf "etcd.companion.storage.className is fixed at the first install: it is %q, got %q; restore the value" (default "" .spec.storageClassName) (default "" $companion.storage.className)) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Replicas of the companion's StatefulSet: as many as there are, because the operator adds and removes the members one
+     at a time. Without replicas, hibernation or a restore has stopped them, and the operator starts them again. */}}
+{{- define "penstock.etcdReplicas" -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-etcd" (include "penstock.fullname" .)) -}}
+{{- default (int .Values.etcd.companion.replicas) (int (default dict $there.spec).replicas) -}}
+{{- end -}}
+
+{{/* Number of members that form the cluster: that of the first install. */}}
+{{- define "penstock.etcdFirstMembers" -}}
+{{- $found := int .Values.etcd.companion.replicas -}}
+{{- with lookup "v1" "ConfigMap" .Release.Namespace (printf "%s-etcd-bootstrap" (include "penstock.fullname" .)) -}}
+{{- $found = len (splitList "," .data.ETCD_INITIAL_CLUSTER) -}}
+{{- end -}}
+{{- $found -}}
 {{- end -}}
 
 {{/* Size in the claim template of the companion: that of the first install, because Kubernetes does not change the claim

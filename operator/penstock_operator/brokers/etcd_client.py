@@ -23,6 +23,9 @@ REQUEST_TIMEOUT_S = 5.0
 """Timeout of requests that need a quorum: longer than an election; the status of the brokers waits for them."""
 MAX_RESPONSE_BYTES = 1 << 20
 MAX_CONCURRENT_REQUESTS = 16
+NOT_LEARNER = "can only promote a learner member"
+NOT_IN_SYNC = f"{NOT_LEARNER} which is in sync with leader"
+"""Errors of etcd."""
 ATTEMPTS = 2
 """Members that are asked for the member list, one after the other."""
 
@@ -55,8 +58,22 @@ class EtcdClient(StateStoreClient):
         await self._change(endpoint, access, "cluster/member/remove", {"ID": str(member_id)}, "member not found")
 
     async def add_member(self, endpoint: str, access: ClientCertificate | None, peer_url: str) -> None:
-        """Add a member; one that exists is no error. Raises `StateStoreError`."""
-        await self._change(endpoint, access, "cluster/member/add", {"peerURLs": [peer_url]}, "Peer URLs already exists")
+        """Add a learner; one that exists is no error. Raises `StateStoreError`."""
+        body = {"peerURLs": [peer_url], "isLearner": True}
+        await self._change(endpoint, access, "cluster/member/add", body, "Peer URLs already exists")
+
+    async def promote_member(self, endpoint: str, access: ClientCertificate | None, member_id: int) -> None:
+        """Let a learner vote; one that votes is no error. Raises `StateStoreError`, which is passing while the learner
+        is not in sync with the leader."""
+        try:
+            await self._change(endpoint, access, "cluster/member/promote", {"ID": str(member_id)}, NOT_LEARNER)
+        except StateStoreError as e:
+            raise StateStoreError(str(e), is_passing=e.is_passing or NOT_IN_SYNC in str(e)) from None
+
+    async def move_leader(self, endpoint: str, access: ClientCertificate | None, member_id: int) -> None:
+        """Let the leader hand over to another member. Raises `StateStoreError`."""
+        async with session(access) as connected:
+            await request(connected, endpoint, "maintenance/transfer-leadership", {"targetID": str(member_id)})
 
     async def _change(
         self, endpoint: str, access: ClientCertificate | None, path: str, body: dict[str, Any], done: str
@@ -65,7 +82,7 @@ class EtcdClient(StateStoreClient):
             try:
                 await request(connected, endpoint, path, body)
             except StateStoreError as e:
-                if done not in str(e):
+                if not str(e).endswith(done):
                     raise
 
 

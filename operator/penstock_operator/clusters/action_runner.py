@@ -27,7 +27,9 @@ from penstock_operator.reconcile.cluster.actions import (
     ExpandClaim,
     IssueCertificate,
     MovePod,
+    MoveStoreLeader,
     PromoteAuthority,
+    PromoteStoreMember,
     ReassignPartitions,
     RemoveStoreMember,
     RestartPod,
@@ -128,7 +130,10 @@ class ActionRunner:
                 events += await self._create_pod(namespace, body, event)
             case CreateRestorePod(body):
                 await self._create_pod(namespace, body, None)
-            case RemoveStoreMember() | AddStoreMember() | RestartStorePod() | ScaleStore():
+            case (
+                RemoveStoreMember() | AddStoreMember() | PromoteStoreMember() | MoveStoreLeader()
+                | RestartStorePod() | ScaleStore()
+            ):  # fmt: skip
                 events += await self._store.run(cluster, action)
             case (
                 CreateAuthority() | PromoteAuthority() | DropAuthority() | IssueCertificate() | CreateEtcdCertificate()

@@ -27,6 +27,8 @@ from penstock_operator.reconcile.cluster.actions import (
     ClusterAction,
     CreateRestorePod,
     MovePod,
+    MoveStoreLeader,
+    PromoteStoreMember,
     RemoveStoreMember,
     RestartPod,
     RestartStorePod,
@@ -39,7 +41,7 @@ from penstock_operator.reconcile.plan import ReconcilePlan
 
 NEED_FRESH_DATA = (
     RestartPod, MovePod, ScaleDownStatefulSet, RemoveStoreMember, AddStoreMember, RestartStorePod, ScaleStore,
-    CreateRestorePod,
+    CreateRestorePod, PromoteStoreMember, MoveStoreLeader,
 )  # fmt: skip
 
 log = get_logger("penstock.operator.clusters")

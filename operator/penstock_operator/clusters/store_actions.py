@@ -9,6 +9,8 @@ from penstock_operator.ports.kube import PODS, STATEFUL_SETS, Kube, KubeEvent
 from penstock_operator.ports.state_store import StateStoreClient, StateStoreError
 from penstock_operator.reconcile.cluster.actions import (
     AddStoreMember,
+    MoveStoreLeader,
+    PromoteStoreMember,
     RemoveStoreMember,
     RestartStorePod,
     ScaleStore,
@@ -38,13 +40,19 @@ class StoreActionRunner:
 
     async def _run(self, cluster: Cluster, action: StoreAction) -> list[KubeEvent]:
         match action:
-            case RemoveStoreMember(name, endpoint, member_id):
+            case RemoveStoreMember(name, endpoint, member_id, why):
                 await self._store.remove_member(endpoint, await store_access(self._kube, cluster), member_id)
-                message = f"removed the membership {member_id:x} of {name}, which has lost its data"
+                message = f"removed the membership {member_id:x} of {name}: {why}"
                 return [KubeEvent("Normal", "StoreMemberRemoved", message)]
             case AddStoreMember(name, endpoint, peer_url):
                 await self._store.add_member(endpoint, await store_access(self._kube, cluster), peer_url)
                 return [KubeEvent("Normal", "StoreMemberAdded", f"added {name} as a new member of etcd")]
+            case PromoteStoreMember(name, endpoint, member_id):
+                await self._store.promote_member(endpoint, await store_access(self._kube, cluster), member_id)
+                return [KubeEvent("Normal", "StoreMemberPromoted", f"{name} is in sync, and votes from now on")]
+            case MoveStoreLeader(name, endpoint, member_id):
+                await self._store.move_leader(endpoint, await store_access(self._kube, cluster), member_id)
+                return [KubeEvent("Normal", "StoreLeaderMoved", f"{name} is the leader of etcd now")]
             case RestartStorePod(name, uid, why):
                 if await self._kube.delete(PODS, cluster.metadata.namespace, name, uid):
                     return [KubeEvent("Normal", "StoreMemberRestarted", f"restarting pod {name}: {why}")]

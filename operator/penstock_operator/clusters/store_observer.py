@@ -42,11 +42,12 @@ class StoreObserver:
         report, error = None, ""
         try:
             access = await store_access(self._kube, cluster)
-            report = await self._store.observe(cluster.spec.etcd.endpoints, access)
+            report = await self._store.observe(observed_endpoints(cluster, before), access)
         except StateStoreError as e:
             error = str(e)
         replicas, pod_spec = await self._stateful_set(cluster)
-        found = self.refresh(cluster, ObservedStore(report, error, replicas=replicas, pod_spec=pod_spec))
+        found = ObservedStore(report, error, replicas=replicas, pod_spec=pod_spec)
+        found = self.refresh(cluster, replace(found, next_claim=await self._next_claim(cluster, replicas)))
         found = replace(found, claims=await self._claims(cluster, found.pods, before))
         if not fresh:
             return found
@@ -84,13 +85,17 @@ class StoreObserver:
 
     async def _stateful_set(self, cluster: Cluster) -> tuple[int | None, Object]:
         """Return the replicas and the pod spec of the companion etcd if the cluster is or was hibernated, or if its
-        etcd has to be restored. A StatefulSet whose pods are not those of the Cluster does not count: the operator may
-        have more rights than the author of the Cluster."""
+        etcd has to be restored or to get another number of members. A StatefulSet whose pods are not those of the
+        Cluster does not count: the operator may have more rights than the author of the Cluster."""
         namespace, stateful_set = cluster.metadata.namespace, cluster.spec.etcd.stateful_set
         if stateful_set is None:
             return None, {}
         pods = self._objects.in_cluster(PODS, namespace, cluster.metadata.name)
-        is_complete = len(store_pods(cluster, pods)) >= len(cluster.spec.etcd.endpoints)
+        required = companion.required_pods(
+            self._objects.get(CONFIG_MAPS, namespace, companion.bootstrap_name(stateful_set))
+        )
+        wanted = len(cluster.spec.etcd.endpoints)
+        is_complete = len(store_pods(cluster, pods)) == wanted and required <= wanted
         if is_complete and names.HIBERNATE not in cluster.metadata.annotations and not is_restore_pending(cluster):
             return None, {}
         try:
@@ -102,6 +107,18 @@ class StoreObserver:
         labels, replicas = (template.get("metadata") or {}).get("labels") or {}, spec.get("replicas", 1)
         is_own = labels.get(names.CLUSTER_LABEL) == cluster.metadata.name
         return (replicas, template.get("spec") or {}) if is_own and isinstance(replicas, int) else (None, {})
+
+    async def _next_claim(self, cluster: Cluster, replicas: int | None) -> str:
+        """Return the claim that exists for the pod that the StatefulSet would add, or "". It has the data of an earlier
+        member."""
+        stateful_set = cluster.spec.etcd.stateful_set
+        if stateful_set is None or not replicas or replicas >= len(cluster.spec.etcd.endpoints):
+            return ""
+        name = companion.claim_name(stateful_set, replicas)
+        try:
+            return name if await self._kube.get(CLAIMS, cluster.metadata.namespace, name) is not None else ""
+        except KubeError:
+            return name
 
     def refresh(self, cluster: Cluster, found: ObservedStore) -> ObservedStore:
         """Return the observed state with pods and ConfigMap from the cache."""
@@ -115,6 +132,13 @@ class StoreObserver:
             pods=store_pods(cluster, bodies),
             bootstrap=self._objects.get(CONFIG_MAPS, namespace, companion.bootstrap_name(stateful_set)),
         )
+
+
+def observed_endpoints(cluster: Cluster, before: ObservedStore | None) -> tuple[str, ...]:
+    """Return the endpoints to observe: also those of members that have to be removed, by the last member list."""
+    listed = before.report.members if before is not None and before.report is not None else None
+    peer_urls = [url for member in listed or () for url in member.peer_urls]
+    return (*cluster.spec.etcd.endpoints, *companion.surplus_endpoints(cluster, peer_urls).values())
 
 
 def is_restore_pending(cluster: Cluster) -> bool:

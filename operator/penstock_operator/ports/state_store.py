@@ -1,4 +1,4 @@
-"""Interface to the etcd of a cluster: observation of members, and replacement of a lost one."""
+"""Interface to the etcd of a cluster: observation of members, and changes of the member list."""
 
 from __future__ import annotations
 
@@ -72,4 +72,11 @@ class StateStoreClient(Protocol):
         """Remove a member; one that does not exist is no error. Raises `StateStoreError`."""
 
     async def add_member(self, endpoint: str, access: ClientCertificate | None, peer_url: str) -> None:
-        """Add a member, which then has to be started; one that exists is no error. Raises `StateStoreError`."""
+        """Add a learner, which then has to be started; one that exists is no error. Raises `StateStoreError`."""
+
+    async def promote_member(self, endpoint: str, access: ClientCertificate | None, member_id: int) -> None:
+        """Let a learner vote; one that votes is no error. Raises `StateStoreError`, which is passing while the learner
+        is not in sync with the leader."""
+
+    async def move_leader(self, endpoint: str, access: ClientCertificate | None, member_id: int) -> None:
+        """Let the leader, which is at the endpoint, hand over to another member. Raises `StateStoreError`."""

@@ -12,7 +12,8 @@ from penstock_operator.reconcile.cluster.observed_nodes import read_node, read_r
 from penstock_operator.specs import companion, names
 
 SET = "p-etcd"
-URLS = [f"http://{SET}-{n}.{NS}.svc:2379" for n in range(3)]
+ALL_URLS = [f"http://{SET}-{n}.{NS}.svc:2379" for n in range(5)]
+URLS = ALL_URLS[:3]
 REJOIN = companion.bootstrap_name(SET)
 START_S = 1.0
 
@@ -20,11 +21,13 @@ START_S = 1.0
 class StoreWorld(World):
     """Pods of members become ready `START_S` after their creation if etcd starts then. `stuck` members never do."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: int = len(URLS)) -> None:
         super().__init__()
-        self.store = InMemoryStateStore(URLS)
+        self.store = InMemoryStateStore(ALL_URLS[:members])
         self.start()
-        self.empty: set[int] = set()
+        self.members = members
+        """Number of pods without a StatefulSet."""
+        self.empty: set[int] = set(range(members, len(ALL_URLS)))
         """Members without data."""
         self.stuck: set[int] = set()
         self.pinned: dict[int, str] = {}
@@ -36,12 +39,12 @@ class StoreWorld(World):
     def pods(self) -> None:
         super().pods()
         there = self.kube.read(STATEFUL_SETS, NS, SET)
-        replicas = len(URLS) if there is None else there["spec"]["replicas"]
-        for ordinal, url in enumerate(URLS):
+        replicas = self.members if there is None else there["spec"]["replicas"]
+        for ordinal, url in enumerate(ALL_URLS):
             if ordinal >= replicas:
                 if (PODS, NS, f"{SET}-{ordinal}") in self.kube.stored:
                     self.kube.remove(PODS, NS, f"{SET}-{ordinal}")
-                self.store.down.add(url)
+                (self.store.down.add if peer_of(url) in self.store.members else self.store.down.discard)(url)
                 continue
             body = self.kube.read(PODS, NS, f"{SET}-{ordinal}")
             if body is None:
@@ -53,7 +56,9 @@ class StoreWorld(World):
                 and "containerStatuses" not in body["status"]  # the next start is minutes away
             ):
                 self._start_member(ordinal, url, body)
-        self.most_members_away = max(self.most_members_away, len(self.store.down))
+        listed = self.store.members
+        away = [url for url in self.store.down if (m := listed.get(peer_of(url))) and not m.is_learner]
+        self.most_members_away = max(self.most_members_away, len(away))
 
     def scale_etcd(self, replicas: int, cluster: str = "c") -> None:
         """Create the StatefulSet of etcd, as the chart does. Its pods are those of a Cluster."""
@@ -135,10 +140,10 @@ class StoreWorld(World):
             self.kube.put(PODS, body | {"status": status})
 
 
-async def formed_with_etcd(**spec: Any) -> StoreWorld:
+async def formed_with_etcd(members: int = len(URLS), **spec: Any) -> StoreWorld:
     """Return an environment with a ready Cluster and its companion etcd."""
-    world = StoreWorld()
-    world.apply(etcd={"endpoints": URLS, "managed": True, "statefulSet": SET}, **spec)
+    world = StoreWorld(members)
+    world.apply(etcd={"endpoints": ALL_URLS[:members], "managed": True, "statefulSet": SET}, **spec)
     await world.run(60)
     assert world.condition("Ready") == ("True", "Serving"), world.message("Ready")
     assert world.condition("StateStore") == ("True", "Healthy"), world.message("StateStore")

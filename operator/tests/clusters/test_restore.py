@@ -232,7 +232,7 @@ async def test_a_member_that_is_lost_meanwhile_is_replaced_after_the_restore() -
     assert not made.world.store.calls
     made.held = "\0"
     await made.run(120)
-    assert [name for name, _ in made.world.store.calls] == ["remove", "add"]
+    assert [name for name, _ in made.world.store.calls] == ["remove", "add", "promote"]
     assert made.world.condition("StateStore") == ("True", "Healthy")
 
 

@@ -68,7 +68,7 @@ async def test_a_lost_member_waits_for_another_that_is_down_and_etcd_keeps_its_q
     world.kube.remove(PODS, NS, f"{SET}-2")
     await world.run(60)
     assert world.condition("StateStore") == ("True", "Healthy")
-    assert [kind for kind, _ in world.store.calls] == ["remove", "add"]
+    assert [kind for kind, _ in world.store.calls] == ["remove", "add", "promote"]
 
 
 async def test_an_operator_that_ends_between_two_steps_is_followed_by_another() -> None:
@@ -79,7 +79,7 @@ async def test_an_operator_that_ends_between_two_steps_is_followed_by_another() 
         world.start()
     await world.run(60)
     assert world.condition("StateStore") == ("True", "Healthy")
-    assert [kind for kind, _ in world.store.calls] == ["remove", "add"]
+    assert [kind for kind, _ in world.store.calls] == ["remove", "add", "promote"]
 
 
 async def test_a_change_that_etcd_rejects_for_a_moment_is_tried_again_without_a_warning() -> None:
@@ -96,7 +96,7 @@ async def test_a_door_that_cannot_be_opened_or_shut_stops_the_next_step() -> Non
     world.kube.fail("apply", KubeError(500, "InternalError", "no"), times=20, resource=CONFIG_MAPS)
     world.lose(1)
     await world.run(30)
-    assert world.condition("StateStore") == ("False", "Replacing")
+    assert world.condition("StateStore") == ("False", "Joining")
     await world.run(200)
     assert world.condition("StateStore") == ("True", "Healthy")
 

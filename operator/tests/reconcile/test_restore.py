@@ -21,7 +21,8 @@ from penstock_operator.specs.cluster_annotations import ClusterAnnotations, Rest
 
 SNAPSHOT = "etcd-20260301T000000Z"
 URLS = [f"http://e-{n}.ns.svc:2379" for n in range(3)]
-QUORUM = StateStoreReport(members=(StateStoreMember(1, "e-0", ("http://e-0.ns.svc:2380",)),))
+LISTED = tuple(StateStoreMember(n + 1, f"e-{n}", (f"http://e-{n}.ns.svc:2380",)) for n in range(3))
+QUORUM = StateStoreReport(members=LISTED)
 CLAIMS = tuple(ObservedClaim(f"data-c-broker-{n}", "data", n, "Bound", "1Gi") for n in range(3))
 MEMBERS = tuple(ObservedStorePod(n, f"e-{n}", f"uid-{n}", is_ready=True) for n in range(3))
 RUNNING = ObservedStore(QUORUM, pods=MEMBERS, replicas=3)
@@ -92,6 +93,7 @@ def test_a_request_starts_if_nothing_else_is_in_progress() -> None:
         ({"there": seen(RUNNING, task("verify"))}, "pods of another request are deleted"),
         ({"recorded": ClusterAnnotations(moving="broker 3 is new")}, "replicas move (broker 3 is new)"),
         ({"there": seen(reported=reported(range(3), draining=[1]))}, "broker 1 is being drained"),
+        ({"there": seen(replace(RUNNING, replicas=2))}, "the number of members of etcd is being changed"),
     ],
 )
 def test_a_request_waits_for_what_has_to_end_first(more: dict[str, Any], words: str) -> None:

@@ -13,19 +13,25 @@ from penstock_operator.ports.state_store import StateStoreMember, StateStoreRepo
 from penstock_operator.reconcile.cluster.actions import (
     AddStoreMember,
     ApplyObject,
+    PromoteStoreMember,
     RemoveStoreMember,
     RestartStorePod,
 )
 from penstock_operator.reconcile.cluster.observed_store import ObservedStore, ObservedStorePod, read_store_pod
 from penstock_operator.reconcile.cluster.reconcile import reconcile
-from penstock_operator.reconcile.cluster.store import StorePlan, plan_store
+from penstock_operator.reconcile.cluster.store import plan_store
+from penstock_operator.reconcile.cluster.store_members import StorePlan
 from penstock_operator.specs import companion
 
 URLS = [f"http://p-etcd-{n}.ns.svc:2379" for n in range(3)]
 PEERS = [f"http://p-etcd-{n}.ns.svc:2380" for n in range(3)]
 COMPANION = {"endpoints": URLS, "managed": True, "statefulSet": "p-etcd"}
 ENDPOINTS = dict(enumerate(URLS))
-OWNED = {"name": "p-etcd-rejoin", "ownerReferences": [{"uid": "u"}]}
+OWNED = {
+    "name": "p-etcd-rejoin",
+    "ownerReferences": [{"uid": "u"}],
+    "annotations": {companion.PODS: "3"},
+}
 CLOSED = {"metadata": OWNED, "data": companion.bootstrap_data("p-etcd", ENDPOINTS, None)}
 OPEN = {"metadata": OWNED, "data": companion.bootstrap_data("p-etcd", ENDPOINTS, 1)}
 NONE: dict[str, Any] = {}
@@ -152,7 +158,7 @@ def test_the_size_is_told_as_a_part_of_the_quota_where_etcd_tells_it() -> None:
 
 def test_a_lost_member_is_removed_added_and_started_in_this_order() -> None:
     without = (member(0), member(2))
-    added = (member(0), member(1, name="", number=9), member(2))
+    added = (member(0), replace(member(1, name="", number=9), is_learner=True), member(2))
     found = plan(report((0, 2)), ONE_LOST)
     assert state(found) == (False, "Replacing")
     assert found.actions == (RemoveStoreMember("p-etcd-1", URLS[0], 2),)
@@ -165,6 +171,10 @@ def test_a_lost_member_is_removed_added_and_started_in_this_order() -> None:
     )
     starting = (store_pod(0), store_pod(1, is_ready=False), store_pod(2))
     assert plan(report((0, 2), added), starting, OPEN).actions == (), "it is on its way"
+    started = (member(0), replace(member(1), is_learner=True), member(2))
+    closed, promoted = plan(report(listed=started), PODS, OPEN).actions
+    assert isinstance(closed, ApplyObject)
+    assert promoted == PromoteStoreMember("p-etcd-1", URLS[0], 2)
     (closed,) = plan(report(listed=(member(0), member(1, number=2), member(2))), PODS, OPEN).actions
     assert isinstance(closed, ApplyObject)
     assert closed.body["data"] == CLOSED["data"], "at its next start it must have data"

@@ -85,7 +85,29 @@ class MovePod:
 
 @dataclass(frozen=True, slots=True)
 class RemoveStoreMember:
-    """Remove the etcd membership of a member that lost its data. Planned again from fresh data before execution."""
+    """Remove the etcd membership of a member that lost its data, or that is not wanted. Planned again from fresh data
+    before execution."""
+
+    name: str
+    endpoint: str
+    """Endpoint of another member, which executes the request."""
+    member_id: int
+    why: str = "it has lost its data"
+
+
+@dataclass(frozen=True, slots=True)
+class AddStoreMember:
+    """Add a member to etcd, as a learner. Planned again from fresh data before execution."""
+
+    name: str
+    endpoint: str
+    """Endpoint of another member, which executes the request."""
+    peer_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteStoreMember:
+    """Let a learner vote. Planned again from fresh data before execution."""
 
     name: str
     endpoint: str
@@ -94,13 +116,14 @@ class RemoveStoreMember:
 
 
 @dataclass(frozen=True, slots=True)
-class AddStoreMember:
-    """Add the membership of a member that was removed. Planned again from fresh data before execution."""
+class MoveStoreLeader:
+    """Let the leader of etcd hand over to another member. Planned again from fresh data before execution."""
 
     name: str
+    """Member that becomes the leader."""
     endpoint: str
-    """Endpoint of another member, which executes the request."""
-    peer_url: str
+    """Endpoint of the leader."""
+    member_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +137,7 @@ class RestartStorePod:
 
 @dataclass(frozen=True, slots=True)
 class ScaleStore:
-    """Scale the StatefulSet of the companion etcd, to 0 or back. Planned again from fresh data before execution."""
+    """Scale the StatefulSet of the companion etcd. Planned again from fresh data before execution."""
 
     name: str
     replicas: int
@@ -204,7 +227,7 @@ class CreateEtcdCertificate:
 
 AuthorityAction = CreateAuthority | PromoteAuthority | DropAuthority | IssueCertificate | CreateEtcdCertificate
 CertificateAction = AuthorityAction | ApplyObject
-StoreAction = RemoveStoreMember | AddStoreMember | RestartStorePod | ScaleStore
+StoreAction = RemoveStoreMember | AddStoreMember | PromoteStoreMember | MoveStoreLeader | RestartStorePod | ScaleStore
 
 ClusterAction = (
     ApplyObject
@@ -263,7 +286,9 @@ def needs(action: ClusterAction) -> frozenset[Step]:
             return frozenset({"annotations"})
         case RestartPod() | MovePod():
             return frozenset({"annotations", "certificates", "names", "pods"})
-        case RemoveStoreMember() | AddStoreMember() | RestartStorePod() | ScaleStore() | CreateRestorePod():
+        case CreateRestorePod() | RemoveStoreMember() | AddStoreMember() | PromoteStoreMember() | MoveStoreLeader():
+            return frozenset({"annotations"})
+        case RestartStorePod() | ScaleStore():
             return frozenset({"annotations"})
         case _ if step_of(action) == "pods":
             return frozenset({"annotations", "certificates", "names", "pods"})

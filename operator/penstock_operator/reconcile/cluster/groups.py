@@ -8,7 +8,7 @@ from penstock_operator.reconcile.cluster.observed import ObservedCluster, Observ
 from penstock_operator.reconcile.cluster.roll import RollingRestart, restart_blocker, roll_blocker
 from penstock_operator.reconcile.cluster.scale import ScalePlan
 from penstock_operator.reconcile.cluster.spread import PlacedPod, PodGroup
-from penstock_operator.reconcile.cluster.store import StorePlan
+from penstock_operator.reconcile.cluster.store_members import StorePlan
 from penstock_operator.specs.cluster_annotations import BROKER_GROUP, ETCD_GROUP
 
 SETTLE_S = 30.0

@@ -15,7 +15,7 @@ from penstock_operator.reconcile.cluster.actions import ScaleStore
 from penstock_operator.reconcile.cluster.observed import ObservedCluster, seconds_between
 from penstock_operator.reconcile.cluster.observed_store import ObservedStore
 from penstock_operator.reconcile.cluster.scale import ScalePlan, join_numbers, live_replicas
-from penstock_operator.specs import names
+from penstock_operator.specs import companion, names
 from penstock_operator.specs.cluster_annotations import FINAL_PHASES, HIBERNATED, ClusterAnnotations
 
 STEP_INTERVAL_S = 1.0
@@ -124,7 +124,8 @@ def plan_wake(
         return HibernationPlan()
     actions: tuple[ScaleStore, ...] = ()
     set_name, store = cluster.spec.etcd.stateful_set, observed.store
-    members = len(cluster.spec.etcd.endpoints)
+    required = companion.required_pods(store.bootstrap) if store is not None else 0
+    members = max(len(cluster.spec.etcd.endpoints), required)
     if set_name is not None and store is not None and store.replicas is not None and store.replicas < members:
         actions = (ScaleStore(set_name, members),)
     waits_for_store = set_name is not None and store is not None and not has_quorum(store, members)

@@ -75,8 +75,10 @@ class ObservedStore:
     bootstrap: Object | None = None
     """ConfigMap with which members without data start."""
     replicas: int | None = None
-    """Replicas of the companion etcd's StatefulSet; None: not observed, because only hibernation and a restore need
-    it."""
+    """Replicas of the companion etcd's StatefulSet; None: not observed, because only hibernation, a restore and a
+    change of the number of members need it."""
+    next_claim: str = ""
+    """Claim that exists for the pod that the StatefulSet would add, if `replicas` is observed."""
     pod_spec: Mapping[str, Any] = field(default_factory=dict)
     """Pod spec in the template of that StatefulSet, if `replicas` is observed."""
     claims: tuple[ObservedStoreClaim, ...] = ()

@@ -40,7 +40,8 @@ from penstock_operator.reconcile.cluster.snapshots import plan_snapshots
 from penstock_operator.reconcile.cluster.spread import SpreadPlan, plan_spread
 from penstock_operator.reconcile.cluster.status import RESTORING, Findings, condition_events, proposal_events, status_of
 from penstock_operator.reconcile.cluster.storage import plan_storage
-from penstock_operator.reconcile.cluster.store import StorePlan, plan_store
+from penstock_operator.reconcile.cluster.store import plan_store
+from penstock_operator.reconcile.cluster.store_members import StorePlan
 from penstock_operator.reconcile.cluster.store_storage import plan_store_storage, with_store_storage
 from penstock_operator.reconcile.cluster.transition import plan_transition
 from penstock_operator.reconcile.plan import ReconcilePlan

@@ -245,6 +245,8 @@ def start_blocker(
         return "a snapshot is being taken"
     if store.report is None or store.report.members is None:
         return ""
+    if store.replicas and store.replicas != len(cluster.spec.etcd.endpoints):
+        return "the number of members of etcd is being changed"
     if why := hibernation_blocker(cluster, given.observed, recorded, scale):
         return why
     rolled = next((each for each in cluster.status.conditions if each.type == "Rolled"), None)

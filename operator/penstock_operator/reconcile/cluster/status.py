@@ -21,7 +21,7 @@ from penstock_operator.reconcile.cluster.scale import ScalePlan, join_numbers
 from penstock_operator.reconcile.cluster.snapshots import SnapshotPlan
 from penstock_operator.reconcile.cluster.spread import SpreadPlan
 from penstock_operator.reconcile.cluster.storage import StoragePlan
-from penstock_operator.reconcile.cluster.store import StorePlan
+from penstock_operator.reconcile.cluster.store_members import StorePlan
 from penstock_operator.specs import names
 from penstock_operator.specs.cluster_annotations import FINAL_PHASES
 from penstock_operator.specs.listeners import client_listeners
