@@ -22,6 +22,7 @@ from penstock.api.authorization.rules import (
     NestedRule,
     RequestRule,
     Right,
+    VisibilityRule,
 )
 from penstock.api.authorization.table import TABLE
 from penstock.api.routes import RequestContext, Route
@@ -122,9 +123,7 @@ class Admission:
             self.response = self.refuse(self.request, next(iter(denied)))
             return
         kept = [elements[position] for position in allowed]
-        results: list[Any] = []
-        for error, positions in denied.items():
-            results += self.refused_elements(rule, [elements[position] for position in positions], error)
+        results = self.denied_results(rule, elements, denied)
         if rule.is_atomic:
             results += self.unattempted_elements(rule, kept)
         if rule.is_atomic or not (kept or rule.runs_empty):
@@ -157,6 +156,15 @@ class Admission:
                 self.access.deny(right.operation, right.resource, name)
                 denied.setdefault(ERRORS[right.resource], []).append(position)
         return allowed, denied
+
+    def denied_results(
+        self, rule: ElementRule, elements: Sequence[Any], denied: dict[ErrorCode, list[int]]
+    ) -> list[Any]:
+        """Return the results of denied elements; `denied` has their positions by error."""
+        results: list[Any] = []
+        for error, positions in denied.items():
+            results += self.refused_elements(rule, [elements[position] for position in positions], error)
+        return results
 
     def refused_elements(self, rule: ElementRule, elements: list[Any], error: ErrorCode) -> list[Any]:
         """Return the results of elements with an error, as the route's `failure` makes them."""
@@ -191,7 +199,8 @@ class Admission:
 
     def finish(self, response: Payload) -> Payload:
         """Complete the handler's response: remove what the client may not see, and add the results of the rest."""
-        finish_response(self.rules.rules, self.request, response, self.version, self.access)
+        for left_out in finish_response(self.rules.rules, self.request, response, self.version, self.access):
+            self.deny_named(left_out)
         for nested, refused in self.nested:
             for outer, results in zip(getattr(response, nested.outer), refused, strict=False):
                 if results and not outer.error_code:
@@ -201,6 +210,22 @@ class Admission:
             setattr(response, answered, [*(getattr(response, answered) or ()), *results])
         self.record(response)
         return response
+
+    def deny_named(self, left_out: VisibilityRule) -> None:
+        """Deny the elements that the request names and the client may no longer see.
+
+        Otherwise a right that was revoked while the handler waited would leave them without a result.
+        """
+        for rule in self.rules.rules:
+            if not rule.applies(self.request, self.version):
+                continue
+            if isinstance(rule, ElementRule) and rule.subject.rights == (left_out.right,):
+                if left_out.path == (rule.answered,):
+                    elements: Sequence[Any] = getattr(self.request, rule.requested) or ()
+                    _, denied = self.split(rule.subject.find(e, self.request, self.facts) for e in elements)
+                    self.denied.append((rule.answered, self.denied_results(rule, elements, denied)))
+            elif isinstance(rule, NestedRule) and left_out.path == (rule.outer, rule.requested):
+                self.check_nested(rule)
 
     def record(self, response: Payload) -> None:
         """Write an administrative request to the audit log."""

@@ -35,33 +35,41 @@ def explain_denials(message: Message) -> None:
 
 def finish_response(
     rules: Sequence[Requirement], request: Any, response: Payload, version: int, access: Access
-) -> None:
-    """Apply the rules that concern the response of a handler."""
+) -> list[VisibilityRule]:
+    """Apply the rules that concern the response of a handler. Returns those by which elements were left out."""
+    applied = []
     for rule in rules:
         if not rule.applies(request, version):
             continue
         if isinstance(rule, VisibilityRule):
-            show_allowed(rule, response, access)
+            if not show_allowed(rule, response, access):
+                applied.append(rule)
         elif isinstance(rule, DetailRule):
             hide_details(rule, response, access)
         elif isinstance(rule, OperationsRule):
             limit_operations(rule, response, access)
+    return applied
 
 
-def show_allowed(rule: VisibilityRule, response: Any, access: Access) -> None:
-    """Leave out the elements that the client may not see. Those without a name were checked by their id."""
+def show_allowed(rule: VisibilityRule, response: Any, access: Access) -> bool:
+    """Leave out the elements that the client may not see. Those without a name were checked by their id.
+
+    Returns whether there is nothing to leave out.
+    """
     if rule.instead is not None and access.may(rule.instead.operation, rule.instead.resource):
-        return
+        return True
     *around, last = rule.path
     containers = [response]
     for field in around:
         containers = [element for container in containers for element in getattr(container, field)]
-    operation, resource = rule.right.operation, rule.right.resource
+    operation, resource, is_whole = rule.right.operation, rule.right.resource, True
     for container in containers:
         elements = getattr(container, last)
         shown = [e for e in elements if not (name := getattr(e, rule.name)) or access.may(operation, resource, name)]
         if len(shown) != len(elements):
             setattr(container, last, shown)
+            is_whole = False
+    return is_whole
 
 
 def hide_details(rule: DetailRule, response: Any, access: Access) -> None:

@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 from authorized_broker import ANA, ROOT, AuthorizedBroker, acl, opened_broker
 from structlog.testing import capture_logs
+from wire_in_memory import RecordedExchange
 
+from penstock.api.authorization.enforcement import Admission
+from penstock.api.routes import RequestContext
+from penstock.security.acl_filters import StoredAclFilter
 from penstock.wire.acl import CLUSTER_NAME, AclOperation, ResourceType
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import delete_topics as deletion
 from penstock.wire.messages import describe_topic_partitions as partitions
+from penstock.wire.messages import offset_fetch
 from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from penstock.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 from penstock.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -21,7 +26,12 @@ from penstock.wire.messages.describe_groups import DescribeGroupsRequest, Descri
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from penstock.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from penstock.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -75,6 +85,53 @@ async def test_the_id_of_a_denied_topic_is_answered_without_its_name(broker: Aut
     topics = [MetadataRequestTopic(name=None, topic_id=broker.topic_id(name)) for name in ("open", "secret")]
     answer = await broker.client().ask(MetadataRequest(topics=topics), MetadataResponse, 12)
     assert [(t.name, t.error_code) for t in answer.topics] == [("open", 0), (None, DENIED)]
+
+
+def admitted(broker: AuthorizedBroker, request: Any, version: int) -> Admission:
+    """Admit a request of ANA, whose handler then waits."""
+    enforcement, client = broker.dispatcher.enforcement, broker.client()
+    assert enforcement is not None, "the broker has an authorizer"
+    context = RequestContext(version, 1, "tester", client.connection.peer, RecordedExchange(client.connection))
+    return enforcement.admit(broker.dispatcher.routes[request.KEY], request, context)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_topics_that_a_client_may_no_longer_see_after_a_wait_are_denied_if_it_named_them(
+    broker: AuthorizedBroker, is_named: bool
+) -> None:
+    await broker.allow(DESCRIBE, TOPIC, "other")
+    named = [MetadataRequestTopic(name="open"), MetadataRequestTopic(name=None, topic_id=broker.topic_id("open"))]
+    admission = admitted(broker, MetadataRequest(topics=named if is_named else None), 12)
+    await broker.acls.delete([StoredAclFilter(1, "open", 1, None, None, 1, 1)])
+    shown = [MetadataResponseTopic(name=name) for name in ("open", "other")]
+    response = admission.finish(MetadataResponse(topics=shown))
+    denied = [("open", DENIED), (None, DENIED)] if is_named else []
+    assert isinstance(response, MetadataResponse)
+    assert [(t.name, t.error_code) for t in response.topics] == [("other", 0), *denied]
+
+
+@pytest.mark.parametrize("version", [7, 9])
+async def test_offsets_that_a_client_may_no_longer_see_after_a_wait_are_denied_if_it_named_their_topic(
+    broker: AuthorizedBroker, version: int
+) -> None:
+    await broker.allow(DESCRIBE, GROUP, "g")
+    if version == 7:
+        request = OffsetFetchRequest(
+            group_id="g", topics=[offset_fetch.OffsetFetchRequestTopic(name="open", partition_indexes=[0])]
+        )
+        results = {"topics": [offset_fetch.OffsetFetchResponseTopic(name="open")]}
+    else:
+        wanted = offset_fetch.OffsetFetchRequestTopics(name="open", partition_indexes=[0])
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=[wanted])])
+        shown = offset_fetch.OffsetFetchResponseTopics(name="open")
+        results = {"groups": [offset_fetch.OffsetFetchResponseGroup(group_id="g", topics=[shown])]}
+    admission = admitted(broker, request, version)
+    assert admission.response is None, "the handler runs"
+    await broker.acls.delete([StoredAclFilter(1, "open", 1, None, None, 1, 1)])
+    response = admission.finish(OffsetFetchResponse(**results))
+    assert isinstance(response, OffsetFetchResponse)
+    (topic,) = response.topics if version == 7 else response.groups[0].topics
+    assert (topic.name, [p.error_code for p in topic.partitions]) == ("open", [DENIED])
 
 
 async def test_metadata_creates_a_topic_only_for_clients_that_may_create_it(broker: AuthorizedBroker) -> None:
