@@ -39,6 +39,14 @@ class LogReader:
             del locations[next(iter(locations))]
         locations[offset] = segment, position
 
+    def move_location(self, read_offset: int, next_offset: int, position: int) -> None:
+        """Cache where the batch of `next_offset` starts, for a reader that has used less than its read from
+        `read_offset` returned. Call it in the turn of the event loop that reads."""
+        self.locations.pop(read_offset, None)
+        at = bisect_right(self.segments, next_offset - 1, key=BASE_OFFSET) - 1
+        if at >= 0 and position <= self.segments[at].size:
+            self.cache_location(next_offset, self.segments[at], position)
+
     def read(self, offset: int, max_bytes: int, limit_offset: int, at_least_one: bool) -> LogSlice | None:
         """Return whole batches of one segment, from the one that contains `offset` up to `limit_offset`.
 

@@ -80,6 +80,19 @@ async def test_a_record_limit_is_exact_and_the_rest_of_the_batch_goes_to_others(
     assert acquired(await ShareMember(broker, "m2").fetch("t")) == [(2, 4, 1)]
 
 
+async def test_records_that_are_taken_one_by_one_are_found_without_a_search(broker):
+    await append(broker, 3, 3)
+    member, locations = ShareMember(broker), leader_of(broker).log.reader.locations
+    for offset in range(6):
+        response = await member.fetch("t", max_records=1, share_acquire_mode=1)
+        assert acquired(response) == [(offset, offset, 1)]
+        assert batches_in(partition(response)) == [(offset // 3 * 3, offset // 3 * 3 + 2)]
+        assert offset + 1 in locations
+    assert ack_error(await member.acknowledge({"t": [(1, 1, [RELEASE])]})) == E.NONE
+    response = await member.fetch("t", max_records=1, share_acquire_mode=1)
+    assert acquired(response) == [(1, 1, 2)], "a released record comes first again"
+
+
 async def test_max_bytes_limits_a_response_to_whole_batches(broker):
     await append(broker, 3, 3, value=b"v" * 1000)
     assert acquired(await ShareMember(broker).fetch("t", max_bytes=4000)) == [(0, 2, 1)]

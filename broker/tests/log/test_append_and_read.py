@@ -48,6 +48,32 @@ async def test_reads_take_whole_batches_up_to_the_bound(max_bytes: int, index_in
         assert read_all(log, max_bytes=max_bytes) == b"".join(batches)
 
 
+async def test_a_reader_that_uses_less_than_it_reads_continues_at_a_moved_location() -> None:
+    async with opened(MemoryFiles(), "/data") as directory:
+        log = open_log(directory)
+        batches = [append(log, batch_of(3)) for _ in range(60)]
+        assert len(log.segments) > 3
+        for offset in range(log.end_offset):
+            part = log.read(offset, 1 << 20, log.end_offset, at_least_one=True)
+            assert part is not None
+            data = part.file.read_at(part.position, part.size)
+            part.release()
+            first = headers_in(data)[0]
+            assert data.startswith(batches[offset // 3])
+            is_in_batch = offset < first.last_offset
+            log.reader.move_location(offset, offset + 1, part.position + (0 if is_in_batch else first.size_bytes))
+            assert offset not in log.reader.locations
+            assert offset + 1 in log.reader.locations
+
+
+async def test_a_location_behind_the_end_of_its_segment_is_not_cached() -> None:
+    async with opened(MemoryFiles(), "/data") as directory:
+        log = open_log(directory)
+        append(log, batch_of(3))
+        log.reader.move_location(0, 3, log.segments[0].size + 1)
+        assert 3 not in log.reader.locations
+
+
 async def test_without_at_least_one_a_batch_that_is_too_large_is_not_given() -> None:
     async with opened(MemoryFiles(), "/data") as directory:
         log = open_log(directory)

@@ -92,6 +92,15 @@ class BatchScan:
             self.error = e
             return None
 
+    def position_of(self, offset: int) -> int | None:
+        """Return where the batch that contains `offset`, or the next one, starts; None if the scan has not found it."""
+        for last_offset, start, end in zip(self.last_offsets, self.starts, self.ends, strict=True):
+            if offset <= last_offset:
+                return start
+            if offset == last_offset + 1:
+                return end
+        return None
+
     def cut(self, ranges: Sequence[AcquiredRange]) -> LogSlice:
         """Return the slice of the batches from the first to the last acquired record, which takes the read over."""
         first = next(i for i, offset in enumerate(self.last_offsets) if offset >= ranges[0].first)
@@ -157,6 +166,10 @@ def acquire_once(
         if not ranges:
             records.release()
     if ranges:
+        next_offset = ranges[-1].last + 1
+        position = scan.position_of(next_offset)
+        if next_offset == leader.partition.window.end_offset and position is not None:
+            role.log.reader.move_location(offset, next_offset, position)
         return AcquiredRecords(records=scan.cut(ranges), ranges=ranges)
     return AcquiredRecords(ErrorCode.KAFKA_STORAGE_ERROR if scan.error is not None else ErrorCode.NONE)
 
