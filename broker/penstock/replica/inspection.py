@@ -136,11 +136,11 @@ def inspect_fully(
             check_ends(batch[HEADER_SIZE:], header.record_count, header.last_offset_delta)
             return VALID
         return inspect(batch, header, config, topic, now_ms)
-    except MalformedMessage as e:
-        return damaged(e)
     except DecompressedTooLarge as e:
         message = f"{e}; the limit is {MAX_GROWTH} times max.message.bytes and 256 MiB: send smaller batches"
         return Inspection(Appended(ErrorCode.MESSAGE_TOO_LARGE, message=message))
+    except MalformedMessage as e:
+        return damaged(e)
 
 
 def check_records(data: Buffer, header: BatchHeader, config: TopicConfig, topic: str) -> Appended | None:
