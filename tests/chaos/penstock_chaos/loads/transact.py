@@ -25,7 +25,9 @@ from penstock_chaos.loads.group_confluent import ask
 from penstock_chaos.loads.login import Login
 
 CALL_S = 20.0
-OFFSETS_S = 8.0
+LOST_S, LOST_ATTEMPTS = 8.0, 2
+"""librdkafka 2.16 loses requests while brokers disappear from the metadata, and waits for them without limit; the
+application must give up."""
 PAUSE_S = 0.2
 TRANSACTION_TIMEOUT_MS = 20_000
 sessions = itertools.count(1)
@@ -114,14 +116,12 @@ class Worker:
             positions = behind(self.options["topic"], messages)
             metadata = self.consumer.consumer_group_metadata()
             self.journal.write("positions", transaction, {each.partition: each.offset for each in positions}, now())
-            # librdkafka 2.16 loses a request to a broker that has disappeared from the metadata, and waits for it
-            # without limit; the application must give up.
-            insist(lambda: self.producer.send_offsets_to_transaction(positions, metadata, OFFSETS_S), end_after=2)
+            insist(lambda: self.producer.send_offsets_to_transaction(positions, metadata, LOST_S), LOST_ATTEMPTS)
             if on_purpose:
                 self.abort(transaction)
                 return
             committing = True
-            insist(lambda: self.producer.commit_transaction(CALL_S))
+            insist(lambda: self.producer.commit_transaction(LOST_S), LOST_ATTEMPTS)
             self.journal.write("end", transaction, "committed", now())
         except KafkaException as raised:
             error = error_of(raised)
@@ -145,7 +145,7 @@ class Worker:
 
     def abort(self, transaction: str) -> None:
         """Abort, and seek back to the group's committed offsets to process the records again."""
-        insist(lambda: self.producer.abort_transaction(CALL_S))
+        insist(lambda: self.producer.abort_transaction(LOST_S), LOST_ATTEMPTS)
         self.journal.write("end", transaction, "aborted", now())
         self.session = next(sessions)
         assigned = self.consumer.assignment()
