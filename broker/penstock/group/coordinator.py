@@ -111,8 +111,9 @@ class GroupCoordinator:
         self.offsets.writers.open(shard.guard)
         entries, members, settings = found
         loaded: dict[str, GroupRecord] = {}
-        for entry in entries:
-            with LoadedKey(entry.key):
+        with LoadedKey() as loading:
+            for entry in entries:
+                loading.key = entry.key
                 if record := self._load(shard, entry):
                     loaded[keys.group_of(entry.key)] = record
         self.modern.load(shard, loaded, members, settings)

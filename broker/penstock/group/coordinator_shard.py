@@ -68,15 +68,16 @@ def type_of(known: HostedGroup) -> GroupType:
 
 
 class LoadedKey:
-    """The load of one key or group of a shard. An exception that leaves the block names it in a note."""
+    """The key that a load of a shard is at. An exception that leaves the block names it in a note."""
 
     __slots__ = ("key",)
 
-    def __init__(self, key: str) -> None:
-        self.key = key
+    def __init__(self) -> None:
+        self.key = ""
 
-    def __enter__(self) -> None:
-        """Do nothing."""
+    def __enter__(self) -> LoadedKey:
+        """Return the object, whose `key` the load sets."""
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Add the note."""
@@ -85,7 +86,7 @@ class LoadedKey:
 
 
 def key_of(error: BaseException) -> str:
-    """Return the key or group whose load has raised an exception; empty if it is not known."""
+    """Return the key whose load has raised an exception; empty if it is not known."""
     return "; ".join(getattr(error, "__notes__", ()))
 
 

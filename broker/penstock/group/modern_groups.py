@@ -122,9 +122,10 @@ class ModernGroups:
                 by_group.setdefault(keys.parse_group_member(entry.key)[0], []).append(entry)
             except ValueError as e:
                 log.error("skipping an unreadable group member", key=entry.key, error=str(e))
-        for group_id in group_records.keys() | by_group.keys():
-            record = group_records.get(group_id, GroupRecord(group_type=GroupType.CONSUMER))
-            with LoadedKey(keys.group(group_id)):
+        with LoadedKey() as loading:
+            for group_id in group_records.keys() | by_group.keys():
+                loading.key = keys.group(group_id)
+                record = group_records.get(group_id, GroupRecord(group_type=GroupType.CONSUMER))
                 if record.group_type in MODERN_PROTOCOLS:
                     self._restore(shard, group_id, record, by_group.get(group_id, []))
                 else:

@@ -96,19 +96,20 @@ class Offsets:
         stay in the store: its record may be damaged.
         """
         groups = set()
-        for entry in entries:
-            try:
-                with LoadedKey(entry.key):
+        with LoadedKey() as loading:
+            for entry in entries:
+                loading.key = entry.key
+                try:
                     key = OffsetKey(*keys.parse_offset(entry.key))
                     record = records.decode(OffsetRecord, entry.key, entry.value)
-            except (BadRecord, ValueError) as e:
-                log.error("skipping an unreadable committed offset", key=entry.key, error=str(e))
-                continue
-            if key.topic_id in self._view.topics_by_id or key.topic_id in self._view.deleting:
-                self._put(key, record)
-                groups.add(key.group_id)
-            else:
-                log.warning("committed offset of an unknown topic: kept in the store, not served", key=entry.key)
+                except (BadRecord, ValueError) as e:
+                    log.error("skipping an unreadable committed offset", key=entry.key, error=str(e))
+                    continue
+                if key.topic_id in self._view.topics_by_id or key.topic_id in self._view.deleting:
+                    self._put(key, record)
+                    groups.add(key.group_id)
+                else:
+                    log.warning("committed offset of an unknown topic: kept in the store, not served", key=entry.key)
         return groups
 
     # --- writing

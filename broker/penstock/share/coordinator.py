@@ -59,14 +59,15 @@ class ShareStates:
     def on_acquired(self, shard: CoordinatorShard, found: Sequence[list[StoreEntry]]) -> None:
         """Load the states of an acquired shard. An unreadable one stays in the store and is not served."""
         states = self._shards[shard.number] = {}
-        for entry in found[0]:
-            try:
-                with LoadedKey(entry.key):
+        with LoadedKey() as loading:
+            for entry in found[0]:
+                loading.key = entry.key
+                try:
                     key = SharePartitionKey(*keys.parse_share_state(entry.key))
                     states[key] = StoredState(UNCLAIMED, b"", is_known=False)
                     states[key] = StoredState(decode_state(entry.value).version, entry.value)
-            except ValueError as e:
-                log.error("cannot read the state of a share-partition", key=entry.key, error=str(e))
+                except ValueError as e:
+                    log.error("cannot read the state of a share-partition", key=entry.key, error=str(e))
 
     def on_resigned(self, shard: CoordinatorShard) -> None:
         """Drop the states of a resigned shard."""

@@ -13,9 +13,8 @@ MAX_FILTERING_GROUPS = 1_000
 
 
 class ShareStats:
-    """Numbers of records since the start: acquired ones, acknowledged ones by type, dead letters written and
-    dropped, and by group those
-    that its filter left out."""
+    """Numbers of records since the start: acquired ones, acknowledged ones by type, dead letters written and dropped,
+    and by group those that its filter left out."""
 
     __slots__ = ("acknowledged", "acquired", "dead_letters", "dropped_letters", "filtered")
 

@@ -87,16 +87,17 @@ class TransactionCoordinator:
         """Load an acquired shard from its store entries, and resume the completion of prepared transactions."""
         assert number not in self._shards, f"transaction shard {number} is loaded already"
         shard = TxnShard(number, guard)
-        for entry in entries:
-            transaction = TransactionState("", shard)
-            try:
-                with LoadedKey(entry.key):
+        with LoadedKey() as loading:
+            for entry in entries:
+                loading.key = entry.key
+                transaction = TransactionState("", shard)
+                try:
                     _, transaction.transactional_id = keys.parse_transaction(entry.key)
                     transaction.load_entry(entry)
-            except (BadRecord, ValueError) as e:
-                log.error("unreadable transactional id: it cannot be used", key=entry.key, error=str(e))
-                continue
-            shard.transactions[transaction.transactional_id] = transaction
+                except (BadRecord, ValueError) as e:
+                    log.error("unreadable transactional id: it cannot be used", key=entry.key, error=str(e))
+                    continue
+                shard.transactions[transaction.transactional_id] = transaction
         self._shards[number] = shard
         for transaction in shard.transactions.values():
             self._arm(transaction)

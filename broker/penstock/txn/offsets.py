@@ -95,15 +95,16 @@ class TxnOffsets:
         """Load an acquired shard from its store entries."""
         assert number not in self._shards, f"the pending offsets of shard {number} are loaded already"
         shard = self._shards[number] = PendingShard()
-        for entry in entries:
-            try:
-                with LoadedKey(entry.key):
+        with LoadedKey() as loading:
+            for entry in entries:
+                loading.key = entry.key
+                try:
                     group_id, producer_id, topic_id, index = keys.parse_txn_offset(entry.key)
                     record = records.decode(TxnOffsetRecord, entry.key, entry.value)
-            except (BadRecord, ValueError) as e:
-                log.error("skipping an unreadable offset of a transaction", key=entry.key, error=str(e))
-                continue
-            shard.add(producer_id, OffsetKey(group_id, topic_id, index), record)
+                except (BadRecord, ValueError) as e:
+                    log.error("skipping an unreadable offset of a transaction", key=entry.key, error=str(e))
+                    continue
+                shard.add(producer_id, OffsetKey(group_id, topic_id, index), record)
 
     def drop_shard(self, number: int) -> None:
         """Drop a resigned shard, if loaded."""

@@ -118,6 +118,14 @@ async def reject(member: ShareMember, first: int, last: int) -> None:
     assert ack_error(await member.acknowledge({"t": [(first, last, [REJECT])]})) == E.NONE
 
 
+async def member_holding(broker: AuthorizedBroker, count: int) -> ShareMember:
+    """Append a batch of so many records, and return a member that has acquired all of them."""
+    await append(broker, count)
+    member = ShareMember(broker)
+    await member.fetch("t")
+    return member
+
+
 def pending(broker: AuthorizedBroker) -> int:
     return broker.services.share.pending_letters
 
@@ -164,9 +172,7 @@ async def test_a_record_that_is_released_too_often_becomes_a_letter(broker):
 async def test_a_letter_has_the_reason_that_the_member_gave_last(broker, is_fetch):
     await configure(broker, **{"share.delivery.count.limit": "2"})
     await create(broker)
-    await append(broker, 2)
-    member = ShareMember(broker)
-    await member.fetch("t")
+    member = await member_holding(broker, 2)
     for reason in ("at first", "no stock"):
         acks = {"t": [(0, 0, [RELEASE], -1, reason)]}
         if is_fetch:
@@ -182,9 +188,7 @@ async def test_a_letter_has_the_reason_that_the_member_gave_last(broker, is_fetc
 
 
 async def test_a_reason_that_is_too_long_is_refused(broker):
-    await append(broker, 1)
-    member = ShareMember(broker)
-    await member.fetch("t")
+    member = await member_holding(broker, 1)
     too_long = {"t": [(0, 0, [REJECT], -1, "x" * (MAX_REASON_CHARS + 1))]}
     assert ack_error(await member.acknowledge(too_long)) == E.INVALID_REQUEST
     longest = {"t": [(0, 0, [REJECT], -1, "x" * MAX_REASON_CHARS)]}
@@ -194,9 +198,7 @@ async def test_a_reason_that_is_too_long_is_refused(broker):
 async def test_without_copies_a_letter_has_headers_alone(broker):
     await configure(broker, **{COPY_DEAD_LETTERS: "false"})
     await create(broker)
-    await append(broker, 1)
-    member = ShareMember(broker)
-    await member.fetch("t")
+    member = await member_holding(broker, 1)
     await reject(member, 0, 0)
     await until(lambda: letters(broker))
     assert (letters(broker)[0].key, letters(broker)[0].value) == (None, None)
@@ -228,9 +230,7 @@ async def test_many_letters_keep_their_order_in_several_batches(broker):
 async def test_letters_go_to_the_partition_of_their_source(broker):
     await configure(broker)
     await create(broker, partitions=3)
-    await append(broker, 1)
-    member = ShareMember(broker)
-    await member.fetch("t")
+    member = await member_holding(broker, 1)
     await reject(member, 0, 0)
     await until(lambda: offsets(broker) == [0])
 
@@ -265,9 +265,7 @@ async def test_letters_wait_for_a_topic_that_accepts_them_and_nothing_else_waits
 async def test_the_broker_creates_the_topic_if_it_may(broker):
     broker.services.config.errors_deadletterqueue_auto_create_topics_enable = True
     await configure(broker)
-    await append(broker, 1)
-    member = ShareMember(broker)
-    await member.fetch("t")
+    member = await member_holding(broker, 1)
     await reject(member, 0, 0)
     await until(lambda: offsets(broker) == [0])
     assert broker.view.topics[LETTERS].config.errors_deadletterqueue_group_enable
@@ -275,9 +273,7 @@ async def test_the_broker_creates_the_topic_if_it_may(broker):
 
 async def test_letters_that_wait_are_dropped_when_the_group_gives_up_its_topic(broker):
     await configure(broker)
-    await append(broker, 1)
-    member = ShareMember(broker)
-    await member.fetch("t")
+    member = await member_holding(broker, 1)
     await reject(member, 0, 0)
     assert pending(broker) == 1
     await configure(broker, "")
@@ -289,11 +285,9 @@ async def test_letters_that_wait_are_dropped_when_the_group_gives_up_its_topic(b
 async def test_letters_that_the_topic_rejects_for_good_hold_up_no_others(broker, rejected):
     await configure(broker)
     await create(broker)
-    await append(broker, 3)
     logs = broker.services.share.letters.logs
     logs.lost = lambda: rejected if len(logs.sent) <= MAX_REJECTIONS else E.NONE
-    member = ShareMember(broker)
-    await member.fetch("t")
+    member = await member_holding(broker, 3)
     with capture_logs() as logged:
         await reject(member, 0, 1)
         await until(lambda: not pending(broker))
@@ -312,9 +306,7 @@ async def test_a_topic_that_the_broker_creates_is_not_compacted(broker):
     config.errors_deadletterqueue_auto_create_topics_enable = True
     config.topic_defaults = replace(config.topic_defaults, cleanup_delete=False, cleanup_compact=True)
     await configure(broker)
-    await append(broker, 1)
-    member = ShareMember(broker)
-    await member.fetch("t")
+    member = await member_holding(broker, 1)
     await reject(member, 0, 0)
     await until(lambda: offsets(broker) == [0])
 
@@ -323,11 +315,9 @@ async def test_a_topic_that_the_broker_creates_is_not_compacted(broker):
 async def test_a_batch_whose_answer_is_lost_is_written_once(broker, lost):
     await configure(broker)
     await create(broker)
-    await append(broker, 3)
     logs = broker.services.share.letters.logs
     logs.lost = lambda: lost if len(logs.sent) < 3 else E.NONE
-    member = ShareMember(broker)
-    await member.fetch("t")
+    member = await member_holding(broker, 3)
     await reject(member, 0, 2)
     await until(lambda: not pending(broker))
     assert len(logs.sent) == 3
@@ -337,11 +327,9 @@ async def test_a_batch_whose_answer_is_lost_is_written_once(broker, lost):
 async def test_the_next_leader_repeats_the_batch_of_the_last_one_without_a_second_letter(broker):
     await configure(broker)
     await create(broker)
-    await append(broker, 3)
     logs = broker.services.share.letters.logs
     logs.lost = lambda: E.NETWORK_EXCEPTION
-    member = ShareMember(broker)
-    await member.fetch("t")
+    member = await member_holding(broker, 3)
     await reject(member, 0, 1)
     await until(lambda: logs.sent and len(letters(broker)) == 2)
     share = broker.services.share
@@ -373,11 +361,9 @@ async def test_a_new_leader_copies_records_only_once_it_knows_that_they_are_comm
 async def test_letters_of_a_deleted_topic_are_written_to_the_new_one(broker):
     await configure(broker)
     await create(broker)
-    await append(broker, 1)
     logs = broker.services.share.letters.logs
     logs.lost, logs.appends = lambda: E.NETWORK_EXCEPTION, False
-    member = ShareMember(broker)
-    await member.fetch("t")
+    member = await member_holding(broker, 1)
     await reject(member, 0, 0)
     led = broker.services.share.find("g", broker.topic_id("t"), 0)
     await until(lambda: led.leader.partition.dead_letters.outstanding is not None)
@@ -393,9 +379,7 @@ async def test_letters_of_a_deleted_topic_are_written_to_the_new_one(broker):
 async def test_a_partition_that_lost_earlier_letters_gets_the_next_ones(broker):
     await configure(broker)
     await create(broker)
-    await append(broker, 2)
-    member = ShareMember(broker)
-    await member.fetch("t")
+    member = await member_holding(broker, 2)
     await reject(member, 0, 0)
     await until(lambda: offsets(broker) == [0])
     await until(lambda: not pending(broker))

@@ -33,8 +33,9 @@ class FailingListener:
         self.loads = 0
 
     def on_acquired(self, shard, found):
-        for entry in found[0]:
-            with LoadedKey(entry.key):
+        with LoadedKey() as loading:
+            for entry in found[0]:
+                loading.key = entry.key
                 self.loads += 1
                 assert self.is_fixed, "the invariant"
 

@@ -167,8 +167,8 @@ def acquire_once(
             records.release()
     if ranges:
         next_offset = ranges[-1].last + 1
-        position = scan.position_of(next_offset)
-        if next_offset == leader.partition.window.end_offset and position is not None:
+        is_end = next_offset == leader.partition.window.end_offset
+        if is_end and (position := scan.position_of(next_offset)) is not None:
             role.log.reader.move_location(offset, next_offset, position)
         return AcquiredRecords(records=scan.cut(ranges), ranges=ranges)
     return AcquiredRecords(ErrorCode.KAFKA_STORAGE_ERROR if scan.error is not None else ErrorCode.NONE)
